@@ -1,0 +1,76 @@
+# Every target sets up what it needs: Python 3.11 or later and make are enough to begin with.
+# A stamp in .venv remembers the installation, so that only a change of pyproject.toml repeats it.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP_DEV := $(VENV)/.stamp-dev
+STAMP_BENCH := $(VENV)/.stamp-bench
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# PYTHON names the interpreter for .venv; left empty, the candidates are tried in turn.
+PYTHON ?=
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
+SOAK_SECONDS ?= 600
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench soak clean
+
+help:
+	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
+	@echo 'make test    run the tests                (ARGS="-k stdin" is handed on)'
+	@echo 'make lint    ruff, mypy and the direction of imports'
+	@echo 'make bench   measure                      (ARGS is handed on)'
+	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
+	@echo 'make clean   remove .venv, caches and builds'
+	@echo
+	@echo 'PYTHON=python3.12 picks the interpreter when .venv is made; run "make clean" first to change it.'
+
+run: $(STAMP_DEV)
+	@$(BIN)/ingle serve $(ARGS)
+
+test: $(STAMP_DEV)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP_DEV)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(STAMP_BENCH)
+	@$(BIN)/python bench/run.py $(ARGS)
+
+# A soak test may spend SOAK_SECONDS on work and as long again on checking it; only then is it stuck.
+soak: $(STAMP_DEV)
+	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak \
+		--timeout=$$(( $(SOAK_SECONDS) * 2 + 120 )) tests/soak $(ARGS)
+
+clean:
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# A candidate counts only if it runs: shims may point nowhere, and some systems ship Python without venv.
+$(STAMP_DEV): pyproject.toml
+	@if ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
+		found=; \
+		for candidate in $(CANDIDATES); do \
+			if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+				>/dev/null 2>&1; then found=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$found" ]; then \
+			echo 'ingle needs CPython 3.11 or later with its venv and ensurepip modules.' >&2; \
+			echo 'Tried without success: $(CANDIDATES).' >&2; \
+			echo 'Install one (on Debian and Ubuntu: python3 and python3-venv), or name it: make PYTHON=/path/to/python' >&2; \
+			exit 1; \
+		fi; \
+		rm -rf $(VENV) && "$$found" -m venv $(VENV); \
+	fi
+	@echo 'installing into $(VENV) (first time takes about half a minute)'
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(STAMP_BENCH): pyproject.toml $(STAMP_DEV)
+	@echo 'adding to $(VENV) what the benchmarks compare with (first time takes about a minute)'
+	@$(PIP_INSTALL) --editable '.[dev,bench]'
+	@touch $@

@@ -1,0 +1,123 @@
+"""Every failure of ours has a name, a stable code, an HTTP status, and a sentence that says what to do next.
+
+An exception in a user's cell is a result, not an error of ours.
+
+    IngleError
+    ├── InvalidRequest          422  invalid_request      a field is unknown, missing, of the wrong type, or too large
+    │   ├── InvalidName         422  invalid_name         a session's name breaks the rule for names
+    │   └── InterpreterRefused  422  interpreter_refused  not there, too old, or not a Python
+    ├── Unauthorized            401  unauthorized         no token, or a wrong one
+    ├── Forbidden               403  forbidden            a page of a foreign origin asks
+    ├── Misdirected             421  misdirected          a Host this server does not answer to
+    ├── TooLarge                413  too_large            a body above the limit
+    ├── NotFound                404  not_found            no such route
+    │   ├── SessionNotFound     404  session_not_found
+    │   └── CellNotFound        404  cell_not_found
+    ├── Conflict                409  conflict
+    │   ├── SessionExists       409  session_exists       the name is taken
+    │   ├── Busy                409  busy                 a cell runs; nothing was started
+    │   └── NotWaiting          409  not_waiting          nobody waits for input
+    ├── TooManySessions         429  too_many_sessions
+    ├── Unavailable             503  unavailable          the server is stopping
+    └── StartFailed             503  start_failed         no worker could be started
+"""
+
+
+class IngleError(Exception):
+    code = "internal"
+    status = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidRequest(IngleError):
+    code, status = "invalid_request", 422
+
+
+class InvalidName(InvalidRequest):
+    code = "invalid_name"
+
+
+class InterpreterRefused(InvalidRequest):
+    code = "interpreter_refused"
+
+
+class Unauthorized(IngleError):
+    code, status = "unauthorized", 401
+
+
+class Forbidden(IngleError):
+    code, status = "forbidden", 403
+
+
+class Misdirected(IngleError):
+    code, status = "misdirected", 421
+
+
+class TooLarge(IngleError):
+    code, status = "too_large", 413
+
+
+class NotFound(IngleError):
+    code, status = "not_found", 404
+
+
+class SessionNotFound(NotFound):
+    code = "session_not_found"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"there is no session {session_id[:80]!r}; list the sessions, or create it first")
+
+
+class CellNotFound(NotFound):
+    code = "cell_not_found"
+
+    def __init__(self, session_id: str, cell: int, last: int) -> None:
+        known = f"its cells are 1 to {last}" if last else "it has run no cell yet"
+        super().__init__(f"session {session_id!r} has no cell {cell}; {known}")
+
+
+class Conflict(IngleError):
+    code, status = "conflict", 409
+
+
+class SessionExists(Conflict):
+    code = "session_exists"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"a session {session_id!r} exists already; use it, end it first, or take another name")
+
+
+class Busy(Conflict):
+    code = "busy"
+
+    def __init__(self, cell: int, seconds: float) -> None:
+        super().__init__(f"busy: cell {cell} has run for {seconds:.1f} s; wait, or interrupt")
+        self.cell = cell
+
+
+class NotWaiting(Conflict):
+    code = "not_waiting"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"session {session_id!r} is not waiting for input, so the text was not sent; "
+            "send it when the status is waiting_for_input"
+        )
+
+
+class TooManySessions(IngleError):
+    code, status = "too_many_sessions", 429
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"all {limit} sessions are in use; end one, or raise max_sessions")
+
+
+class Unavailable(IngleError):
+    code, status = "unavailable", 503
+
+
+class StartFailed(IngleError):
+    code, status = "start_failed", 503

@@ -1,0 +1,184 @@
+"""The timeline: every event of a session, numbered from 1, kept until the session ends.
+
+Memory is bounded: the oldest events go to disk when there are too many. Reading deletes nothing; any number of
+readers may follow from any number. When disk writes fall behind, the timeline says it is full, and the session stops
+reading its worker's output until there is room: the writer waits, nothing is lost.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from ingle.events import AnyEvent, Stderr, Stdout
+from ingle.outputs.spill import Spill
+
+EVENT_COST = 300
+"""What an event is taken to weigh in memory beside its text."""
+
+READ_AT_ONCE = 64
+"""Events read from disk in one go: bounds memory, since each carries 64 KiB of text at most."""
+
+HEAD_SHARE = 0.35
+
+
+def cost(event: AnyEvent) -> int:
+    if isinstance(event, (Stdout, Stderr)):
+        return EVENT_COST + len(event.text)
+    return EVENT_COST
+
+
+class Timeline:
+    def __init__(
+        self,
+        path: Path,
+        memory_limit: int,
+        disk_limit: int,
+        on_room: Callable[[], None],
+    ) -> None:
+        self._spill = Spill(path)
+        self._memory_limit = memory_limit
+        self._disk_limit = disk_limit
+        self._on_room = on_room
+        self._events: list[AnyEvent] = []
+        self._base = 1
+        self._memory = 0
+        self._spilling: asyncio.Task[None] | None = None
+        self._readers: list[asyncio.Future[None]] = []
+        self._closed = False
+        self.broken: str | None = None
+
+    @property
+    def next_seq(self) -> int:
+        return self._base + len(self._events)
+
+    @property
+    def full(self) -> bool:
+        """More is in memory than the disk has taken: stop feeding."""
+        return self.broken is None and self._memory > 2 * self._memory_limit
+
+    @property
+    def exhausted(self) -> bool:
+        """The disk's share is used up, or the disk fails: text is no longer kept."""
+        return self.broken is not None or self._spill.size >= self._disk_limit
+
+    def append(self, event: AnyEvent, weight: int = 0) -> None:
+        """Add the event with the number `next_seq`."""
+        self._events.append(event)
+        self._memory += weight or cost(event)
+        if self._memory > self._memory_limit and self._spilling is None and self.broken is None:
+            self._spilling = asyncio.get_running_loop().create_task(self._spill_oldest())
+        if self._readers:
+            readers, self._readers = self._readers, []
+            for reader in readers:
+                if not reader.done():
+                    reader.set_result(None)
+
+    async def _spill_oldest(self) -> None:
+        try:
+            while self._memory > self._memory_limit // 2 and len(self._events) > 1 and not self._closed:
+                batch: list[AnyEvent] = []
+                weight = 0
+                for event in self._events:
+                    if weight > self._memory_limit // 2:
+                        break
+                    batch.append(event)
+                    weight += cost(event)
+                try:
+                    await asyncio.to_thread(self._spill.append, batch)
+                except OSError as error:
+                    # A full disk costs this session's older output its place, not the server its life.
+                    self.broken = f"older output could not be written to disk ({error.strerror}) and is lost"
+                    return
+                del self._events[: len(batch)]
+                self._base += len(batch)
+                self._memory = max(0, self._memory - weight)
+        finally:
+            self._spilling = None
+            self._on_room()
+
+    # --- reading ---
+
+    def in_memory(self, first: int, last: int) -> list[AnyEvent] | None:
+        """Events `first` to `last`, if all of them are in memory."""
+        if first < self._base:
+            return None
+        return self._events[first - self._base : last + 1 - self._base]
+
+    async def read(self, first: int, last: int) -> list[AnyEvent]:
+        """Events `first` to `last`, both included, as far as they exist; a bounded number at once."""
+        first = max(first, 1)
+        last = min(last, self.next_seq - 1, first + READ_AT_ONCE - 1)
+        while first < self._base:
+            # What is being spilled just now may move while we read; then look again.
+            events = await asyncio.to_thread(self._spill.read, first, min(last, self._base - 1))
+            if events:
+                return events
+        return self._events[first - self._base : last + 1 - self._base]
+
+    async def follow(self, first: int) -> AsyncIterator[AnyEvent]:
+        """Events from `first` on, and those to come, until the timeline is closed."""
+        seq = max(first, 1)
+        while True:
+            while seq < self.next_seq:
+                for event in await self.read(seq, self.next_seq - 1):
+                    yield event
+                    seq = event.seq + 1
+            if self._closed:
+                return
+            more = asyncio.get_running_loop().create_future()
+            self._readers.append(more)
+            await more
+
+    async def text(
+        self, stream: type[Stdout] | type[Stderr], first: int, last: int, total: int, limit: int
+    ) -> tuple[str, int]:
+        """The text of one stream between two events: whole, or head and tail, and how much was left out."""
+
+        def parts(events: list[AnyEvent]) -> list[str]:
+            return [event.text for event in events if isinstance(event, stream) and not event.background]
+
+        if total == 0:
+            return "", 0
+        if total <= limit:
+            events = self.in_memory(first, last)
+            if events is not None:
+                return "".join(parts(events)), 0
+            pieces: list[str] = []
+            while first <= last:
+                some = await self.read(first, last)
+                if not some:
+                    break
+                pieces += parts(some)
+                first = some[-1].seq + 1
+            return "".join(pieces), 0
+        head_size = int(limit * HEAD_SHARE)
+        tail_size = limit - head_size
+        head, tail = "", ""
+        seq = first
+        while len(head) < head_size and seq <= last:
+            some = await self.read(seq, last)
+            if not some:
+                break
+            head += "".join(parts(some))
+            seq = some[-1].seq + 1
+        seq = last
+        while len(tail) < tail_size and seq >= first:
+            begin = max(first, seq - READ_AT_ONCE // 4 + 1)
+            some = await self.read(begin, seq)
+            tail = "".join(parts(some)) + tail
+            seq = begin - 1
+        left_out = total - head_size - tail_size
+        return head[:head_size] + tail[-tail_size:], left_out
+
+    # --- the end ---
+
+    async def close(self) -> None:
+        """No more events; readers come to their end."""
+        self._closed = True
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)
+        if self._spilling is not None:
+            await asyncio.wait({self._spilling})
+        self._spill.close()

@@ -1,0 +1,88 @@
+"""One cell while it runs: what has come of it so far, and who waits for it."""
+
+import asyncio
+import time
+
+from ingle.events import CellError, Exit, MimeBundle, Result, Truncated
+from ingle_worker.wire import states
+
+
+class RunningCell:
+    def __init__(self, number: int, first_event: int, timeout: float | None) -> None:
+        self.number = number
+        self.first_event = first_event
+        self.timeout = timeout
+        self.began = time.monotonic()
+        self.status = states.RUNNING
+        self.value: MimeBundle | None = None
+        self.error: CellError | None = None
+        self.exit: Exit | None = None
+        self.exiting: Exit | None = None
+        self.timed_out = False
+        self.interrupted = False
+        self.needs_more_input = False
+        self.execution_time: float | None = None
+        self.prompt: str | None = None
+        self.prompt_secret = False
+        self.notices: list[str] = []
+        self.characters = {"stdout": 0, "stderr": 0}
+        self.dropped_text = 0
+        self.last_line = ""
+        self.waits: set[int] = set()
+        self.raw_wait = False
+        self.answers = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def settled(self) -> bool:
+        """There is something to answer: the cell has ended, or waits for input."""
+        return self.status != states.RUNNING
+
+    def wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_settled(self, seconds: float) -> None:
+        """Until there is something to answer, or the time is over. Leaving early changes nothing for the cell."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not self.settled and (left := deadline - loop.time()) > 0:
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
+            timer = loop.call_later(left, _finish, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+
+    def result(self, session_id: str) -> Result:
+        """As it is now, without text."""
+        return Result(
+            session_id=session_id,
+            cell=self.number,
+            status=self.status,
+            success=self.status == states.OK,
+            result=self.value,
+            error=self.error,
+            exit=self.exit,
+            timed_out=self.timed_out,
+            needs_more_input=self.needs_more_input,
+            execution_time=self.age if self.execution_time is None else self.execution_time,
+            prompt=self.prompt,
+            prompt_secret=self.prompt_secret,
+            notices=list(self.notices),
+        )
+
+    def counted(self) -> Truncated:
+        return Truncated(**self.characters)
+
+
+def _finish(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,223 @@
+"""All sessions of one node: made, found, listed, ended; and what has to be looked after from time to time."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import sys
+from pathlib import Path
+
+from ingle import errors
+from ingle.sessions.session import Plan, Session
+from ingle.settings import Settings
+from ingle.workers import stdin_watch
+from ingle.workers.launcher import Launcher
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+
+WATCH_INTERVAL = 0.1
+"""How often running cells are looked at for raw reads of standard input."""
+
+EXPIRE_INTERVAL = 1.0
+
+
+class Manager:
+    def __init__(self, settings: Settings, home: Path) -> None:
+        self.settings = settings
+        self._home = home
+        self._server = secrets.token_hex(8)
+        self._loop = asyncio.get_running_loop()
+        self._launchers: dict[str, Launcher] = {}
+        self._sessions: dict[str, Session] = {}
+        self._making: set[str] = set()
+        self._chores: list[asyncio.Task[None]] = []
+        self._endings: set[asyncio.Task[None]] = set()
+        self._lock_fd = -1
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Take the data folder, clear what dead servers left in it, and begin to look after things."""
+        _raise_file_limit()
+        await asyncio.to_thread(self._take_folder)
+        self._chores = [
+            self._loop.create_task(self._watch_raw_reads()),
+            self._loop.create_task(self._expire()),
+        ]
+
+    async def warm(self) -> None:
+        """Have prepared workers of the default interpreter."""
+        await self._launcher(self.settings.python).warm()
+
+    def _take_folder(self) -> None:
+        for folder in (self._home, self._home / "run", self._home / "sessions"):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock_fd = os.open(self._lock_path(self._server), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+        for folder in (self._home / "sessions").iterdir():
+            server = folder.name.partition(".")[0]
+            if server != self._server and self._is_dead(server):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _lock_path(self, server: str) -> Path:
+        return self._home / "run" / f"{server}.lock"
+
+    def _is_dead(self, server: str) -> bool:
+        """Whether the server of that name has gone: then nobody holds its lock."""
+        try:
+            fd = os.open(self._lock_path(server), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        else:
+            self._lock_path(server).unlink(missing_ok=True)
+            return True
+        finally:
+            os.close(fd)
+
+    # --- sessions ---
+
+    async def create(
+        self,
+        session_id: str | None = None,
+        *,
+        python: str | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        idle_timeout: float | None = None,
+        one_off: bool = False,
+    ) -> Session:
+        """A new session, ready for its first cell. Without a name a random one is given."""
+        if self._stopped:
+            raise errors.Unavailable("the server is stopping; start it again")
+        name = session_id if session_id is not None else secrets.token_hex(8)
+        check_name(name)
+        if name in self._sessions or name in self._making:
+            raise errors.SessionExists(name)
+        if len(self._sessions) + len(self._making) >= self.settings.max_sessions:
+            raise errors.TooManySessions(self.settings.max_sessions)
+        if cwd is not None and not await asyncio.to_thread(_is_folder, cwd):
+            raise errors.InvalidRequest(f"there is no folder {cwd[:200]!r} to start the session in; give an absolute path")
+        plan = Plan(
+            name,
+            self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
+            cwd,
+            env or {},
+            self.settings.idle_timeout if idle_timeout is None else idle_timeout,
+            one_off,
+        )
+        session = Session(plan, self._launcher(python or self.settings.python), self.settings)
+        self._making.add(name)
+        try:
+            await session.start()
+        except BaseException:
+            await session.end()
+            raise
+        finally:
+            self._making.discard(name)
+        self._sessions[name] = session
+        return session
+
+    def _launcher(self, python: str) -> Launcher:
+        path = shutil.which(python) or python
+        if path not in self._launchers:
+            self._launchers[path] = Launcher(self._loop, path, self.settings)
+        return self._launchers[path]
+
+    def get(self, session_id: str) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise errors.SessionNotFound(session_id)
+        return session
+
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    async def end(self, session_id: str) -> Session:
+        """End a session; it is out of the list at once."""
+        session = self.get(session_id)
+        await asyncio.shield(self.end_soon(session))
+        return session
+
+    def end_soon(self, session: Session) -> "asyncio.Task[None]":
+        """End a session without waiting for it."""
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
+        ending = self._loop.create_task(session.end())
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        return ending
+
+    async def stop(self) -> None:
+        """End everything this manager has started, and leave the data folder clean."""
+        self._stopped = True
+        for chore in self._chores:
+            chore.cancel()
+        if self._chores:
+            await asyncio.wait(self._chores)
+        sessions = list(self._sessions.values())
+        self._sessions.clear()
+        await asyncio.gather(*(session.end() for session in sessions))
+        if self._endings:
+            await asyncio.wait(self._endings)
+        await asyncio.gather(*(launcher.stop() for launcher in self._launchers.values()))
+        if self._lock_fd >= 0:
+            self._lock_path(self._server).unlink(missing_ok=True)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    # --- chores ---
+
+    async def _watch_raw_reads(self) -> None:
+        """Cells that have run for a moment: does anything in them block on standard input?"""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL)
+            watched = {}
+            for session in self._sessions.values():
+                cell, worker = session.running, session.worker
+                if cell is None or worker is None or worker.pid is None or cell.age < WATCH_INTERVAL or cell.waits:
+                    continue
+                watched[worker.pid] = (session, cell, worker.stdin_inode)
+            if not watched:
+                continue
+            roots = {pid: inode for pid, (_, _, inode) in watched.items()}
+            blocked = await asyncio.to_thread(stdin_watch.find_blocked, roots)
+            for pid, (session, cell, _) in watched.items():
+                session.on_raw_read(cell, pid in blocked)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_INTERVAL)
+            for session in list(self._sessions.values()):
+                if session.idle_for < session.plan.idle_timeout:
+                    continue
+                if session.plan.one_off or self.settings.idle_policy == "end":
+                    self.end_soon(session)
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise errors.InvalidName(
+            f"{name[:80]!r} is not a name: 1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
+        )
+
+
+def _is_folder(path: str) -> bool:
+    return "\0" not in path and os.path.isabs(path) and os.path.isdir(path)
+
+
+def _raise_file_limit() -> None:
+    """A session takes six descriptors: allow as many as the system does."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

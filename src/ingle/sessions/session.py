@@ -1,0 +1,697 @@
+"""A session: an actor on the host that owns one worker and its one running cell.
+
+Requests come and go. They wait on a cell and never own it: a dropped request, a cancelled one, one whose time is over
+leaves the cell running, to be read by number. Every event goes to the timeline first, and whoever asks is answered
+from there. A worker's end, however it came, is named, costs this session its variables only, and is followed by
+a fresh worker.
+"""
+
+import asyncio
+import codecs
+import copy
+import shutil
+import time
+from array import array
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ingle import errors, events
+from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Truncated
+from ingle.outputs.reading import OutputPage, read_lines
+from ingle.outputs.timeline import Timeline
+from ingle.sessions.cell import RunningCell
+from ingle.settings import Settings
+from ingle.workers.launcher import Launcher
+from ingle.workers.merge import STDOUT
+from ingle.workers.worker import Worker
+from ingle_worker.wire import messages, states
+
+CHUNK = 65536
+"""Characters of text in one event at most."""
+
+PROMPT_LENGTH = 1000
+
+START_TRIES = 2
+"""A prepared worker may have died unseen; the second one is fresh."""
+
+RESEND_SIGINT = 0.02
+"""While the worker ignores SIGINT (libc's system() does), it is sent again this often."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a session is to be made."""
+
+    session_id: str
+    folder: Path
+    cwd: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    idle_timeout: float = 300.0
+    one_off: bool = False
+
+
+class Session:
+    def __init__(self, plan: Plan, launcher: Launcher, settings: Settings) -> None:
+        self.id = plan.session_id
+        self.plan = plan
+        self._launcher = launcher
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._worker: Worker | None = None
+        self._worker_number = 0
+        self._starting: asyncio.Task[None] | None = None
+        self._cell: RunningCell | None = None
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._granted: asyncio.Future[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._background_waits: set[int] = set()
+        self._crowded = False
+        self._pending_notices: list[str] = []
+        self._start_notices: list[str] = []
+        self._first_events = array("Q")
+        self._done_events = array("Q")
+        self._names: set[str] = set()
+        self._ended = False
+        self._ended_event = asyncio.Event()
+        self.state: str = states.STARTING
+        self.created_at = time.time()
+        self.last_used = time.monotonic()
+        self.last_executed: float | None = None
+        self.cwd = plan.cwd or str(plan.folder / "workspace")
+        self._decoders = [_decoder(), _decoder()]
+        self.timeline = Timeline(
+            plan.folder / "timeline.ndjson",
+            settings.timeline_memory,
+            settings.timeline_disk,
+            self._on_room,
+        )
+
+    # --- starting ---
+
+    async def start(self) -> None:
+        """Until the first worker is ready."""
+        self._begin_start()
+        await self._ensure_started()
+
+    def _begin_start(self) -> None:
+        self._starting = self._loop.create_task(self._start_worker())
+
+    async def _start_worker(self) -> None:
+        try:
+            for attempt in range(START_TRIES):
+                worker = await self._launcher.take()
+                try:
+                    await self._adopt(worker)
+                    break
+                except errors.StartFailed:
+                    if attempt == START_TRIES - 1:
+                        raise
+            self._move(states.IDLE)
+        except errors.IngleError:
+            self._move(states.DEAD)
+            raise
+
+    async def _adopt(self, worker: Worker) -> None:
+        """Make a prepared worker this session's."""
+        self._worker = worker
+        self._worker_number += 1
+        self._crowded = False
+        self._background_waits.clear()
+        self._started = self._loop.create_future()
+        worker.owner = self
+        if worker.gone.done():
+            self.on_gone(worker.gone.result())
+        cwd = self.plan.cwd or str(self.plan.folder / "workspace")
+        tmp = str(self.plan.folder / f"tmp-{self._worker_number}")
+        worker.send(messages.Start(self.id, cwd, tmp, self.plan.env))
+        await self._started
+
+    async def _ensure_started(self) -> None:
+        """Wait for the worker that is being started; try again if the last try failed."""
+        while True:
+            if self._ended:
+                raise errors.SessionNotFound(self.id)
+            if self.state == states.DEAD:
+                self._move(states.STARTING)
+                self._begin_start()
+            if self._starting is None or self._starting.done():
+                if self.state != states.STARTING:
+                    return
+                self._begin_start()
+            assert self._starting is not None
+            await asyncio.shield(self._starting)
+            if self.state != states.STARTING:
+                return
+
+    # --- the verbs ---
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        envs: dict[str, str] | None = None,
+        queue: bool = False,
+    ) -> int:
+        """Start a cell; its number. While another runs: Busy, or with `queue` in order after it."""
+        if len(code) > self._settings.max_code:
+            raise errors.InvalidRequest(
+                f"the code has {len(code)} characters, above the limit of {self._settings.max_code}; "
+                "put the data into a file"
+            )
+        self.last_used = time.monotonic()
+        await self._wait_for_turn(queue)
+        worker = self._worker
+        assert worker is not None
+        number = len(self._first_events) + 1
+        cell = RunningCell(number, self.timeline.next_seq, timeout)
+        cell.notices += self._pending_notices
+        self._pending_notices.clear()
+        self._first_events.append(self.timeline.next_seq)
+        self._done_events.append(0)
+        self._cell = cell
+        self.last_executed = time.time()
+        self._move(states.RUNNING, code=_visible(code))
+        worker.execute(messages.Execute(number, code, envs or {}), crowded=self._crowded)
+        if timeout is not None:
+            self._timers.append(self._loop.call_later(timeout, self._on_timeout, cell))
+        return number
+
+    async def _wait_for_turn(self, queue: bool) -> None:
+        """Until a cell may begin: none runs, the worker is there, no earlier interrupt is under way."""
+        granted: asyncio.Future[None] | None = None
+        if self._cell is not None or self._queue or self._granted is not None:
+            if not queue:
+                self._refuse_as_busy()
+            granted = self._loop.create_future()
+            self._queue.append(granted)
+            try:
+                await granted
+            except asyncio.CancelledError:
+                if granted.cancelled() or granted is self._granted:
+                    self._leave_queue(granted)
+                raise
+        try:
+            while True:
+                await self._ensure_started()
+                if self._cell is not None or (self._granted is not None and self._granted is not granted):
+                    self._refuse_as_busy()
+                assert self._worker is not None
+                under_way = self._worker.interrupts_under_way
+                if not under_way:
+                    return
+                # A signal that was meant for an earlier cell must have landed before the next one begins.
+                await asyncio.wait(under_way)
+        finally:
+            if granted is not None:
+                self._granted = None
+
+    def _refuse_as_busy(self) -> None:
+        running = self._cell
+        number = running.number if running is not None else len(self._first_events) + 1
+        raise errors.Busy(number, running.age if running is not None else 0.0)
+
+    def _leave_queue(self, turn: "asyncio.Future[None]") -> None:
+        if self._granted is turn:
+            self._granted = None
+            self._next_in_queue()
+        else:
+            self._queue.remove(turn)
+
+    async def wait(self, cell: int, seconds: float) -> None:
+        """Until the cell has ended or waits for input, but no longer than this."""
+        self._check_cell(cell)
+        if self._cell is not None and self._cell.number == cell:
+            await self._cell.wait_settled(seconds)
+        self.last_used = time.monotonic()
+
+    async def input(self, text: str, *, eof: bool = False) -> int:
+        """Answer whoever waits for input; the cell to wait for now."""
+        cell, worker = self._cell, self._worker
+        self.last_used = time.monotonic()
+        waiting = cell is not None and cell.status == states.WAITING
+        if self._ended or worker is None or not (waiting or self._background_waits):
+            raise errors.NotWaiting(self.id)
+        if text and not text.endswith("\n") and not eof:
+            text += "\n"
+        elif not text and not eof:
+            text = "\n"
+        data = text.encode("utf-8", "surrogateescape")
+        if cell is not None and waiting:
+            cell.answers += 1
+            cell.prompt, cell.prompt_secret, cell.raw_wait = None, False, False
+            cell.last_line = ""
+            cell.status = states.RUNNING
+            self._move(states.RUNNING)
+            worker.answer(data, eof=eof)
+            return cell.number
+        worker.answer(data, eof=eof)
+        return len(self._first_events)
+
+    async def interrupt(self) -> int | None:
+        """Interrupt the running cell, and tell which; with none running nothing happens."""
+        self.last_used = time.monotonic()
+        cell = self._cell
+        if cell is None or self._worker is None:
+            return None
+        cell.interrupted = True
+        self._signal(cell)
+        return cell.number
+
+    async def end(self) -> None:
+        """End the session for good: its processes, its folder, its timeline."""
+        if self._ended:
+            await self._ended_event.wait()
+            return
+        self._ended = True
+        for turn in self._queue:
+            turn.set_exception(errors.SessionNotFound(self.id))
+        self._queue.clear()
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        worker = self._worker
+        if worker is not None and not worker.gone.done():
+            if self._cell is None and worker.alive:
+                worker.send(messages.Shutdown())
+                await asyncio.wait({worker.gone}, timeout=self._settings.exit_grace)
+            worker.kill("the session was ended")
+            await worker.gone
+        if self._cell is not None:
+            self._finish_cell(self._cell, states.EXIT, Exit(message="the session was ended"))
+        if self.state != states.DEAD:
+            self._move(states.DEAD)
+        for task in list(self._tasks):
+            task.cancel()
+        await self.timeline.close()
+        await asyncio.to_thread(shutil.rmtree, self.plan.folder, ignore_errors=True)
+        self._ended_event.set()
+
+    # --- reading ---
+
+    @property
+    def running(self) -> RunningCell | None:
+        return self._cell
+
+    @property
+    def worker(self) -> Worker | None:
+        return self._worker
+
+    @property
+    def last_cell(self) -> int:
+        return len(self._first_events)
+
+    @property
+    def idle_for(self) -> float:
+        return 0.0 if self._cell is not None else time.monotonic() - self.last_used
+
+    def _check_cell(self, cell: int) -> None:
+        if not 1 <= cell <= len(self._first_events):
+            raise errors.CellNotFound(self.id, cell, len(self._first_events))
+
+    def _span(self, cell: int) -> tuple[int, int]:
+        """First and last event of a cell so far."""
+        done = self._done_events[cell - 1]
+        return self._first_events[cell - 1], done or self.timeline.next_seq - 1
+
+    async def result(self, cell: int, from_event: int = 0) -> Result:
+        """The result as it is now; with `from_event`, only the text that came from that event on."""
+        self._check_cell(cell)
+        first, last = self._span(cell)
+        if self._cell is not None and self._cell.number == cell:
+            result = self._cell.result(self.id)
+            counted = self._cell.counted()
+        else:
+            held = self.timeline.in_memory(last, last) or await self.timeline.read(last, last)
+            done = held[0]
+            assert isinstance(done, events.Done)
+            result, counted = copy.copy(done.result), done.characters
+        result.next_event = last + 1
+        if from_event > first:
+            first, counted = from_event, await self._count_text(from_event, last)
+        limit = self._settings.result_chars
+        result.stdout, out_left = await self.timeline.text(events.Stdout, first, last, counted.stdout, limit)
+        result.stderr, err_left = await self.timeline.text(events.Stderr, first, last, counted.stderr, limit)
+        result.truncated = Truncated(out_left, err_left)
+        return result
+
+    async def _count_text(self, first: int, last: int) -> Truncated:
+        counts = {"stdout": 0, "stderr": 0}
+        while first <= last:
+            some = await self.timeline.read(first, last)
+            if not some:
+                break
+            for event in some:
+                if isinstance(event, (events.Stdout, events.Stderr)) and not event.background:
+                    counts["stdout" if isinstance(event, events.Stdout) else "stderr"] += len(event.text)
+            first = some[-1].seq + 1
+        return Truncated(**counts)
+
+    async def output(
+        self,
+        cell: int,
+        *,
+        stream: str = "stdout",
+        from_line: int = 1,
+        lines: int = 200,
+        grep: str | None = None,
+    ) -> OutputPage:
+        """Lines of a cell's output, however long it is."""
+        self._check_cell(cell)
+        first, last = self._span(cell)
+        found, following = await read_lines(
+            self.timeline, first, last, stream=stream, from_line=from_line, count=lines, grep=grep
+        )
+        return OutputPage(self.id, cell, stream, found, following)
+
+    async def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
+        """The history: what ran, how it ended, when and how long."""
+        infos = []
+        for cell in range(max(1, first), min(len(self._first_events), first + count - 1) + 1):
+            start, last = self._span(cell)
+            begin = (await self.timeline.read(start, start))[0]
+            code = begin.code if isinstance(begin, events.StateChanged) else None
+            if self._cell is not None and self._cell.number == cell:
+                status, took = self._cell.status, None
+            else:
+                done = (await self.timeline.read(last, last))[0]
+                assert isinstance(done, events.Done)
+                status, took = done.result.status, done.result.execution_time
+            infos.append(CellInfo(cell, code or "", status, begin.time, took))
+        return infos
+
+    def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
+        return self.timeline.follow(first)
+
+    def info(self) -> SessionInfo:
+        names = sorted(name for name in self._names if not name.startswith("_"))
+        notices = [*self._start_notices, *self._pending_notices]
+        if self._cell is not None:
+            notices.append("a cell is running; variables are those of the last finished cell")
+        return SessionInfo(
+            session_id=self.id,
+            state=self.state,
+            created_at=self.created_at,
+            last_executed=self.last_executed,
+            execution_count=len(self._first_events),
+            variable_count=len(names),
+            variables=names,
+            python=self._launcher.version or "",
+            cwd=self.cwd,
+            isolation="none",
+            network="full",
+            memory=None,
+            cpu_seconds=None,
+            idle_timeout=self.plan.idle_timeout,
+            durable=False,
+            notices=notices,
+        )
+
+    # --- what the worker says ---
+
+    def on_output(self, stream: int, data: bytes, background: bool) -> None:
+        text = self._decoders[stream].decode(data)
+        if text:
+            self._add_text(stream, text, background)
+
+    def _add_text(self, stream: int, text: str, background: bool) -> None:
+        if "\0" in text:
+            text = text.replace("\0", "␀")
+        cell = self._cell
+        background = background or cell is None
+        kind = events.Stdout if stream == STDOUT else events.Stderr
+        if cell is not None and not background:
+            if self.timeline.exhausted:
+                cell.dropped_text += len(text)
+                return
+            cell.characters["stdout" if stream == STDOUT else "stderr"] += len(text)
+            if stream == STDOUT:
+                cell.last_line = (cell.last_line + text[-PROMPT_LENGTH:]).rpartition("\n")[2][-PROMPT_LENGTH:]
+        elif self.timeline.exhausted:
+            return
+        for start in range(0, len(text), CHUNK):
+            self._append(kind(**self._stamp(), text=text[start : start + CHUNK], background=background))
+        if self.timeline.full and self._worker is not None:
+            self._worker.pause()
+
+    def _on_room(self) -> None:
+        if not self.timeline.full and self._worker is not None:
+            self._worker.resume()
+
+    def on_message(self, message: Any) -> None:
+        cell = self._cell
+        if isinstance(message, messages.Done):
+            if cell is not None and message.cell == cell.number:
+                self._on_done(cell, message)
+        elif isinstance(message, messages.Result):
+            if cell is not None:
+                cell.value = message.data
+                self._append(events.ResultShown(**self._stamp(), data=message.data))
+        elif isinstance(message, messages.InputWait):
+            self._on_input_wait(message)
+        elif isinstance(message, messages.InputTaken):
+            self._on_input_taken(message.wait)
+        elif isinstance(message, messages.Exiting):
+            if cell is not None and message.cell == cell.number:
+                text = message.message or f"exit({message.code})"
+                cell.exiting = Exit(message.code, None, text)
+                cell.execution_time = message.execution_time
+                self._timers.append(self._loop.call_later(self._settings.exit_grace, self._on_lingering, cell))
+        elif isinstance(message, messages.Started):
+            self.cwd = message.cwd
+            self._start_notices = list(message.notices)
+            if not self._started.done():
+                self._started.set_result(None)
+
+    def _on_done(self, cell: RunningCell, done: messages.Done) -> None:
+        worker = self._worker
+        assert worker is not None
+        self._crowded = done.crowded
+        self._names.difference_update(done.names_removed)
+        self._names.update(done.names_added)
+        cell.needs_more_input = done.needs_more_input
+        cell.execution_time = done.execution_time
+        cell.notices += done.notices
+        dropped = done.dropped_input
+        if worker.input_closed or not (self._background_waits or cell.waits):
+            # With a thread still reading, what is in the pipe is for that thread.
+            dropped += worker.drop_input()
+        if dropped:
+            cell.notices.append(f"{dropped} bytes of input were not read by this cell and were dropped")
+        self._background_waits |= cell.waits
+        if done.error is not None:
+            cell.error = CellError(done.error.name, done.error.value, done.error.traceback)
+        status = done.status if done.status in states.FINAL_STATUSES else states.ERROR
+        self._finish_cell(cell, status, None)
+        self._move(states.IDLE)
+        self._next_in_queue()
+
+    def _finish_cell(self, cell: RunningCell, status: str, exit: Exit | None) -> None:
+        """The cell is over: its `done` is its last event, and all who wait are answered."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        for number, decoder in enumerate(self._decoders):
+            rest = decoder.decode(b"", final=True)
+            decoder.reset()
+            if rest:
+                self._add_text(number, rest, False)
+        cell.status = status
+        cell.exit = exit
+        if cell.timed_out and status == states.OK:
+            # It finished in the very moment its time was over.
+            cell.timed_out = False
+        cell.prompt, cell.prompt_secret = None, False
+        if cell.execution_time is None:
+            cell.execution_time = cell.age
+        if cell.dropped_text:
+            why = self.timeline.broken or "this session's share of the disk for output is used up"
+            cell.notices.append(f"{cell.dropped_text} characters of output were not kept: {why}")
+        if cell.error is not None:
+            error = cell.error
+            self._append(
+                events.ErrorRaised(**self._stamp(), name=error.name, value=error.value, traceback=error.traceback)
+            )
+        self._done_events[cell.number - 1] = self.timeline.next_seq
+        result = cell.result(self.id)
+        self._append(events.Done(**self._stamp(), result=result, characters=cell.counted()))
+        self._cell = None
+        self.last_used = time.monotonic()
+        cell.wake()
+
+    def _next_in_queue(self) -> None:
+        if self._queue and self._granted is None and self._cell is None:
+            self._granted = self._queue.popleft()
+            self._granted.set_result(None)
+
+    # --- standard input ---
+
+    def _on_input_wait(self, wait: messages.InputWait) -> None:
+        cell = self._cell
+        if cell is None or wait.background:
+            self._background_waits.add(wait.wait)
+            return
+        cell.waits.add(wait.wait)
+        self._show_wait(cell, wait.prompt, wait.secret)
+
+    def _show_wait(self, cell: RunningCell, prompt: str | None, secret: bool) -> None:
+        cell.prompt = cell.last_line if prompt is None else prompt
+        cell.prompt_secret = secret
+        if cell.status != states.WAITING:
+            cell.status = states.WAITING
+            self._move(states.WAITING)
+        self._append(events.InputWanted(**self._stamp(), prompt=cell.prompt, secret=secret))
+        cell.wake()
+
+    def _on_input_taken(self, wait: int) -> None:
+        if wait in self._background_waits:
+            self._background_waits.discard(wait)
+            if self._cell is None and not self._background_waits and self._worker is not None:
+                self._worker.drop_input()
+            return
+        cell = self._cell
+        if cell is None:
+            return
+        cell.waits.discard(wait)
+        if not cell.waits and cell.status == states.WAITING and not cell.raw_wait:
+            # Interrupted while it waited, or taken by a child.
+            cell.prompt, cell.prompt_secret = None, False
+            cell.status = states.RUNNING
+            self._move(states.RUNNING)
+
+    def on_raw_read(self, cell: RunningCell, blocked: bool) -> None:
+        """The kernel says whether some process of the running cell is blocked reading standard input."""
+        worker = self._worker
+        if cell is not self._cell or worker is None or worker.gone.done():
+            return
+        if blocked and cell.status == states.RUNNING and worker.unread_input() == 0:
+            cell.raw_wait = True
+            self._show_wait(cell, None, False)
+        elif not blocked and cell.raw_wait and cell.status == states.WAITING:
+            cell.raw_wait = False
+            if not cell.waits:
+                cell.prompt = None
+                cell.status = states.RUNNING
+                self._move(states.RUNNING)
+
+    # --- interrupting and ending ---
+
+    def _signal(self, cell: RunningCell) -> None:
+        worker = self._worker
+        if worker is None or cell is not self._cell:
+            return
+        sent = worker.interrupt()
+
+        def again(sent: "asyncio.Future[bool]") -> None:
+            if sent.result() and cell is self._cell:
+                self._timers.append(self._loop.call_later(RESEND_SIGINT, self._signal, cell))
+
+        sent.add_done_callback(again)
+
+    def _on_timeout(self, cell: RunningCell) -> None:
+        if cell is not self._cell:
+            return
+        cell.timed_out = True
+        self._signal(cell)
+        self._timers.append(self._loop.call_later(self._settings.timeout_grace, self._on_grace_over, cell))
+
+    def _on_grace_over(self, cell: RunningCell) -> None:
+        if cell is self._cell and self._worker is not None:
+            grace = self._settings.timeout_grace
+            self._worker.kill(f"did not stop within {grace:g} s of its timeout of {cell.timeout:g} s, and was killed")
+
+    def _on_lingering(self, cell: RunningCell) -> None:
+        if cell is self._cell and self._worker is not None:
+            cell.notices.append(
+                f"exit handlers, threads or finalizers did not end within {self._settings.exit_grace:g} s; "
+                "the process was killed"
+            )
+            self._worker.kill()
+
+    def on_gone(self, exit: Exit) -> None:
+        """The worker has ended, and everything below it; all its output has been seen."""
+        cell = self._cell
+        lost = bool(self._names) or len(self._first_events) > 0
+        self._names.clear()
+        self._background_waits.clear()
+        self._worker = None
+        if self.state == states.STARTING and cell is None and not self._ended:
+            if not self._started.done():
+                self._started.set_exception(
+                    errors.StartFailed(f"the worker {exit.message} while it started; try again")
+                )
+            return
+        if cell is not None:
+            self._finish_with_worker(cell, exit)
+        if self._ended:
+            return
+        if lost:
+            after = f"cell {cell.number}" if cell is not None else "the last cell"
+            self._pending_notices.append(
+                f"this is a fresh worker: the one before {exit.message} after {after}, and its variables, "
+                "functions and imports are gone"
+            )
+        self._move(states.STARTING)
+        tmp = self.plan.folder / f"tmp-{self._worker_number}"
+        self._keep(asyncio.to_thread(shutil.rmtree, tmp, ignore_errors=True))
+        self._begin_start()
+        self._keep(self._go_on())
+
+    def _finish_with_worker(self, cell: RunningCell, exit: Exit) -> None:
+        if cell.exiting is not None:
+            self._finish_cell(cell, states.EXIT, cell.exiting)
+            return
+        if self._ended:
+            self._finish_cell(cell, states.EXIT, exit)
+            return
+        cell.notices.append(
+            f"the worker {exit.message}; the session's variables, functions and imports are lost, "
+            "and a fresh worker takes its place"
+        )
+        status = states.INTERRUPTED if cell.timed_out else states.EXIT
+        self._finish_cell(cell, status, exit)
+
+    async def _go_on(self) -> None:
+        """After a replacement: the next in the queue, if the new worker came up."""
+        try:
+            await self._ensure_started()
+        except errors.IngleError:
+            # Told again, as an error, to the next who asks.
+            pass
+        self._next_in_queue()
+
+    def _keep(self, coroutine: Any) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- events ---
+
+    def _stamp(self) -> dict[str, Any]:
+        cell = self._cell
+        return {
+            "seq": self.timeline.next_seq,
+            "time": time.time(),
+            "session_id": self.id,
+            "cell": cell.number if cell is not None else None,
+        }
+
+    def _append(self, event: AnyEvent) -> None:
+        self.timeline.append(event)
+
+    def _move(self, state: str, code: str | None = None) -> None:
+        self.state = states.move(self.state, state)
+        self._append(events.StateChanged(**self._stamp(), state=state, code=code))
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+
+def _visible(code: str) -> str:
+    """Source that can be shown and stored: lone surrogates as escapes."""
+    return code.encode("utf-8", "backslashreplace").decode()

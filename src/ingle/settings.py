@@ -1,0 +1,108 @@
+"""One table of settings: name, flag, environment, TOML key, type, default and help all come from here.
+
+A value is taken from the command line, else from `INGLE_<NAME>`, else from `config.toml` in the data folder, else
+the default. docs/settings.md is made from this table, and a test keeps it so.
+"""
+
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Any
+
+from ingle.errors import InvalidRequest
+
+
+def data_folder() -> Path:
+    """`INGLE_HOME`, else the platform's folder for a user's data."""
+    home = os.environ.get("INGLE_HOME")
+    if home:
+        return Path(home).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "ingle"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "ingle"
+
+
+def setting(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
+    metadata = {"help": help, "choices": choices}
+    if isinstance(default, list):
+        return dataclass_field(default_factory=default.copy, metadata=metadata)
+    return dataclass_field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that an operator can set. Sizes are bytes, times are seconds."""
+
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(8377, "Port to listen on; 0 takes any free one.")
+    python: str = setting(sys.executable, "Interpreter of a session that names none.")
+    preload: list[str] = setting(  # noqa: RUF009
+        ["numpy", "pandas", "matplotlib"], "Modules imported once and shared by all sessions, when installed."
+    )
+    start_method: str = setting(
+        "auto",
+        "How workers start: fork from a loaded interpreter, or spawn a fresh one.",
+        ("auto", "fork", "spawn"),
+    )
+    pool: int = setting(2, "Prepared workers kept ready for each interpreter.")
+    max_sessions: int = setting(2000, "Sessions at most.")
+    wait: float = setting(45.0, "How long a call waits for its cell before it answers `running`.")
+    timeout_grace: float = setting(1.0, "Between SIGINT at a cell's timeout and SIGKILL.")
+    exit_grace: float = setting(2.0, "Time for exit handlers and threads when a session ends.")
+    start_patience: float = setting(60.0, "How long a worker may take to start.")
+    idle_timeout: float = setting(300.0, "A session unused for so long counts as idle.")
+    idle_policy: str = setting("keep", "What happens to an idle session: it is kept, or ended.", ("keep", "end"))
+    max_code: int = setting(16 * 1024 * 1024, "Size of a cell's source at most.")
+    result_chars: int = setting(200_000, "Characters of each stream in a result; the rest is read by number.")
+    timeline_memory: int = setting(4 * 1024 * 1024, "Memory for a session's events; older ones go to disk.")
+    timeline_disk: int = setting(4 * 1024 * 1024 * 1024, "Disk for a session's events; past it text is dropped.")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            choices = each.metadata["choices"]
+            value = getattr(self, each.name)
+            if choices and value not in choices:
+                raise InvalidRequest(f"{each.name} is {value!r}; it must be one of {', '.join(choices)}")
+
+
+def load(overrides: Mapping[str, Any] | None = None) -> Settings:
+    """The settings in force, each from the first place that gives it."""
+    values: dict[str, Any] = {}
+    file = data_folder() / "config.toml"
+    from_file: dict[str, Any] = {}
+    if file.is_file():
+        try:
+            from_file = tomllib.loads(file.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"{file} cannot be read: {error}") from None
+    known = {each.name for each in fields(Settings)}
+    for name in from_file:
+        if name not in known:
+            raise InvalidRequest(f"{file} has an unknown setting {name!r}; see `ingle serve --help`")
+    for each in fields(Settings):
+        given = (overrides or {}).get(each.name)
+        if given is not None:
+            values[each.name] = given
+        elif (text := os.environ.get("INGLE_" + each.name.upper())) is not None:
+            values[each.name] = parse(each.name, each.type, text)
+        elif each.name in from_file:
+            values[each.name] = from_file[each.name]
+    return Settings(**values)
+
+
+def parse(name: str, kind: Any, text: str) -> Any:
+    """A value from the text of an environment variable."""
+    try:
+        if kind is int:
+            return int(text)
+        if kind is float:
+            return float(text)
+    except ValueError:
+        raise InvalidRequest(f"INGLE_{name.upper()} is {text!r}, which is not a number") from None
+    if kind is str:
+        return text
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,39 @@
+"""Reading what comes from a worker: untrusted bytes, typed or refused.
+
+Each message has a typed decoder; depth and size are bounded by the decoder and by the frame. Whatever does not
+fit is a BadMessage and costs that worker only.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ingle_worker.wire import BadMessage, Frame, messages
+
+FROM_GUEST = (
+    messages.Ready,
+    messages.Started,
+    messages.Mark,
+    messages.Background,
+    messages.Result,
+    messages.InputWait,
+    messages.InputTaken,
+    messages.Exiting,
+    messages.Done,
+    messages.InitUp,
+    messages.Signalled,
+    messages.Exited,
+    messages.ZygoteReady,
+    messages.ForkFailed,
+)
+_DECODERS: dict[int, Any] = {messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST}
+
+
+def decode(frame: Frame) -> Any:
+    decoder = _DECODERS.get(frame.kind)
+    if decoder is None:
+        raise BadMessage(f"no message from a worker has the kind {frame.kind}")
+    try:
+        return decoder(frame.header)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise BadMessage(f"a {messages.KINDS[frame.kind].__name__} that cannot be read: {error}") from None

@@ -1,0 +1,159 @@
+"""Where workers come from: a small pool of prepared ones, else a fork of the zygote, else a spawned interpreter.
+
+Prepared workers outlive their zygote. A zygote that has died is replaced when the next fork is needed.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+
+from ingle.errors import InterpreterRefused, StartFailed
+from ingle.settings import Settings
+from ingle.workers.worker import Worker, WorkerEnded
+from ingle.workers.zygote import OLD_PYTHON, Zygote, start_process
+from ingle_worker.wire import messages
+
+TRIES = 3
+"""A fork that dies with its zygote is asked for again of the next one."""
+
+
+class Launcher:
+    """Workers of one interpreter."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, python: str, settings: Settings) -> None:
+        self._loop = loop
+        self._python = python
+        self._settings = settings
+        self._forks = settings.start_method == "fork" or (settings.start_method == "auto" and sys.platform == "linux")
+        self._zygote: Zygote | None = None
+        self._retired: list[Zygote] = []
+        self._starting: asyncio.Task[Zygote] | None = None
+        self._pool: list[Worker] = []
+        self._refill: asyncio.Task[None] | None = None
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._stopped = False
+        self.version: str | None = None
+
+    async def take(self) -> Worker:
+        """A prepared worker: from the pool if one is there, and one more is made for the next."""
+        while self._pool:
+            worker = self._pool.pop(0)
+            if worker.alive:
+                self._fill_later()
+                return worker
+        worker = await self._make()
+        self._fill_later()
+        return worker
+
+    async def warm(self) -> None:
+        """Fill the pool now."""
+        while len(self._pool) < self._settings.pool and not self._stopped:
+            self._pool.append(await self._make())
+
+    def _fill_later(self) -> None:
+        if self._forks and not self._stopped and (self._refill is None or self._refill.done()):
+            self._refill = self._loop.create_task(self._fill())
+
+    async def _fill(self) -> None:
+        # A start that fails will fail again for whoever asks, and be told there.
+        with contextlib.suppress(StartFailed, InterpreterRefused):
+            await self.warm()
+
+    async def _make(self) -> Worker:
+        for _ in range(TRIES):
+            worker = Worker(self._loop)
+            process: subprocess.Popen[bytes] | None = None
+            try:
+                async with asyncio.timeout(self._settings.start_patience):
+                    if self._forks:
+                        await (await self._get_zygote()).fork(worker)
+                    else:
+                        process = await self._spawn(worker)
+                    ready = await worker.ready
+            except TimeoutError:
+                worker.kill()
+                raise StartFailed(
+                    f"a worker did not start within {self._settings.start_patience:g} s; "
+                    "preload fewer modules, or raise start_patience"
+                ) from None
+            except WorkerEnded:
+                # Most likely it went with its zygote, or its interpreter is too old for a session.
+                if process is not None and await asyncio.to_thread(process.wait) == OLD_PYTHON:
+                    raise InterpreterRefused(
+                        f"{self._python} is older than CPython 3.10; name a newer interpreter"
+                    ) from None
+                continue
+            except asyncio.CancelledError:
+                worker.kill()
+                raise
+            self.version = ready.python
+            return worker
+        raise StartFailed("workers end before they are ready; try again, or name another interpreter")
+
+    async def _get_zygote(self) -> Zygote:
+        if self._zygote is not None and not self._zygote.dead:
+            return self._zygote
+        if self._starting is None or self._starting.done():
+            self._starting = self._loop.create_task(self._start_zygote())
+        return await asyncio.shield(self._starting)
+
+    async def _start_zygote(self) -> Zygote:
+        if self._zygote is not None:
+            self._retired.append(self._zygote)
+        zygote = Zygote(self._loop, self._python, self._settings.preload)
+        try:
+            await zygote.start()
+        except BaseException:
+            await zygote.stop()
+            raise
+        self._zygote = zygote
+        return zygote
+
+    async def _spawn(self, worker: Worker) -> "subprocess.Popen[bytes]":
+        ends = worker.make_ends()
+        try:
+            args = ["spawn", *map(str, ends.fds)]
+            process = await asyncio.to_thread(start_process, self._python, args, ends.fds, subprocess.DEVNULL)
+        finally:
+            ends.close()
+        task = self._loop.create_task(self._reap(worker, process))
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return process
+
+    @staticmethod
+    async def _reap(worker: Worker, process: "subprocess.Popen[bytes]") -> None:
+        await worker.gone
+        await asyncio.to_thread(process.wait)
+
+    @property
+    def zygote_pid(self) -> int | None:
+        zygote = self._zygote
+        if zygote is None or not zygote.ready.done():
+            return None
+        ready: messages.ZygoteReady = zygote.ready.result()
+        return ready.pid
+
+    @property
+    def prepared(self) -> int:
+        return len(self._pool)
+
+    async def stop(self) -> None:
+        """End every process this launcher has started."""
+        self._stopped = True
+        for task in (self._refill, self._starting):
+            if task is not None and not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, StartFailed, InterpreterRefused):
+                    await task
+        for worker in self._pool:
+            worker.kill()
+        for worker in self._pool:
+            await worker.gone
+        self._pool.clear()
+        for zygote in (*self._retired, self._zygote):
+            if zygote is not None:
+                await zygote.stop()
+        if self._spawned:
+            await asyncio.wait(self._spawned)

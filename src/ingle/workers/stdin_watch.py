@@ -1,0 +1,54 @@
+"""Who is blocked reading a pipe, told by the kernel: for code that reads descriptor 0 without asking Python.
+
+Blocking reads of small files in /proc, for a thread. Where /proc does not tell (another platform, or no right to
+look), nobody is found, and only Python's own readers are announced.
+"""
+
+import os
+import platform
+
+_READS = {
+    "x86_64": {0, 17, 19},
+    "aarch64": {63, 65, 67},
+}.get(platform.machine(), set())
+"""System call numbers of read, pread64 and readv."""
+
+
+def find_blocked(roots: dict[int, int]) -> set[int]:
+    """Of these processes (with the inode of their stdin pipe), those with a reader at or below them."""
+    return {root for root, inode in roots.items() if _READS and _any_blocked(root, inode)}
+
+
+def _any_blocked(root: int, inode: int) -> bool:
+    todo = [root]
+    while todo:
+        pid = todo.pop()
+        try:
+            tasks = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue
+        for task in tasks:
+            folder = f"/proc/{pid}/task/{task}"
+            if _is_blocked(pid, folder, inode):
+                return True
+            todo += [int(child) for child in _read(f"{folder}/children").split()]
+    return False
+
+
+def _is_blocked(pid: int, folder: str, inode: int) -> bool:
+    # "0 0x0 0x7f..." while blocked in a call; "running" or "-1 ..." otherwise.
+    fields = _read(f"{folder}/syscall").split()
+    if len(fields) < 2 or not fields[0].isdigit() or int(fields[0]) not in _READS:
+        return False
+    try:
+        return os.stat(f"/proc/{pid}/fd/{int(fields[1], 16)}").st_ino == inode
+    except OSError:
+        return False
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return ""

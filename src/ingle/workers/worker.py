@@ -1,0 +1,536 @@
+"""A worker as the host sees it: five descriptors, a stream of messages, two streams of bytes, and one sure end.
+
+It reads only when there is something to read, never blocks the loop, and puts output and messages into one order
+(see `merge`). It knows nothing of cells: its owner does. Its end is told exactly once, after the last byte.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any, Protocol
+
+from ingle.events import Exit
+from ingle.workers import codec
+from ingle.workers.merge import STDERR, STDOUT, Merger
+from ingle_worker.wire import FrameReader, WireError, messages
+
+COALESCE = 0.001
+"""Pause after a read of output, so that many small writes become one wake-up."""
+
+PIPE_SIZE = 1 << 20
+"""A pipe that was seen full is enlarged to this; others stay as the kernel makes them."""
+
+KILL_PATIENCE = 0.5
+"""How long init may take to end everything before it is killed itself."""
+
+_NO_BYTES = b"\0\0\0\0"
+
+
+class WorkerEnded(Exception):
+    """A worker went before it was ready."""
+
+
+class Owner(Protocol):
+    """Who a worker talks to."""
+
+    def on_message(self, message: Any) -> None: ...
+
+    def on_output(self, stream: int, data: bytes, background: bool) -> None: ...
+
+    def on_gone(self, exit: Exit) -> None: ...
+
+
+class ChildEnds:
+    """The five descriptors that go to the child: stdin, stdout, stderr, wire, status."""
+
+    def __init__(self, fds: list[int]) -> None:
+        self.fds = fds
+
+    def close(self) -> None:
+        for fd in self.fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self.fds = []
+
+
+class Worker:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.owner: Owner | None = None
+        self.ready: asyncio.Future[messages.Ready] = loop.create_future()
+        self.gone: asyncio.Future[Exit] = loop.create_future()
+        self.pid: int | None = None
+        self.init_pid: int | None = None
+        self.cpu_seconds: float | None = None
+        self._exit: Exit | None = None
+        self._broken: str | None = None
+        self._killed_because: str | None = None
+        self._kill_timer: asyncio.TimerHandle | None = None
+        self._resume_timer: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._begin_expected = 0
+        self._orders = 0
+        self._signalled: dict[int, asyncio.Future[bool]] = {}
+        self._reader = FrameReader()
+        self._status_reader = FrameReader()
+        self._merger = Merger()
+        self._chunk = 1 << 16
+        self._open: set[int] = set()
+
+    # --- descriptors ---
+
+    def make_ends(self) -> ChildEnds:
+        """Create all descriptors; the child's ends are given away, ours are watched."""
+        made: list[int] = []
+        try:
+            child_in, self._stdin = os.pipe()
+            made += [child_in, self._stdin]
+            self._stdout, child_out = os.pipe()
+            made += [self._stdout, child_out]
+            self._stderr, child_err = os.pipe()
+            made += [self._stderr, child_err]
+            # An own look at the pipe's read end: to drop what nobody read, and to open it again after an
+            # end of file. Both are done by path, so that flags are not shared with the child's descriptor.
+            self._stdin_peek = os.open(f"/proc/self/fd/{child_in}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            made.append(self._stdin_peek)
+            self._wire, child_wire = socket.socketpair()
+            self._status, child_status = socket.socketpair()
+        except OSError:
+            for fd in made:
+                os.close(fd)
+            raise
+        for fd in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(fd, False)
+        self._wire.setblocking(False)
+        self._status.setblocking(False)
+        self.stdin_inode = os.fstat(self._stdin_peek).st_ino
+        self._pipes = {STDOUT: self._stdout, STDERR: self._stderr}
+        self._wire_out = _Sender(self._loop, self._wire.fileno(), self._wire.send, self._on_wire_lost)
+        self._stdin_out = _Sender(self._loop, self._stdin, self._write_stdin, lambda: None)
+        self._status_out = _Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
+        self._watch(self._wire.fileno(), self._read_wire)
+        self._watch(self._status.fileno(), self._on_status)
+        self._watch(self._stdout, self._on_pipes)
+        self._watch(self._stderr, self._on_pipes)
+        return ChildEnds([child_in, child_out, child_err, child_wire.detach(), child_status.detach()])
+
+    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
+        self._open.add(fd)
+        self._loop.add_reader(fd, callback)
+
+    def _unwatch(self, fd: int) -> None:
+        if fd in self._open:
+            self._open.discard(fd)
+            self._loop.remove_reader(fd)
+
+    # --- what the owner asks ---
+
+    @property
+    def alive(self) -> bool:
+        return not self.gone.done() and self._broken is None and self._exit is None
+
+    def send(self, message: Any) -> None:
+        self._wire_out.write(messages.encode(message))
+
+    def execute(self, message: messages.Execute, *, crowded: bool) -> None:
+        """Start a cell. Output that is there already belongs to none."""
+        self._pump(background=True)
+        if crowded:
+            self._begin_expected = message.cell
+        self.send(message)
+
+    def interrupt(self) -> asyncio.Future[bool]:
+        """SIGINT for the worker's group; True when the worker ignores it just now."""
+        self._orders += 1
+        sent: asyncio.Future[bool] = self._loop.create_future()
+        if self.gone.done():
+            sent.set_result(False)
+            return sent
+        self._signalled[self._orders] = sent
+        self._status_out.write(messages.encode(messages.Interrupt(self._orders)))
+        return sent
+
+    @property
+    def interrupts_under_way(self) -> list[asyncio.Future[bool]]:
+        return list(self._signalled.values())
+
+    def kill(self, because: str | None = None) -> None:
+        """End everything of this worker now. Its end is told as always."""
+        if self.gone.done() or not self._open:
+            return
+        self._killed_because = self._killed_because or because
+        self._status_out.write(messages.encode(messages.Kill()))
+        if self._kill_timer is None:
+            self._kill_timer = self._loop.call_later(KILL_PATIENCE, self._kill_hard)
+
+    def _kill_hard(self) -> None:
+        """Init does not answer: it may be stopped. As long as its socket is open its number is its own."""
+        for pid in (self.pid, self.init_pid):
+            if pid is not None and not self.gone.done():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        if self.init_pid is None:
+            # It never came up; closing its socket is all there is to do.
+            self._finish()
+
+    # --- standard input ---
+
+    def answer(self, text: bytes, *, eof: bool) -> None:
+        self._stdin_out.write(text)
+        if eof:
+            self._stdin_out.close_when_empty(self._close_stdin)
+
+    def _write_stdin(self, data: bytes) -> int:
+        return os.write(self._stdin, data)
+
+    def _close_stdin(self) -> None:
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
+
+    @property
+    def input_closed(self) -> bool:
+        return self._stdin < 0
+
+    def unread_input(self) -> int:
+        return _unread(self._stdin_peek)
+
+    def drop_input(self) -> int:
+        """At the end of a cell: forget what it did not read, and open the input again. How many bytes were left."""
+        dropped = self._stdin_out.forget()
+        left = _unread(self._stdin_peek)
+        while left > 0:
+            try:
+                data = os.read(self._stdin_peek, left)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            dropped += len(data)
+            left -= len(data)
+        if self._stdin < 0:
+            self._stdin = os.open(f"/proc/self/fd/{self._stdin_peek}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._stdin_out.reopen(self._stdin)
+        return dropped
+
+    # --- reading ---
+
+    def pause(self) -> None:
+        """Stop reading output: the reader is behind. The pipe fills, and the writer waits."""
+        self._paused = True
+        self._stop_pipes()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            if self._resume_timer is None:
+                self._start_pipes()
+
+    def _stop_pipes(self) -> None:
+        for fd in self._pipes.values():
+            if fd in self._open:
+                self._loop.remove_reader(fd)
+
+    def _start_pipes(self) -> None:
+        self._resume_timer = None
+        if self._paused or self.gone.done():
+            return
+        for fd in self._pipes.values():
+            if fd in self._open:
+                self._loop.add_reader(fd, self._on_pipes)
+
+    def _on_pipes(self) -> None:
+        self._stop_pipes()
+        self._resume_timer = self._loop.call_later(COALESCE, self._start_pipes)
+        got = self._read_pipes()
+        # Marks were sent before the bytes they speak of were written, so they are on the wire by now.
+        self._read_wire()
+        self._emit()
+        if not got:
+            self._find_end_of_pipes()
+
+    def _read_pipes(self) -> bool:
+        got = False
+        for number, fd in self._pipes.items():
+            if fd not in self._open:
+                continue
+            left = _unread(fd)
+            while left > 0:
+                began = monotonic_ns()
+                try:
+                    data = os.read(fd, min(left, self._chunk))
+                except BlockingIOError:
+                    break
+                if not data:
+                    break
+                got = True
+                left -= len(data)
+                self._merger.feed(number, data, began, monotonic_ns())
+                if len(data) == 1 << 16 and self._chunk == 1 << 16:
+                    self._enlarge()
+        return got
+
+    def _enlarge(self) -> None:
+        self._chunk = PIPE_SIZE
+        for fd in self._pipes.values():
+            # A user's quota for pipe memory may be used up; then the pipes stay small and slower.
+            with contextlib.suppress(OSError, AttributeError):
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+
+    def _find_end_of_pipes(self) -> None:
+        for fd in self._pipes.values():
+            if fd in self._open:
+                try:
+                    if not os.read(fd, 1):
+                        self._unwatch(fd)
+                except BlockingIOError:
+                    continue
+
+    def _emit(self, background: bool = False) -> None:
+        while True:
+            for piece in self._merger.take():
+                if self.owner is not None:
+                    self.owner.on_output(piece.stream, piece.data, background or bool(self._begin_expected))
+            if not self._merger.waiting:
+                return
+            if not self._read_pipes():
+                # All that was written before the mark has been read, so the mark was placed too far.
+                self._merger.give_up_cuts()
+
+    def _pump(self, background: bool = False) -> None:
+        """Everything that was written so far, up to now, to the owner."""
+        self._read_pipes()
+        self._emit(background)
+
+    def _read_wire(self) -> None:
+        if self._broken is not None or self._wire.fileno() < 0:
+            return
+        try:
+            data = self._wire.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._on_wire_lost()
+            return
+        try:
+            for frame in self._reader.feed(data):
+                self._handle(codec.decode(frame))
+        except WireError as error:
+            self._break(f"the session's process broke the protocol ({error})")
+
+    def _handle(self, message: Any) -> None:
+        if isinstance(message, messages.Mark):
+            self._merger.cut(message)
+            if message.begin and message.begin == self._begin_expected:
+                self._pump(background=True)
+                self._begin_expected = 0
+            return
+        if isinstance(message, messages.Background):
+            self._merger.cut(message.mark)
+            self._read_pipes()
+            self._emit()
+            if self.owner is not None:
+                number = STDERR if message.stream == "stderr" else STDOUT
+                self.owner.on_output(number, message.text.encode("utf-8", "replace"), True)
+            return
+        if isinstance(message, messages.Ready):
+            self.pid = self.pid or message.pid
+            if not self.ready.done():
+                self.ready.set_result(message)
+            return
+        # Whatever Python wrote before this message is in the pipes: it comes first.
+        self._pump()
+        if self.owner is not None:
+            self.owner.on_message(message)
+
+    def _on_wire_lost(self) -> None:
+        self._break("the session's process closed its control channel")
+
+    def _break(self, why: str) -> None:
+        if self._broken is None:
+            self._broken = why
+            self._unwatch(self._wire.fileno())
+            # Most often the process has just died, and init is about to tell how; else this ends it.
+            self.kill()
+
+    def _on_status(self) -> None:
+        # Until there is nothing more: libuv reports a socket that was reset only once, and what is left unread
+        # then, the end above all, would never be told.
+        while not self.gone.done():
+            try:
+                data = self._status.recv(65536)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._finish()
+                return
+            try:
+                for frame in self._status_reader.feed(data):
+                    self._handle_status(codec.decode(frame))
+            except WireError as error:
+                self._broken = self._broken or f"the session's init broke the protocol ({error})"
+                self._kill_hard()
+
+    def _handle_status(self, message: Any) -> None:
+        if isinstance(message, messages.InitUp):
+            self.init_pid, self.pid = message.pid, message.worker
+        elif isinstance(message, messages.Signalled):
+            sent = self._signalled.pop(message.order, None)
+            if sent is not None and not sent.done():
+                sent.set_result(message.ignored)
+        elif isinstance(message, messages.Exited):
+            self.cpu_seconds = message.cpu_seconds
+            self._exit = exit_of(message.status)
+
+    # --- the end ---
+
+    def _finish(self) -> None:
+        """Init is gone, and with it everything below: what is in the pipes now is the last there is."""
+        if self.gone.done():
+            return
+        self._read_wire()
+        self._pump()
+        self.close()
+        exit = self._exit or Exit(message=self._broken or "the session's process tree was killed from within")
+        if self._killed_because is not None:
+            exit = Exit(exit.code, exit.signal, self._killed_because)
+        elif self._broken and exit.code == BROKEN_CODE:
+            exit = Exit(exit.code, exit.signal, self._broken)
+        self.gone.set_result(exit)
+        if not self.ready.done():
+            self.ready.set_exception(WorkerEnded(exit.message or "it ended"))
+            self.ready.exception()  # seen: not everybody waits for it
+        for sent in self._signalled.values():
+            if not sent.done():
+                sent.set_result(False)
+        self._signalled.clear()
+        if self.owner is not None:
+            self.owner.on_gone(exit)
+
+    def close(self) -> None:
+        """Let go of every descriptor."""
+        for timer in (self._kill_timer, self._resume_timer):
+            if timer is not None:
+                timer.cancel()
+        for sender in (self._wire_out, self._stdin_out, self._status_out):
+            sender.forget()
+        for fd in list(self._open):
+            self._unwatch(fd)
+        self._wire.close()
+        self._status.close()
+        self._close_stdin()
+        for fd in (self._stdin_peek, self._stdout, self._stderr):
+            os.close(fd)
+
+
+BROKEN_CODE = 70
+"""`ingle_worker.session.BROKEN`: the guest ended itself because its wire was gone."""
+
+
+def _unread(fd: int) -> int:
+    number: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, _NO_BYTES))[0]
+    return number
+
+
+def exit_of(status: int) -> Exit:
+    """A wait status in words."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal_name(number)
+        meaning = f" ({MEANINGS[name]})" if name in MEANINGS else ""
+        return Exit(signal=name, message=f"was killed by {name}{meaning}")
+    code = os.waitstatus_to_exitcode(status)
+    return Exit(code=code, message=f"ended with exit code {code}")
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have numbers only
+        return f"signal {number}"
+
+
+MEANINGS = {
+    "SIGSEGV": "segmentation fault",
+    "SIGABRT": "aborted",
+    "SIGBUS": "bus error",
+    "SIGFPE": "arithmetic fault",
+    "SIGILL": "illegal instruction",
+    "SIGKILL": "by its own code or from outside; the system does this when memory runs out",
+}
+
+
+class _Sender:
+    """Writes bytes to a non-blocking descriptor: at once if it takes them, the rest when it can."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        write: Callable[[bytes], int],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._write = write
+        self._on_lost = on_lost
+        self._waiting = bytearray()
+        self._at_end: Callable[[], None] | None = None
+
+    def write(self, data: bytes) -> None:
+        if not self._waiting:
+            data = data[self._try(data) :]
+            if data:
+                self._loop.add_writer(self._fd, self._on_writable)
+        self._waiting += data
+
+    def _try(self, data: bytes) -> int:
+        try:
+            return self._write(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN):
+                raise
+            self._on_lost()
+            return len(data)
+
+    def _on_writable(self) -> None:
+        del self._waiting[: self._try(bytes(self._waiting[: 1 << 18]))]
+        if not self._waiting:
+            self._loop.remove_writer(self._fd)
+            if self._at_end is not None:
+                self._at_end()
+                self._at_end = None
+
+    def close_when_empty(self, at_end: Callable[[], None]) -> None:
+        if self._waiting:
+            self._at_end = at_end
+        else:
+            at_end()
+
+    def reopen(self, fd: int) -> None:
+        self._fd = fd
+
+    def forget(self) -> int:
+        """Drop what was not written yet."""
+        left = len(self._waiting)
+        if left:
+            self._loop.remove_writer(self._fd)
+            self._waiting.clear()
+        if self._at_end is not None:
+            self._at_end()
+            self._at_end = None
+        return left

@@ -1,0 +1,209 @@
+"""The host's side of a zygote: one process for an interpreter and a set of preloaded modules, asked for forks.
+
+Its death hurts no worker that was forked; it is noticed, and whoever needs the next fork starts a new one.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ingle_worker.wire
+from ingle.errors import InterpreterRefused, StartFailed
+from ingle.workers import codec
+from ingle.workers.worker import ChildEnds, Worker
+from ingle_worker.wire import FrameReader, WireError, messages
+
+BOOT = Path(ingle_worker.wire.__file__).resolve().parent.parent / "__main__.py"
+"""The guest's first file: it is run by path, in whatever interpreter."""
+
+OLD_PYTHON = 41
+"""Exit code by which the guest refuses an interpreter that is too old."""
+
+STDERR_KEPT = 4000
+
+
+def child_environment() -> dict[str, str]:
+    """What workers see of the server's environment: all but the server's own settings and secrets."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("INGLE_")}
+
+
+def start_process(python: str, args: list[str], fds: list[int], stderr: int) -> "subprocess.Popen[bytes]":
+    """Blocking, for a thread."""
+    try:
+        return subprocess.Popen(
+            [python, str(BOOT), *args],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env=child_environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise InterpreterRefused(f"there is no interpreter at {python}; name a CPython 3.10 or later") from None
+    except OSError as error:
+        if isinstance(error, PermissionError):
+            raise InterpreterRefused(
+                f"{python} cannot be run ({error.strerror}); name a CPython 3.10 or later"
+            ) from None
+        raise StartFailed(f"no process could be started: {error}; free memory, processes or files") from None
+
+
+class Zygote:
+    def __init__(self, loop: asyncio.AbstractEventLoop, python: str, preload: list[str]) -> None:
+        self._loop = loop
+        self._python = python
+        self._preload = preload
+        self._reader = FrameReader()
+        self._tickets = 0
+        self._pending: dict[int, Worker] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr = bytearray()
+        self.ready: asyncio.Future[messages.ZygoteReady] = loop.create_future()
+        self.dead = False
+        self._sending = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Until it is ready to fork. Raises InterpreterRefused or StartFailed."""
+        control, child_control = socket.socketpair()
+        life_read, self._life = os.pipe()
+        self._stderr_fd, child_stderr = os.pipe()
+        os.set_blocking(self._stderr_fd, False)
+        self._control = control
+        control.setblocking(False)
+        fds = [life_read, child_control.fileno()]
+        args = ["zygote", *map(str, fds), *self._preload]
+        try:
+            self._process = await asyncio.to_thread(start_process, self._python, args, fds, child_stderr)
+        except BaseException:
+            for fd in (self._life, self._stderr_fd):
+                os.close(fd)
+            control.close()
+            self.dead = True
+            raise
+        finally:
+            os.close(life_read)
+            os.close(child_stderr)
+            child_control.close()
+        self._loop.add_reader(control.fileno(), self._on_control)
+        self._loop.add_reader(self._stderr_fd, self._on_stderr)
+        await asyncio.shield(self.ready)
+
+    def _on_stderr(self) -> None:
+        try:
+            data = os.read(self._stderr_fd, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._stderr_fd)
+        self._stderr += data
+        del self._stderr[:-STDERR_KEPT]
+
+    def _on_control(self) -> None:
+        try:
+            data = self._control.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        try:
+            if not data:
+                raise WireError("it closed its socket")
+            for frame in self._reader.feed(data):
+                self._handle(codec.decode(frame))
+        except WireError:
+            self._on_death()
+
+    def _handle(self, message: Any) -> None:
+        if isinstance(message, messages.ZygoteReady):
+            if not self.ready.done():
+                self.ready.set_result(message)
+        elif isinstance(message, messages.ForkFailed):
+            worker = self._pending.pop(message.ticket, None)
+            if worker is not None and not worker.ready.done():
+                worker.ready.set_exception(
+                    StartFailed(f"no process could be forked: {message.reason}; free memory or processes")
+                )
+
+    def _on_death(self) -> None:
+        if self.dead:
+            return
+        self.dead = True
+        self._loop.remove_reader(self._control.fileno())
+        self._control.close()
+        if not self.ready.done():
+            # Dying before it was ready, it has said why on its stderr, which is closed by now.
+            self._loop.create_task(self._explain())
+
+    async def _explain(self) -> None:
+        assert self._process is not None
+        os.close(self._life)
+        self._life = -1
+        code = await asyncio.to_thread(self._process.wait)
+        with contextlib.suppress(BlockingIOError):
+            self._stderr += os.read(self._stderr_fd, 65536)
+        said = self._stderr.decode("utf-8", "replace").strip()
+        error = (
+            InterpreterRefused(said)
+            if code == OLD_PYTHON
+            else InterpreterRefused(
+                f"{self._python} did not start as a Python (exit code {code}): {said[-500:] or 'it said nothing'}; "
+                "name a CPython 3.10 or later"
+            )
+        )
+        self.ready.set_exception(error)
+
+    async def fork(self, worker: Worker) -> None:
+        """Ask for one more prepared child, which gets this worker's ends."""
+        try:
+            ends: ChildEnds = worker.make_ends()
+        except OSError as error:
+            raise StartFailed(f"no pipe could be made: {error.strerror}; raise the limit of open files") from None
+        try:
+            self._tickets += 1
+            frame = messages.encode(messages.Fork(self._tickets))
+            async with self._sending:
+                while not self.dead:
+                    try:
+                        socket.send_fds(self._control, [frame], ends.fds)
+                        self._pending[self._tickets] = worker
+                        return
+                    except BlockingIOError:
+                        await self._wait_writable()
+                    except OSError:
+                        self._on_death()
+        finally:
+            ends.close()
+            for ticket in [ticket for ticket, each in self._pending.items() if each.ready.done()]:
+                del self._pending[ticket]
+
+    async def _wait_writable(self) -> None:
+        writable: asyncio.Event = asyncio.Event()
+        self._loop.add_writer(self._control.fileno(), writable.set)
+        try:
+            await writable.wait()
+        finally:
+            if not self.dead:
+                self._loop.remove_writer(self._control.fileno())
+
+    async def stop(self) -> None:
+        """End it, and everything below it that still lives."""
+        if self._process is None:
+            return
+        if not self.dead:
+            self.dead = True
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1
+        await asyncio.to_thread(self._process.wait)
+        self._loop.remove_reader(self._stderr_fd)
+        os.close(self._stderr_fd)
+        if not self.ready.done():
+            self.ready.cancel()

@@ -1,0 +1,103 @@
+"""From the text of a cell to code objects: the whole cell compiles before any of it runs.
+
+A cell is one unit. Its last statement, if that is an expression, is compiled on its own so that its value can be
+shown. Uniformly indented code is taken as it is, without touching what stands inside strings. `from __future__`
+flags stay for later cells.
+"""
+
+import __future__
+
+import ast
+import codeop
+import inspect
+import warnings
+from types import CodeType
+from typing import NamedTuple
+
+FUTURE_MASK = 0
+for _name in __future__.all_feature_names:
+    FUTURE_MASK |= getattr(__future__, _name).compiler_flag
+# `nested_scopes` shares its bit with CO_NESTED, which compile() refuses.
+FUTURE_MASK &= ~__future__.nested_scopes.compiler_flag
+
+SYNTAX_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
+"""What compile() raises for text it cannot take: NUL bytes, huge numbers and deep nesting among it."""
+
+
+class Compiled(NamedTuple):
+    body: CodeType | None
+    last: CodeType | None
+    awaits: bool
+    lasting: bool
+    """Functions or classes may outlive the cell, so its source must stay readable."""
+
+
+class Compiler:
+    def __init__(self) -> None:
+        self.flags = 0
+
+    def compile(self, code: str, filename: str) -> Compiled:
+        tree = self._parse(code, filename)
+        last: ast.Expression | None = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not hides_value(code, tree.body[-1]):
+            expression = tree.body.pop()
+            assert isinstance(expression, ast.Expr)
+            last = ast.Expression(expression.value)
+        flags = self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        body_code = compile(tree, filename, "exec", flags, dont_inherit=True) if tree.body else None
+        if body_code is not None:
+            flags |= body_code.co_flags & FUTURE_MASK
+        last_code = compile(last, filename, "eval", flags, dont_inherit=True) if last else None
+        # Only now: a cell that does not compile changes nothing.
+        self.flags = flags & FUTURE_MASK
+        codes = [each for each in (body_code, last_code) if each is not None]
+        awaits = any(each.co_flags & inspect.CO_COROUTINE for each in codes)
+        lasting = any(isinstance(const, CodeType) for each in codes for const in each.co_consts)
+        return Compiled(body_code, last_code, awaits, lasting)
+
+    def _parse(self, code: str, filename: str) -> ast.Module:
+        flags = self.flags | ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        try:
+            tree: ast.Module | None = compile(code, filename, "exec", flags, dont_inherit=True)
+        except IndentationError as error:
+            tree = self._parse_indented(code, filename, flags)
+            if tree is None:
+                raise error from None
+        assert tree is not None
+        return tree
+
+    @staticmethod
+    def _parse_indented(code: str, filename: str, flags: int) -> ast.Module | None:
+        """Code that is indented as a whole parses as the body of an `if`; columns stay those of the source."""
+        first = next((line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+        if not first[:1].isspace():
+            return None
+        try:
+            tree = compile("if 1:\n" + code, filename, "exec", flags, dont_inherit=True)
+        except SYNTAX_ERRORS:
+            return None
+        assert isinstance(tree, ast.Module)
+        if len(tree.body) != 1 or not isinstance(tree.body[0], ast.If) or tree.body[0].orelse:
+            return None
+        ast.increment_lineno(tree, -1)
+        return ast.Module(tree.body[0].body, [])
+
+
+def hides_value(code: str, last: ast.Expr) -> bool:
+    """Whether a `;` follows the last expression."""
+    lines = code.split("\n")
+    if last.end_lineno is None or last.end_col_offset is None or last.end_lineno > len(lines):
+        return False
+    rest = lines[last.end_lineno - 1].encode("utf-8", "surrogatepass")[last.end_col_offset :]
+    after = rest.lstrip(b" \t\f)")
+    return after.startswith(b";")
+
+
+def needs_more_input(code: str) -> bool:
+    """Whether more lines could have completed code that does not compile."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return codeop.compile_command(code, "<cell>", "exec") is None
+        except SYNTAX_ERRORS:
+            return False

@@ -1,0 +1,82 @@
+"""The tiny init of a session: parent of the worker, adopter of all its strays, outside of the cell's process group.
+
+It promises that the worker's exit status reaches the host, that SIGINT goes to the whole foreground group, and
+that nothing below it outlives the worker or the host: when the status socket closes, all is killed.
+It runs no code of a user's, and touches as little memory as it can.
+"""
+
+import os
+import select
+import signal
+from typing import Any
+
+from ingle_worker import kernel, reaper
+from ingle_worker.wire import FrameReader, messages
+
+
+class Init:
+    def __init__(self, status_fd: int, worker: int) -> None:
+        self._fd = status_fd
+        self._worker = worker
+        self._reader = FrameReader()
+        self._worker_gone = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+
+    def run(self) -> None:
+        """Until the worker or the host is gone; then all below is gone too."""
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        poller.register(self._wake_read, select.POLLIN)
+        self._send(messages.InitUp(os.getpid(), self._worker))
+        reaper.reap(self._on_exit)
+        while not self._worker_gone:
+            for fd, _ in poller.poll():
+                if fd == self._fd:
+                    if not self._obey():
+                        self._worker_gone = True
+                else:
+                    os.read(self._wake_read, 4096)
+                    reaper.reap(self._on_exit)
+        reaper.sweep(self._on_exit)
+
+    def _on_exit(self, pid: int, status: int, usage: Any) -> None:
+        if pid == self._worker:
+            self._worker_gone = True
+            self._send(messages.Exited(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
+
+    def _send(self, message: object) -> None:
+        try:
+            os.write(self._fd, messages.encode(message))
+        except OSError:
+            self._worker_gone = True
+
+    def _obey(self) -> bool:
+        """Carry out what the host asks. False when everything shall end."""
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:
+            return False
+        if not data:
+            return False
+        for frame in self._reader.feed(data):
+            message = messages.decode(frame)
+            if isinstance(message, messages.Interrupt):
+                self._interrupt(message.order)
+            elif isinstance(message, messages.Kill):
+                return False
+        return True
+
+    def _interrupt(self, order: int) -> None:
+        ignored, stopped = kernel.sigint_state(self._worker)
+        try:
+            os.killpg(self._worker, signal.SIGINT)
+            if stopped:
+                os.killpg(self._worker, signal.SIGCONT)
+        except (ProcessLookupError, PermissionError):
+            pass
+        self._send(messages.Signalled(order, ignored))

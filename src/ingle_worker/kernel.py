@@ -1,0 +1,88 @@
+"""What the guest asks of the kernel beyond `os`: prctl by ctypes, the process tree from /proc.
+
+Everything degrades: without ctypes or /proc the answers are empty or False, never an exception.
+"""
+
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+
+try:
+    import ctypes
+
+    _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+except (ImportError, OSError):
+    _libc = None
+
+
+def _prctl(option: int, value: int) -> bool:
+    return _libc is not None and _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0
+
+
+def become_subreaper() -> bool:
+    """Orphans below this process become its children instead of the machine's init's."""
+    return _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> bool:
+    """SIGKILL for this process when its parent ends."""
+    return _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def set_name(name: str) -> None:
+    """What `ps` and `top` call this process."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def _read(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process, of all its threads."""
+    found: list[int] = []
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):
+        return _children_by_scan(pid)
+    for task in tasks:
+        found += [int(child) for child in _read(f"/proc/{pid}/task/{task}/children").split()]
+    return found
+
+
+def _children_by_scan(parent: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            after_name = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            if len(after_name) > 1 and int(after_name[1]) == parent:
+                found.append(int(name))
+    return found
+
+
+def sigint_state(pid: int) -> tuple[bool, bool]:
+    """Whether a process ignores SIGINT just now, and whether it is stopped."""
+    ignored = stopped = False
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith(b"SigIgn:"):
+            ignored = bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+        elif line.startswith(b"State:"):
+            stopped = b"T" in line.split()[1]
+    return ignored, stopped

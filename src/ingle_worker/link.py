@@ -1,0 +1,81 @@
+"""The guest's end of the wire: blocking, one frame at a time, safe to write from any thread.
+
+A frame is written whole or not at all as far as the guest can see to it: an interrupt that arrives meanwhile is held
+back until the frame is out. A process forked from the worker never writes: it does not own the wire.
+"""
+
+import os
+import socket
+from _thread import allocate_lock
+from typing import Any
+
+from ingle_worker.interrupts import Interrupts
+from ingle_worker.wire import FrameReader, FrameTooLarge, messages
+
+
+class WireLost(Exception):
+    """The host is gone, or code in this process has closed or replaced the wire's descriptor."""
+
+
+class Link:
+    def __init__(self, fd: int, interrupts: Interrupts) -> None:
+        self.fd = fd
+        self._sock = socket.socket(fileno=fd)
+        self._interrupts = interrupts
+        self._lock = allocate_lock()
+        self._owner = os.getpid()
+        self._reader = FrameReader()
+        self._received: list[Any] = []
+        self._held: list[bytes] = []
+
+    def is_owner(self) -> bool:
+        return os.getpid() == self._owner
+
+    def abandon(self) -> None:
+        """In a process that a user's code forked: let go of the wire."""
+        self._owner = -1
+        try:
+            os.close(self.fd)
+        except OSError:
+            pass
+
+    def hold(self, message: object) -> None:
+        """To be sent together with the next message: two frames, one system call."""
+        self._held.append(messages.encode(message))
+
+    def send(self, message: object) -> None:
+        if os.getpid() != self._owner:
+            return
+        try:
+            data = messages.encode(message)
+        except FrameTooLarge as error:
+            raise ValueError(f"too large to be shown: {error}") from None
+        interrupts = self._interrupts
+        interrupts.shield()
+        try:
+            with self._lock:
+                if self._held:
+                    self._held.append(data)
+                    data = b"".join(self._held)
+                    self._held.clear()
+                self._sock.sendall(data)
+        except OSError as error:
+            raise WireLost(str(error)) from None
+        finally:
+            interrupts.unshield()
+
+    def receive(self) -> Any:
+        """The next message of the host. Raises WireLost when there is none to come."""
+        while not self._received:
+            try:
+                data = self._sock.recv(1 << 18)
+            except OSError as error:
+                raise WireLost(str(error)) from None
+            if not data:
+                raise WireLost("the host closed the wire")
+            self._received += [messages.decode(frame) for frame in self._reader.feed(data)]
+        return self._received.pop(0)
+
+    @property
+    def has_received(self) -> bool:
+        return bool(self._received)

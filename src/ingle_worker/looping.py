@@ -1,0 +1,97 @@
+"""The session's event loop: made by the first cell that awaits, kept as long as the session, running while it is idle.
+
+During a cell without `await` it is stopped, so that `asyncio.run()` works there. An interrupt cancels the cell's task
+and nothing of it resumes later.
+"""
+
+from collections.abc import Coroutine
+from types import FrameType
+from typing import Any
+
+from ingle_worker.interrupts import Interrupts
+
+
+class Looping:
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._loop: Any = None
+        self._asyncio: Any = None
+
+    @property
+    def exists(self) -> bool:
+        return self._loop is not None and not self._loop.is_closed()
+
+    def _get(self) -> Any:
+        if not self.exists:
+            # Only a session that awaits pays for asyncio.
+            import asyncio
+
+            self._asyncio = asyncio
+            self._loop = asyncio.new_event_loop()
+        self._asyncio.set_event_loop(self._loop)
+        return self._loop
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a cell's coroutine to its end. Raises what it raises; KeyboardInterrupt when it was interrupted."""
+        loop = self._get()
+        task = loop.create_task(coroutine)
+        interrupted = False
+
+        def on_interrupt(frame: FrameType | None) -> bool:
+            nonlocal interrupted
+            if self._asyncio.current_task(loop) is task:
+                return False  # the cell's own code is on the stack: it is stopped right there
+            interrupted = True
+            loop.call_soon_threadsafe(task.cancel)
+            return True
+
+        self._interrupts.instead = on_interrupt
+        try:
+            while not task.done():
+                try:
+                    loop.run_until_complete(task)
+                except SystemExit:
+                    # The cell's own exit ends this loop; one of another task only broke the run, and it goes on.
+                    continue
+                except BaseException:
+                    if not task.done():
+                        raise
+        finally:
+            self._interrupts.instead = None
+            if not task.done():
+                self._finish(task)
+        try:
+            return task.result()
+        except self._asyncio.CancelledError as cancelled:
+            if not interrupted:
+                raise
+            raise KeyboardInterrupt().with_traceback(cancelled.__traceback__) from None
+
+    def _finish(self, task: Any) -> None:
+        """Cancel a task that was left in the middle, and see it end."""
+        task.cancel()
+        try:
+            self._loop.run_until_complete(self._asyncio.wait({task}))
+        except BaseException:  # the task's own outcome does not matter any more
+            return
+
+    def idle(self, fd: int) -> None:
+        """Run the loop until there is something to read from `fd`."""
+        loop = self._loop
+        loop.add_reader(fd, loop.stop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.remove_reader(fd)
+
+    def close(self) -> None:
+        """Cancel what is left, as `asyncio.run()` does at its end."""
+        if not self.exists or self._loop.is_running():
+            return
+        tasks = self._asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(self._asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()

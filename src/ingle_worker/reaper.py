@@ -1,0 +1,66 @@
+"""Ending a tree of processes completely.
+
+A process that is a subreaper inherits every orphan below it: double forks and new sessions do not get away.
+So: kill the children, wait for them, and their children are ours; until there are none.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Collection
+
+from ingle_worker import kernel
+
+SWEEPS = 10_000
+"""A bound on rounds, so that a fork bomb which outruns us ends in an answer and not in an endless loop."""
+
+
+def kill_quietly(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def reap(on_exit: Callable[[int, int, object], None]) -> bool:
+    """Take every exit status that is there. True while children are left."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        on_exit(pid, status, usage)
+
+
+def _below(pid: int, spare: Collection[int]) -> list[int]:
+    found: list[int] = []
+    todo = [child for child in kernel.children(pid) if child not in spare]
+    while todo:
+        child = todo.pop()
+        found.append(child)
+        todo += kernel.children(child)
+    return found
+
+
+def sweep(on_exit: Callable[[int, int, object], None], spare: Collection[int] = ()) -> None:
+    """Kill everything below this process but the spared children, and wait until it is gone."""
+    me = os.getpid()
+    for _ in range(SWEEPS):
+        if not reap(on_exit):
+            return
+        doomed = _below(me, spare)
+        if not doomed:
+            return
+        # Stopped first, so that none of them forks while the others are being killed.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in doomed:
+                kill_quietly(pid, number)
+        for pid in doomed:
+            # Only own children can be waited for; the others become ours when their parents are gone.
+            try:
+                _, status, usage = os.wait4(pid, 0)
+            except ChildProcessError:
+                continue
+            on_exit(pid, status, usage)

@@ -1,0 +1,377 @@
+"""The worker: one process that is one session, and its cell loop in the main thread.
+
+It reads a message from the wire, does what it says, and answers. It has no thread of its own, keeps its helpers out of
+the user's globals, and survives what a cell does to builtins, modules and streams; what it cannot survive ends
+the process, and the host says so.
+"""
+
+import builtins
+import faulthandler
+import os
+import platform
+import random
+import select
+import signal
+import sys
+import tempfile
+import time
+import types
+import warnings
+from typing import Any
+
+from ingle_worker import display, ending, tracebacks
+from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
+from ingle_worker.interrupts import Interrupts
+from ingle_worker.link import Link, WireLost
+from ingle_worker.looping import Looping
+from ingle_worker.stdin import Input
+from ingle_worker.streams import Channel
+from ingle_worker.wire import states
+from ingle_worker.wire.messages import (
+    Done,
+    Execute,
+    Exiting,
+    Raised,
+    Ready,
+    Result,
+    Shutdown,
+    Start,
+    Started,
+)
+
+VERSION = platform.python_version()
+HIGH_FD = 100
+"""The wire's descriptor lies from here on, so that the first file a user opens is number 3, as anywhere."""
+
+BROKEN = 70
+"""Exit code of a worker that lost its wire or broke inside the guest."""
+
+ANNOTATIONS: dict[str, Any] = {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
+
+
+def prepare() -> None:
+    """In the zygote, before any fork: what every session would do first."""
+    tracebacks.install()
+    warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
+
+
+def run(fds: list[int], *, shared: bool) -> None:
+    """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns."""
+    worker = Worker(_place(fds), shared=shared)
+    try:
+        worker.serve()
+    except WireLost:
+        os._exit(BROKEN)
+
+
+def _place(fds: list[int]) -> int:
+    """Put the streams on 0, 1, 2 and the wire high up; close what was there. The wire's new number."""
+    import fcntl
+
+    wire = fcntl.fcntl(fds[3], fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    os.close(fds[3])
+    for number, fd in enumerate(fds[:3]):
+        os.dup2(fd, number, inheritable=True)
+    for fd in fds[:3]:
+        if fd > 2:
+            os.close(fd)
+    return wire
+
+
+class Outcome:
+    """How a cell ended, as far as the guest can tell."""
+
+    def __init__(self) -> None:
+        self.status = states.OK
+        self.error: Raised | None = None
+        self.exit: SystemExit | None = None
+        self.needs_more_input = False
+        self.finished = False
+
+
+class Worker:
+    def __init__(self, wire_fd: int, *, shared: bool) -> None:
+        os.setsid()
+        self._pid = os.getpid()
+        self._interrupts = Interrupts()
+        self._link = Link(wire_fd, self._interrupts)
+        self._channel = Channel(self._link)
+        self._input = Input(self._link, self._channel, self._interrupts)
+        self._looping = Looping(self._interrupts)
+        self._compiler = Compiler()
+        self._cell = 0
+        self._names: set[str] = set()
+        self._hook = display.make_hook(self._show)
+        self._main = types.ModuleType("__main__")
+        self._reset_main()
+        self._first_names = frozenset(vars(self._main))
+        self._spares: dict[int, int] = {}
+        self._install(shared)
+
+    def _reset_main(self) -> None:
+        self._main.__dict__.update(
+            __name__="__main__",
+            __doc__=None,
+            __package__=None,
+            __loader__=__import__("_frozen_importlib").BuiltinImporter,
+            __spec__=None,
+            **ANNOTATIONS,
+            __builtins__=builtins,
+        )
+
+    def _install(self, shared: bool) -> None:
+        if not shared:
+            prepare()
+        self._interrupts.install()
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        sys.stdout = sys.__stdout__ = self._channel.stdout  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self._channel.stderr  # type: ignore[misc]
+        self._input.install()
+        sys.displayhook = self._hook
+        # The module that started this process must stay alive, or its globals would be cleared under us.
+        self._booted_by = sys.modules["__main__"]
+        sys.modules["__main__"] = self._main
+        faulthandler.enable(2, all_threads=False)
+        os.register_at_fork(after_in_child=self._forked)
+        if shared:
+            _reseed()
+
+    def _forked(self) -> None:
+        """In every process that the user's code forks: it is not the session."""
+        if os.getpid() != self._pid:
+            self._link.abandon()
+
+    # --- the loop ---
+
+    def serve(self) -> None:
+        self._link.send(Ready(self._pid, VERSION, sys.executable))
+        while True:
+            message = self._next()
+            if isinstance(message, Execute):
+                self._execute(message)
+            elif isinstance(message, Start):
+                self._start(message)
+            elif isinstance(message, Shutdown):
+                ending.finish(self._main, self._looping)
+                os._exit(0)
+
+    def _next(self) -> Any:
+        """Wait for the next message, the event loop running if there is one.
+
+        A signal handler of the user's may raise here, as at any prompt; that is shown and forgotten.
+        """
+        while not self._link.has_received:
+            try:
+                if self._looping.exists:
+                    self._looping.idle(self._link.fd)
+                else:
+                    select.select([self._link.fd], [], [])
+                break
+            except WireLost:
+                raise
+            except BaseException as exc:
+                if isinstance(exc, (OSError, ValueError)):  # the descriptor is gone: code has closed it
+                    raise WireLost(str(exc)) from None
+                self._complain(exc)
+        return self._link.receive()
+
+    def _complain(self, exc: BaseException) -> None:
+        try:
+            self._channel.stderr.write(tracebacks.describe(exc).traceback)
+        except Exception:  # the border to the cell: nothing a user left behind may end the session here
+            return
+
+    def _start(self, start: Start) -> None:
+        notices = []
+        os.environ.update(start.env)
+        os.makedirs(start.tmp, mode=0o700, exist_ok=True)
+        os.environ["TMPDIR"] = start.tmp
+        tempfile.tempdir = None
+        try:
+            os.makedirs(start.cwd, mode=0o700, exist_ok=True)
+            os.chdir(start.cwd)
+        except OSError as error:
+            notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
+        sys.path[:0] = ["", *start.path]
+        for number in (0, 1, 2):
+            self._spares[number] = _duplicate(number)
+        self._link.send(Started(os.getcwd(), notices))
+
+    # --- a cell ---
+
+    def _execute(self, execute: Execute) -> None:
+        cell = execute.cell
+        filename = tracebacks.cell_name(cell)
+        notices = self._heal()
+        restore = _set_environment(execute.envs)
+        outcome = Outcome()
+        self._cell = cell
+        self._channel.looping = self._looping.exists
+        self._channel.cell_begins(cell)
+        compiled: Compiled | None = None
+        began = time.perf_counter()
+        try:
+            try:
+                self._interrupts.cell_begins()
+                compiled = self._evaluate(execute.code, filename, outcome)
+            finally:
+                self._interrupts.cell_ended()
+        except KeyboardInterrupt as exc:
+            # It came between the end of the cell's code and cell_ended(): a finished cell stays as it ended.
+            self._interrupts.cell_ended()
+            if not outcome.finished:
+                outcome.status, outcome.error = states.INTERRUPTED, _describe_safely(exc)
+        took = time.perf_counter() - began
+        if os.getpid() != self._pid:
+            # A process forked by the cell came back from it. The session goes on in its parent.
+            os._exit(0 if outcome.status == states.OK else 1)
+        if compiled is None or (outcome.status == states.OK and not compiled.lasting):
+            tracebacks.forget_source(filename)
+        _set_environment(restore)
+        if outcome.exit is not None:
+            self._exit(cell, outcome.exit, took)
+        self._finish(cell, outcome, took, notices)
+
+    def _finish(self, cell: int, outcome: Outcome, took: float, notices: list[str]) -> None:
+        crowded = self._channel.cell_ended()
+        dropped = self._input.cell_ended()
+        names = vars(self._main).keys()
+        added: list[str] = []
+        removed: list[str] = []
+        if names != self._names:
+            try:
+                added = sorted(name for name in names - self._names if type(name) is str)
+                removed = sorted(self._names - names)
+                self._names = {name for name in names if type(name) is str}
+            except RuntimeError:  # a thread of the user's defines names meanwhile; the next cell tells
+                pass
+        self._link.send(
+            Done(
+                cell,
+                outcome.status,
+                took,
+                outcome.error,
+                outcome.needs_more_input,
+                dropped,
+                crowded,
+                [name for name in added if name not in self._first_names],
+                removed,
+                notices,
+            )
+        )
+
+    def _evaluate(self, code: str, filename: str, outcome: Outcome) -> Compiled | None:
+        """Compile and run; whatever the cell raises ends in the outcome."""
+        compiled: Compiled | None = None
+        tracebacks.remember_source(filename, code)
+        try:
+            try:
+                compiled = self._compiler.compile(code, filename)
+            except SYNTAX_ERRORS as exc:
+                outcome.status = states.ERROR
+                outcome.error = tracebacks.describe(exc)
+                outcome.needs_more_input = isinstance(exc, SyntaxError) and needs_more_input(code)
+            else:
+                self._run(compiled)
+        except SystemExit as exc:
+            outcome.status, outcome.exit = states.EXIT, exc
+        except BaseException as exc:
+            interrupted = isinstance(exc, KeyboardInterrupt)
+            outcome.status = states.INTERRUPTED if interrupted else states.ERROR
+            outcome.error = _describe_safely(exc)
+        outcome.finished = True
+        return compiled
+
+    def _run(self, compiled: Compiled) -> None:
+        space = vars(self._main)
+        if compiled.awaits:
+            self._channel.looping = self._channel.crowded = True
+            value = self._looping.run(_run_async(compiled, space))
+        else:
+            if compiled.body is not None:
+                exec(compiled.body, space)
+            value = eval(compiled.last, space) if compiled.last is not None else None
+        if compiled.last is not None:
+            sys.displayhook(value)
+
+    def _show(self, data: dict[str, str]) -> None:
+        self._link.hold(Result(self._cell, data))
+
+    def _heal(self) -> list[str]:
+        """Put back what the next cell cannot do without, and say what was put back."""
+        space = vars(self._main)
+        if not isinstance(space.get("__builtins__"), (types.ModuleType, dict)):
+            space["__builtins__"] = builtins
+        notices = []
+        for number, spare in self._spares.items():
+            try:
+                os.fstat(number)
+            except OSError:
+                os.dup2(spare, number, inheritable=True)
+                notices.append(f"descriptor {number} had been closed and was opened again")
+        for name, stream in (
+            ("stdin", self._input.text),
+            ("stdout", self._channel.stdout),
+            ("stderr", self._channel.stderr),
+        ):
+            current = getattr(sys, name, None)
+            if current is not stream and (current is None or getattr(current, "closed", False) is True):
+                setattr(sys, name, stream)
+                notices.append(f"sys.{name} was closed or None and was put back")
+        return notices
+
+    def _exit(self, cell: int, exc: SystemExit, took: float) -> None:
+        """Say so, give handlers and finalizers their time, and go."""
+        code, message = ending.exit_code(exc)
+        self._link.send(Exiting(cell, code, message, took))
+        if message is not None:
+            self._channel.stderr.write(message + "\n")
+        ending.finish(self._main, self._looping)
+        os._exit(code)
+
+
+async def _run_async(compiled: Compiled, space: dict[str, Any]) -> Any:
+    if compiled.body is not None:
+        running = eval(compiled.body, space)
+        if running is not None:
+            await running
+    if compiled.last is None:
+        return None
+    value = eval(compiled.last, space)
+    if compiled.last.co_flags & 0x80:  # CO_COROUTINE: the expression itself awaits
+        value = await value
+    return value
+
+
+def _describe_safely(exc: BaseException) -> Raised:
+    try:
+        return tracebacks.describe(exc)
+    except BaseException:  # the border to the cell: its exception's own methods, or one more interrupt
+        return tracebacks.bare(exc)
+
+
+def _duplicate(fd: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+
+
+def _set_environment(envs: dict[str, Any]) -> dict[str, Any]:
+    """Set (or with None, remove) these variables; what would undo it."""
+    before = {}
+    for name, value in envs.items():
+        before[name] = os.environ.get(name)
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
+
+
+def _reseed() -> None:
+    """Siblings forked from one zygote must not draw the same numbers."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()

@@ -1,0 +1,193 @@
+"""stdout and stderr of a session: real descriptors underneath, so that C code and children are captured too.
+
+Python's own writes go straight to the descriptor, unbuffered: no flusher thread, and nothing is stranded when
+the cell sleeps or dies. Two things are told to the host besides the bytes: when Python turns from one stream to
+the other (so that the host can keep their order), and text of a thread or task that belongs to an earlier cell
+while another one runs (it travels on the wire, so that it is never taken for the running cell's).
+"""
+
+import fcntl
+import io
+import os
+import struct
+import sys
+import termios
+from _thread import get_native_id
+from collections.abc import Iterable
+from contextvars import ContextVar
+from time import monotonic_ns
+from typing import Any
+
+from ingle_worker.link import Link
+from ingle_worker.wire.messages import Background, Look, Mark
+
+CELL: ContextVar[int] = ContextVar("ingle_cell")
+"""The cell that code was started by: tasks of the event loop inherit it, threads do not."""
+
+_NO_BYTES = b"\0\0\0\0"
+
+
+class Channel:
+    """The two output streams as a pair: whose turn it is, and who is writing."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.turn: Out | None = None
+        self.cell = 0
+        self.crowded = False
+        """There may be writers that do not belong to the running cell: look before each write."""
+        self.looping = False
+        self._older: frozenset[int] = frozenset()
+        self.stdout = Out(self, 1, "stdout")
+        self.stderr = Out(self, 2, "stderr")
+
+    def cell_begins(self, cell: int) -> None:
+        self.cell = cell
+        CELL.set(cell)
+        if len(sys._current_frames()) > 1:
+            self._older = other_threads()
+            self.crowded = True
+            self.link.send(self._mark(begin=cell))
+        else:
+            self._older = frozenset()
+            self.crowded = self.looping
+
+    def cell_ended(self) -> bool:
+        """True when threads are left that may write on."""
+        self.cell = 0
+        self.crowded = False
+        return len(sys._current_frames()) > 1
+
+    def is_background(self) -> bool:
+        """Whether the caller belongs to another cell than the one that runs."""
+        if not self.cell:
+            return True
+        cell = CELL.get(None)
+        if cell is not None:
+            return cell != self.cell
+        return get_native_id() in self._older
+
+    def before_write(self, out: "Out", data: bytes) -> bool:
+        """Tell the host what it has to know about this write. True when the text went on the wire instead."""
+        if self.crowded and self.is_background():
+            self.link.send(Background(out.stream, data.decode("utf-8", "backslashreplace"), self._mark()))
+            return True
+        if self.turn is not out:
+            if self.turn is not None:
+                self.link.send(self._mark())
+            self.turn = out
+        return False
+
+    def _mark(self, begin: int = 0) -> Mark:
+        before = monotonic_ns()
+        stdout, stderr = self.stdout.look(), self.stderr.look()
+        return Mark(before, monotonic_ns(), stdout, stderr, begin)
+
+
+def other_threads() -> frozenset[int]:
+    """Native ids of all threads of this process but the calling one."""
+    me = get_native_id()
+    try:
+        return frozenset(int(name) for name in os.listdir("/proc/self/task")) - {me}
+    except OSError:
+        import threading
+
+        return frozenset(t.native_id for t in threading.enumerate() if t.native_id) - {me}
+
+
+class ByteOut(io.BufferedIOBase):
+    """`sys.stdout.buffer`."""
+
+    def __init__(self, out: "Out") -> None:
+        self._out = out
+
+    @property
+    def name(self) -> str:
+        return f"<{self._out.stream}>"
+
+    @property
+    def mode(self) -> str:
+        return "wb"
+
+    @property
+    def raw(self) -> Any:
+        return self
+
+    def write(self, data: Any) -> int:
+        blob = bytes(data)
+        self._out.write_bytes(blob)
+        return len(blob)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def fileno(self) -> int:
+        return self._out.fileno()
+
+    def isatty(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+
+class Out(io.TextIOWrapper):
+    """`sys.stdout` and `sys.stderr`. Closing it does nothing: the session needs it for the next cell."""
+
+    def __init__(self, channel: Channel, number: int, stream: str) -> None:
+        self._channel = channel
+        self._number = number
+        self.stream = stream
+        self._written = 0
+        super().__init__(ByteOut(self), "utf-8", "backslashreplace", "\n", write_through=True)
+        self.mode = "w"  # type: ignore[misc]
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        self.write_bytes(text.encode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def write_bytes(self, data: bytes) -> None:
+        channel = self._channel
+        if (channel.turn is not self or channel.crowded) and channel.before_write(self, data):
+            return
+        sent = os.write(self._number, data)
+        self._written += sent
+        while sent < len(data):
+            more = os.write(self._number, data[sent:])
+            self._written += more
+            sent += more
+
+    def look(self) -> Look:
+        try:
+            unread = fcntl.ioctl(self._number, termios.FIONREAD, _NO_BYTES)
+        except OSError:
+            unread = _NO_BYTES
+        return Look(struct.unpack("i", unread)[0], self._written)
+
+    def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    @property
+    def name(self) -> str:
+        return f"<{self.stream}>"
+
+    def fileno(self) -> int:
+        return self._number
+
+    def isatty(self) -> bool:
+        return False
+
+    def reconfigure(self, **options: Any) -> None:
+        """Accepted and without effect: the wire speaks UTF-8."""

@@ -1,0 +1,90 @@
+"""Frames: a length, a kind, a small JSON header and a raw payload. Pure functions over bytes.
+
+    u32  length of header and payload together
+    u32  length of the header
+    u8   kind, a number from `messages`
+
+Both lengths come before any byte of the content, so a reader can refuse a frame before it holds it.
+"""
+
+import struct
+from typing import NamedTuple
+
+PREFIX = struct.Struct(">IIB")
+MAX_FRAME = 64 * 1024 * 1024
+"""Above this a frame is refused: a session's largest honest message is a cell's source or one mime bundle."""
+
+
+class WireError(Exception):
+    """The other side broke the protocol; nothing more can be read from it."""
+
+
+class FrameTooLarge(WireError):
+    """A frame announced more bytes than the limit."""
+
+
+class BadFrame(WireError):
+    """A frame whose header would be longer than the frame."""
+
+
+class Frame(NamedTuple):
+    kind: int
+    header: bytes
+    payload: bytes
+
+
+def encode_frame(kind: int, header: bytes, payload: bytes = b"", limit: int = MAX_FRAME) -> bytes:
+    """The bytes of one frame. Raises FrameTooLarge before anything is sent."""
+    size = len(header) + len(payload)
+    if size > limit:
+        raise FrameTooLarge(f"a frame of {size} bytes is above the limit of {limit}")
+    return PREFIX.pack(size, len(header), kind) + header + payload
+
+
+class FrameReader:
+    """Takes bytes in pieces of any size and gives back whole frames, in order.
+
+    After an error it stays broken: a stream that lied about a length has no next frame.
+    """
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+        self._broken: WireError | None = None
+
+    def feed(self, data: bytes) -> list[Frame]:
+        if self._broken is not None:
+            raise self._broken
+        if self._buffer:
+            self._buffer += data
+            whole: bytes | bytearray = self._buffer
+        else:
+            whole = data
+        frames: list[Frame] = []
+        start, end = 0, len(whole)
+        while end - start >= PREFIX.size:
+            size, header_size, kind = PREFIX.unpack_from(whole, start)
+            if size > self._limit:
+                self._broken = FrameTooLarge(f"a frame of {size} bytes is above the limit of {self._limit}")
+            elif header_size > size:
+                self._broken = BadFrame(f"a header of {header_size} bytes in a frame of {size}")
+            if self._broken is not None:
+                break
+            body = start + PREFIX.size
+            if end - body < size:
+                break
+            header_end = body + header_size
+            start = body + size
+            frames.append(Frame(kind, bytes(whole[body:header_end]), bytes(whole[header_end:start])))
+        if whole is self._buffer:
+            del self._buffer[:start]
+        elif start < end:
+            self._buffer += whole[start:]
+        if self._broken is not None and not frames:
+            raise self._broken
+        return frames
+
+    @property
+    def held(self) -> int:
+        """Bytes kept of a frame that has not come whole."""
+        return len(self._buffer)

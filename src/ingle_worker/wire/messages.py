@@ -1,0 +1,313 @@
+"""The messages: frozen dataclasses, each with its kind, and how the guest writes and reads them.
+
+The guest has `json` only; the host reads the same dataclasses with a faster typed decoder of its own
+(`ingle.workers.codec`) because whatever comes from a worker is untrusted. One field of a message may travel as
+the frame's raw payload instead of JSON: `PAYLOADS` names it.
+"""
+
+import codecs
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ingle_worker.wire.frames import Frame, WireError, encode_frame
+
+# --- host to guest -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Start:
+    """Turns a prepared child into a session."""
+
+    session_id: str
+    cwd: str
+    tmp: str
+    env: dict[str, str] = field(default_factory=dict)
+    path: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Execute:
+    """Run this cell. `code` travels raw."""
+
+    cell: int
+    code: str = ""
+    envs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """End in order: exit handlers run, then the process goes."""
+
+
+# --- guest to host -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A prepared child waits for its Start."""
+
+    pid: int
+    python: str
+    executable: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The session's folder, environment and streams are in place."""
+
+    cwd: str
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the guest saw of one output pipe: bytes not read yet, and bytes Python itself has written so far."""
+
+    unread: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Python turned from one output stream to the other, or a cell begins among running threads.
+
+    Everything in the pipes at this moment comes before everything written later. `before` and `after` are
+    monotonic nanoseconds around the two looks, so that the host, which knows when it read what, can tell the
+    place in each pipe without a round trip.
+    """
+
+    before: int
+    after: int
+    stdout: Look
+    stderr: Look
+    begin: int = 0
+
+
+@dataclass(frozen=True)
+class Background:
+    """Text written by a thread or task of an earlier cell while another cell runs."""
+
+    stream: str
+    text: str
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Result:
+    """The value of the cell's last expression, as a mime bundle."""
+
+    cell: int
+    data: dict[str, str]
+
+
+@dataclass(frozen=True)
+class InputWait:
+    """Somebody waits for standard input. Without a prompt the host shows the last unfinished line of stdout."""
+
+    wait: int
+    background: bool = False
+    prompt: str | None = None
+    secret: bool = False
+
+
+@dataclass(frozen=True)
+class InputTaken:
+    """That wait is over: answered, at end of file, or interrupted."""
+
+    wait: int
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The exception that ended the cell."""
+
+    name: str
+    value: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Exiting:
+    """The cell asked to exit; handlers, threads and finalizers get their time now, then the process ends."""
+
+    cell: int
+    code: int
+    message: str | None
+    execution_time: float
+
+
+@dataclass(frozen=True)
+class Done:
+    """The cell ended and the session is ready for the next."""
+
+    cell: int
+    status: str
+    execution_time: float
+    error: Raised | None = None
+    needs_more_input: bool = False
+    dropped_input: int = 0
+    crowded: bool = False
+    names_added: list[str] = field(default_factory=list)
+    names_removed: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+# --- host and a session's init -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """SIGINT to the worker's process group."""
+
+    order: int
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL to everything below init, now."""
+
+
+@dataclass(frozen=True)
+class InitUp:
+    pid: int
+    worker: int
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """The signal has been sent. `ignored`: the worker ignores SIGINT just now, so it should be sent again."""
+
+    order: int
+    ignored: bool
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The worker's wait status and what it used, said before what is left below init is killed."""
+
+    status: int
+    cpu_seconds: float
+    peak_kib: int
+
+
+# --- host and zygote ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Make one more prepared child; its five descriptors come along with this frame."""
+
+    ticket: int
+
+
+@dataclass(frozen=True)
+class ZygoteReady:
+    pid: int
+    python: str
+    executable: str
+    preloaded: list[str]
+    missing: list[str]
+
+
+@dataclass(frozen=True)
+class ForkFailed:
+    ticket: int
+    reason: str
+
+
+KINDS: dict[int, type] = {
+    1: Start,
+    2: Execute,
+    3: Shutdown,
+    32: Interrupt,
+    33: Kill,
+    48: Fork,
+    64: Ready,
+    65: Started,
+    66: Mark,
+    67: Background,
+    68: Result,
+    69: InputWait,
+    70: InputTaken,
+    72: Exiting,
+    73: Done,
+    96: InitUp,
+    97: Signalled,
+    98: Exited,
+    112: ZygoteReady,
+    113: ForkFailed,
+}
+NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
+PAYLOADS: dict[type, str] = {Execute: "code"}
+
+FDS_PER_FORK = 5
+"""stdin, stdout, stderr, wire, status: the child's ends, in this order."""
+
+
+class BadMessage(WireError):
+    """A frame that is none of the messages, or whose fields are wrong."""
+
+
+# --- the guest's codec -------------------------------------------------------------------------------------
+# The C encoder and scanner are taken bare: they look nothing up in `builtins`, so that a session which has
+# replaced `isinstance` or cleared `sys.modules` can still say so.
+
+
+def _visible(error: UnicodeError) -> tuple[str, int]:
+    """A lone surrogate inside JSON text becomes a backslash escape that JSON decodes to visible text."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    bad = error.object[error.start : error.end]
+    return "".join(f"\\\\u{ord(char):04x}" for char in bad), error.end
+
+
+codecs.register_error("ingle.visible", _visible)
+
+
+def _plain(value: object) -> Any:
+    if type(value) in FIELDS:
+        return {name: getattr(value, name) for name in FIELDS[type(value)]}
+    raise TypeError(f"{type(value).__name__} has no place in a message")
+
+
+FIELDS: dict[type, tuple[str, ...]] = {
+    cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, Raised)
+}
+_encode_json: Callable[[Any, int], Any] = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, _plain, json.encoder.encode_basestring, None, ":", ",", False, False, True
+)
+_scan_json: Callable[[str, int], tuple[Any, int]] = json.scanner.c_make_scanner(  # type: ignore[attr-defined]
+    json.JSONDecoder()
+)
+
+
+def encode(message: Any) -> bytes:
+    """The frame of a message."""
+    cls = type(message)
+    payload_name = PAYLOADS.get(cls)
+    payload = b""
+    plain = {}
+    for name in FIELDS[cls]:
+        if name == payload_name:
+            payload = getattr(message, name).encode("utf-8", "surrogatepass")
+        else:
+            plain[name] = getattr(message, name)
+    header = "".join(_encode_json(plain, 0)).encode("utf-8", "ingle.visible")
+    return encode_frame(NUMBERS[cls], header, payload)
+
+
+def decode(frame: Frame) -> Any:
+    """The message of a frame that came from the host, which the guest trusts; fields are taken as they are."""
+    cls = KINDS.get(frame.kind)
+    if cls is None:
+        raise BadMessage(f"no message has the kind {frame.kind}")
+    try:
+        plain, _ = _scan_json(frame.header.decode("utf-8"), 0)
+        payload_name = PAYLOADS.get(cls)
+        if payload_name is not None:
+            plain[payload_name] = frame.payload.decode("utf-8", "surrogatepass")
+        return cls(**plain)
+    except (ValueError, TypeError, StopIteration, RecursionError) as error:
+        raise BadMessage(f"a {cls.__name__} that cannot be read: {error}") from None

@@ -1,0 +1,62 @@
+"""The states of a session and of a cell, and the one table of legal moves. Code, tests and docs are made from it."""
+
+from typing import Final
+
+STARTING: Final = "starting"
+IDLE: Final = "idle"
+RUNNING: Final = "running"
+WAITING: Final = "waiting_for_input"
+HIBERNATED: Final = "hibernated"
+DEAD: Final = "dead"
+
+MOVES: Final[dict[str, dict[str, str]]] = {
+    STARTING: {
+        IDLE: "the worker is ready",
+        DEAD: "no worker could be started, or the session was ended",
+    },
+    IDLE: {
+        RUNNING: "a cell begins",
+        STARTING: "the worker ended between cells and is replaced",
+        HIBERNATED: "the session was saved and its process freed",
+        DEAD: "the session was ended",
+    },
+    RUNNING: {
+        IDLE: "the cell ended",
+        WAITING: "the cell reads standard input",
+        STARTING: "the worker ended with the cell and is replaced",
+        DEAD: "the session was ended",
+    },
+    WAITING: {
+        RUNNING: "the input was taken",
+        IDLE: "the cell ended",
+        STARTING: "the worker ended with the cell and is replaced",
+        DEAD: "the session was ended",
+    },
+    HIBERNATED: {
+        STARTING: "the next call brings it back",
+        DEAD: "the session was ended",
+    },
+    DEAD: {
+        STARTING: "the next call tries a new worker, unless the session was ended for good",
+    },
+}
+
+STATES: Final = tuple(MOVES)
+
+OK: Final = "ok"
+ERROR: Final = "error"
+INTERRUPTED: Final = "interrupted"
+EXIT: Final = "exit"
+FINAL_STATUSES: Final = (OK, ERROR, INTERRUPTED, EXIT)
+STATUSES: Final = (*FINAL_STATUSES, RUNNING, WAITING)
+
+
+class IllegalMove(Exception):
+    """A move between states that the table does not hold: a mistake of ours, never of a user."""
+
+
+def move(old: str, new: str) -> str:
+    """The new state, if the table allows the move."""
+    if new not in MOVES.get(old, {}):
+        raise IllegalMove(f"a session cannot go from {old} to {new}")
+    return new

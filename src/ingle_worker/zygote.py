@@ -1,0 +1,196 @@
+"""The zygote: an interpreter with the usual libraries imported, of which every session is a fork.
+
+    holder ── zygote ── init ── worker        (one init and one worker for each session)
+
+The holder is the outermost process, a subreaper with nothing imported: when the zygote dies, its sessions live on
+below the holder, whose only work is to reap them and to end everything when the host's end of its pipe closes.
+The zygote has one thread, no secrets, and no descriptors but its own socket; it runs no user code.
+"""
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from ingle_worker import kernel, reaper, session
+from ingle_worker.init import Init
+from ingle_worker.wire import FrameReader, messages
+
+
+def main(args: list[str]) -> None:
+    """`zygote LIFE CONTROL MODULE...`, or `spawn STDIN STDOUT STDERR WIRE STATUS`."""
+    mode, *rest = args
+    if mode == "spawn":
+        spawn([int(number) for number in rest])
+    life, control = int(rest[0]), int(rest[1])
+    kernel.become_subreaper()
+    zygote_pid = os.fork()
+    if zygote_pid:
+        os.close(control)
+        kernel.set_name("ingle-holder")
+        Holder(life, zygote_pid).run()
+        os._exit(0)
+    os.close(life)
+    kernel.set_name("ingle-zygote")
+    Zygote(control, rest[2:]).run()
+    os._exit(0)
+
+
+def spawn(fds: list[int]) -> None:
+    """One session in a fresh interpreter, for platforms where forking a loaded one is not safe."""
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    sys.argv[:] = [""]
+    become_session(fds, shared=False)
+
+
+def become_session(fds: list[int], *, shared: bool) -> None:
+    """Fork the worker; this process is its init from now on. Neither of the two returns."""
+    kernel.become_subreaper()
+    if os.getpid() != os.getsid(0):
+        os.setsid()
+    worker = os.fork()
+    if worker == 0:
+        try:
+            kernel.die_with_parent()
+            os.close(fds[4])
+            session.run(fds[:4], shared=shared)
+        finally:
+            os._exit(session.BROKEN)
+    gc.disable()
+    kernel.set_name("ingle-init")
+    for fd in (*fds[:4], 0, 1, 2):
+        os.close(fd)
+    try:
+        Init(fds[4], worker).run()
+    finally:
+        os._exit(0)
+
+
+class Holder:
+    """Reaps what the zygote leaves behind; kills everything when the host is gone; goes when nothing is left."""
+
+    def __init__(self, life: int, zygote: int) -> None:
+        self._life = life
+        self._zygote = zygote
+        self._sessions: set[int] | None = None
+
+    def run(self) -> None:
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        poller = select.poll()
+        poller.register(self._life, select.POLLIN)
+        poller.register(wake_read, select.POLLIN)
+        while True:
+            if not reaper.reap(self._on_exit):
+                return
+            for fd, _ in poller.poll():
+                if fd == self._life:
+                    if not os.read(self._life, 1):
+                        reaper.sweep(self._on_exit)
+                        return
+                else:
+                    os.read(wake_read, 4096)
+
+    def _on_exit(self, pid: int, status: int, usage: object) -> None:
+        if pid == self._zygote:
+            # Whoever is our child at this moment is the init of a live session.
+            self._sessions = set(kernel.children(os.getpid()))
+        elif self._sessions is not None and pid in self._sessions:
+            self._sessions.discard(pid)
+            # The init of a session ended: if it was killed, its strays are ours now, and end here.
+            reaper.sweep(self._on_exit, spare=tuple(self._sessions))
+
+
+class Zygote:
+    def __init__(self, control: int, modules: list[str]) -> None:
+        self._control = socket.socket(fileno=control)
+        self._modules = modules
+        self._reader = FrameReader()
+        self._inits: set[int] = set()
+
+    def run(self) -> None:
+        kernel.become_subreaper()
+        sys.argv[:] = [""]
+        preloaded, missing = self._preload()
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        session.prepare()
+        gc.collect()
+        # Objects made so far are left out of every later collection, so that a collection in a session does
+        # not write to, and thereby copy, every page it shares with its neighbours.
+        gc.freeze()
+        self._control.sendall(
+            messages.encode(messages.ZygoteReady(os.getpid(), session.VERSION, sys.executable, preloaded, missing))
+        )
+        poller = select.poll()
+        poller.register(self._control.fileno(), select.POLLIN)
+        poller.register(wake_read, select.POLLIN)
+        while True:
+            for fd, _ in poller.poll():
+                if fd == wake_read:
+                    os.read(wake_read, 4096)
+                    reaper.reap(self._on_exit)
+                elif not self._serve(wake_read, wake_write):
+                    return
+
+    def _preload(self) -> tuple[list[str], list[str]]:
+        import importlib
+
+        preloaded, missing = [], []
+        for name in self._modules:
+            try:
+                importlib.import_module(name)
+                preloaded.append(name)
+            except Exception as error:  # the border to libraries: one that cannot be imported costs only itself
+                missing.append(name if isinstance(error, ModuleNotFoundError) else f"{name} ({error})")
+        return preloaded, missing
+
+    def _serve(self, *private: int) -> bool:
+        """One message's work. False when the host has closed its end."""
+        # Descriptors belong to the frame whose bytes they came with; the host sends each frame alone.
+        data, fds, _, _ = socket.recv_fds(self._control, 4096, messages.FDS_PER_FORK)
+        if not data:
+            return False
+        for frame in self._reader.feed(data):
+            message = messages.decode(frame)
+            if isinstance(message, messages.Fork):
+                self._fork(message.ticket, fds, private)
+        return True
+
+    def _fork(self, ticket: int, fds: list[int], private: tuple[int, ...]) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -1
+            self._control.sendall(messages.encode(messages.ForkFailed(ticket, str(error))))
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            for fd in private:
+                os.close(fd)
+            for fd in fds:
+                os.set_inheritable(fd, False)
+            become_session(fds, shared=True)
+        if pid > 0:
+            self._inits.add(pid)
+        for fd in fds:
+            os.close(fd)
+
+    def _on_exit(self, pid: int, status: int, usage: Any) -> None:
+        if pid in self._inits:
+            self._inits.discard(pid)
+            # An init that was killed leaves its strays to us, the next subreaper above it.
+            if os.WIFSIGNALED(status):
+                reaper.sweep(self._on_exit, spare=tuple(self._inits))

@@ -1,0 +1,81 @@
+"""What the tests share: a service on a folder of its own, and the proof that nothing is left after it."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ingle.service import Service
+from ingle.settings import Settings
+
+MARK = "INGLETEST_MARK"
+
+
+def marked_processes(mark: str) -> list[tuple[int, str]]:
+    """Every live process (zombies too) that was started with this mark in its environment, with its state."""
+    found = []
+    needle = f"{MARK}={mark}".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            if needle in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                found.append((int(name), Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Poll a condition; True as soon as it holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+    """The same, letting the loop run meanwhile."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(0.005)
+    return True
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Marks every process started during the test; afterwards none of them may be left."""
+    value = uuid4().hex
+    monkeypatch.setenv(MARK, value)
+    yield value
+    assert wait_until(lambda: not marked_processes(value), 5), f"left behind: {marked_processes(value)}"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A data folder; afterwards no session's folder and no lock may be left in it."""
+    folder = tmp_path / "home"
+    yield folder
+    left = [str(path.relative_to(folder)) for sub in ("sessions", "run") for path in (folder / sub).glob("*")]
+    assert left == [], f"left behind in the data folder: {left}"
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Override in a module or class to change the service's settings."""
+    return Settings(preload=[], pool=1)
+
+
+@pytest.fixture
+async def service(mark: str, home: Path, settings: Settings) -> AsyncIterator[Service]:
+    """A running service. Ends with the test, and must leave nothing behind."""
+    async with Service.local(settings, home) as running:
+        yield running

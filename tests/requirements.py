@@ -1,0 +1,135 @@
+"""The manifest of what ingle promises: every id of docs/contract.md, and whether a test proves it yet.
+
+A test claims ids with ``@pytest.mark.req("cell.await", ...)``. ``test_requirements.py`` holds contract,
+manifest and tests against one another, in every direction. An entry that is ``later`` names the room whose
+arrival will settle it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["proven", "later"]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    id: str
+    #: heading in docs/contract.md under which the promise stands
+    source: str
+    state: State
+    #: why no test proves it yet; empty for what is proven
+    reason: str = ""
+
+
+def _proven(source: str, *ids: str) -> tuple[Requirement, ...]:
+    return tuple(Requirement(id, source, "proven") for id in ids)
+
+
+def _later(source: str, reason: str, *ids: str) -> tuple[Requirement, ...]:
+    return tuple(Requirement(id, source, "later", reason) for id in ids)
+
+
+REQUIREMENTS: tuple[Requirement, ...] = (
+    *_proven(
+        "2. Cells",
+        "cell.one-unit",
+        "cell.compile-first",
+        "cell.last-value",
+        "cell.await",
+        "cell.future",
+        "cell.shadow",
+        "cell.clean-globals",
+        "cell.traceback",
+        "cell.last-exc",
+        "cell.pythons",
+        "cell.cwd",
+        "cell.envs",
+        "cell.busy",
+        "cell.one-off",
+        "cell.once",
+    ),
+    *_proven(
+        "3. Output",
+        "out.all",
+        "out.order",
+        "out.bytes",
+        "out.live",
+        "out.bounded",
+        "out.attributed",
+    ),
+    *_later("3. Output", "folding for a reader comes with the rendering of rich results", "out.clean"),
+    *_proven(
+        "4. Standard input",
+        "in.surfaces",
+        "in.answer",
+        "in.boundary",
+        "in.background",
+        "in.not-asked",
+        "in.pager",
+    ),
+    *_proven(
+        "5. Waiting, interrupting, ending",
+        "wait.budget",
+        "wait.cursor",
+        "limit.timeout",
+        "int.cell",
+        "int.idle",
+        "int.handler",
+        "exit.clean",
+        "exit.crash",
+        "exit.linger",
+        "exit.tree",
+        "idle.expire",
+    ),
+    *_later(
+        "6. Rich results",
+        "comes with the display room of the guest",
+        "rich.mime",
+        "rich.figures",
+        "rich.tables",
+    ),
+    *_later("6. Rich results", "comes with the magics room of the guest", "rich.magics"),
+    *_later("6. Rich results", "comes with the variables room of the guest", "rich.vars"),
+    *_later(
+        "7. State that is not lost",
+        "comes with ingle.state and the saving room of the guest",
+        "state.stdlib",
+        "state.clear",
+        "state.save",
+        "state.load",
+        "state.fork",
+        "state.rollback",
+        "state.hibernate",
+        "state.restart",
+    ),
+    *_later(
+        "8. Shell",
+        "comes with ingle.shell",
+        "shell.fallback",
+        "shell.status",
+        "shell.manage",
+        "shell.bounds",
+        "shell.session",
+    ),
+    *_later(
+        "9. Interfaces",
+        "comes with ingle.mcp",
+        "mcp.eras",
+        "mcp.handles",
+        "mcp.readable",
+        "mcp.patient",
+        "mcp.stdout",
+    ),
+    *_later(
+        "9. Interfaces",
+        "comes with the whole of ingle.http",
+        "http.seed",
+        "http.stream",
+        "http.problems",
+    ),
+    *_later("9. Interfaces", "comes with the logging settings of the service", "log.config"),
+    *_later("10. Safety", "comes with the guard of ingle.http", "safe.token", "safe.input"),
+    *_later("10. Safety", "comes with ingle.isolation", "safe.isolation"),
+)
