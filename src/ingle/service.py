@@ -4,11 +4,12 @@ The service holds no session and knows no process; it asks placement.
 """
 
 import math
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.events import AnyEvent, CellInfo, Result, SessionInfo
+from ingle.events import AnyEvent, CellInfo, Done, Result, SessionInfo
 from ingle.outputs.reading import OutputPage
 from ingle.placement import Placement
 from ingle.placement.local import Local
@@ -29,6 +30,10 @@ class Service:
 
     async def start(self) -> None:
         await self._placement.start()
+
+    async def warm(self) -> None:
+        """Have workers ready, so that the first sessions start as quickly as later ones."""
+        await self._placement.warm()
 
     async def stop(self) -> None:
         await self._placement.stop()
@@ -90,11 +95,12 @@ class Service:
         *,
         timeout: float | None = None,
         envs: dict[str, str] | None = None,
+        queue: bool = False,
     ) -> int:
         """Start a cell and answer with its number."""
         _check_environment(envs)
         _check_seconds("timeout", timeout)
-        return await self._placement.begin(session_id, code, timeout=timeout, envs=envs)
+        return await self._placement.begin(session_id, code, timeout=timeout, envs=envs, queue=queue)
 
     async def execute_once(
         self,
@@ -114,7 +120,12 @@ class Service:
         _check_seconds("timeout", timeout)
         seconds = self._wait(wait)
         session = await self._placement.create(None, python=python, cwd=cwd, one_off=True)
-        cell = await self._placement.begin(session.session_id, code, timeout=timeout, envs=envs)
+        try:
+            cell = await self._placement.begin(session.session_id, code, timeout=timeout, envs=envs)
+        except BaseException:
+            # Nobody will learn of this session: without a cell there is nothing to wait for.
+            await self._placement.end(session.session_id)
+            raise
         return await self._placement.wait(session.session_id, cell, seconds)
 
     async def wait(
@@ -154,6 +165,19 @@ class Service:
 
     def events(self, session_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self._placement.events(session_id, first)
+
+    async def cell_events(self, session_id: str, cell: int) -> AsyncIterator[AnyEvent]:
+        """The events of one cell, those to come included, from its first to its `done`."""
+        first = 1
+        if cell > 1:
+            # A cell begins after the one before it has ended; asked for from so far on, that one brings no text.
+            before = await self._placement.wait(session_id, cell - 1, 0.0, from_event=sys.maxsize)
+            first = before.next_event
+        async for event in self._placement.events(session_id, first):
+            if event.cell == cell:
+                yield event
+                if isinstance(event, Done):
+                    return
 
     def _wait(self, wait: float | None) -> float:
         _check_seconds("wait", wait)

@@ -4,6 +4,7 @@ A value is taken from the command line, else from `INGLE_<NAME>`, else from `con
 the default. docs/settings.md is made from this table, and a test keeps it so.
 """
 
+import math
 import os
 import sys
 import tomllib
@@ -26,6 +27,25 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "ingle"
 
 
+KINDS: dict[Any, str] = {
+    int: "a whole number, 0 or more",
+    float: "a number, 0 or more",
+    str: "text",
+    list[str]: "a list of texts",
+}
+"""The types of settings, in words."""
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    if kind is int:
+        return type(value) is int and value >= 0
+    if kind is float:
+        return type(value) in (int, float) and 0 <= value < math.inf
+    if kind is str:
+        return isinstance(value, str)
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
 def setting(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
     metadata = {"help": help, "choices": choices}
     if isinstance(default, list):
@@ -39,6 +59,9 @@ class Settings:
 
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(8377, "Port to listen on; 0 takes any free one.")
+    allowed_hosts: list[str] = setting(  # noqa: RUF009
+        [], "Names under which this server may be addressed, beside those of this machine's loopback."
+    )
     python: str = setting(sys.executable, "Interpreter of a session that names none.")
     preload: list[str] = setting(  # noqa: RUF009
         ["numpy", "pandas", "matplotlib"], "Modules imported once and shared by all sessions, when installed."
@@ -65,8 +88,12 @@ class Settings:
         for each in fields(self):
             choices = each.metadata["choices"]
             value = getattr(self, each.name)
+            if not _is_of(each.type, value):
+                raise InvalidRequest(f"{each.name} is {value!r}; it must be {KINDS[each.type]}")
             if choices and value not in choices:
                 raise InvalidRequest(f"{each.name} is {value!r}; it must be one of {', '.join(choices)}")
+        if self.port > 65535:
+            raise InvalidRequest(f"port is {self.port}; ports go from 0 to 65535")
 
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:

@@ -2,20 +2,24 @@
 
 This one file must be readable by any Python, so that an old one can be refused in plain words instead of a
 syntax error. It loads the guest from its own folder without putting that folder on `sys.path`, and gives each
-of the guest's modules a private copy of `builtins`: code in a session may replace `builtins.Exception`, and the
-guest must still catch it.
+of the guest's modules private copies of `builtins` and of the libraries it cannot do without: code in a session
+may replace `builtins.Exception` or `time.perf_counter`, and the guest must still catch the one and call the other.
 """
 
 import sys
 
 OLD = 41
 
+PRIVATE = ("ast", "codeop", "linecache", "os", "select", "time", "traceback", "warnings")
+"""Modules of which the guest has a copy: those whose functions it calls between and around cells, and never sets."""
+
 
 def refuse_old_python():  # type: ignore[no-untyped-def]
-    if sys.version_info < (3, 10) or sys.implementation.name != "cpython":
+    name = getattr(getattr(sys, "implementation", None), "name", "Python")
+    if sys.version_info < (3, 10) or name != "cpython":
         sys.stderr.write(
             "ingle needs CPython 3.10 or later for a session; {} is {} {}.{}.{}. Name a newer interpreter.\n".format(
-                sys.executable, sys.implementation.name, *sys.version_info[:3]
+                sys.executable, name, *sys.version_info[:3]
             )
         )
         sys.stderr.flush()
@@ -31,6 +35,15 @@ def load_guest():  # type: ignore[no-untyped-def]
 
     home = os.path.dirname(os.path.abspath(__file__))
     private = dict(vars(builtins))
+    copies = {}
+    for each in PRIVATE:
+        copies[each] = type(os)(each)
+        vars(copies[each]).update(vars(importlib.import_module(each)))
+
+    def import_private(name, globals=None, locals=None, fromlist=(), level=0, real=private["__import__"]):  # type: ignore[no-untyped-def]
+        return copies[name] if name in copies and not level else real(name, globals, locals, fromlist, level)
+
+    private["__import__"] = import_private
 
     class Loader(importlib.machinery.SourceFileLoader):
         def exec_module(self, module):  # type: ignore[no-untyped-def]

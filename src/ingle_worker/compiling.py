@@ -29,7 +29,7 @@ class Compiled(NamedTuple):
     last: CodeType | None
     awaits: bool
     lasting: bool
-    """Functions or classes may outlive the cell, so its source must stay readable."""
+    """Functions, classes or caught exceptions may outlive the cell, so its source must stay readable."""
 
 
 class Compiler:
@@ -52,7 +52,9 @@ class Compiler:
         self.flags = flags & FUTURE_MASK
         codes = [each for each in (body_code, last_code) if each is not None]
         awaits = any(each.co_flags & inspect.CO_COROUTINE for each in codes)
-        lasting = any(isinstance(const, CodeType) for each in codes for const in each.co_consts)
+        # CPython 3.10 has no table of handlers to look at: there, every source stays.
+        catches = any(getattr(each, "co_exceptiontable", b"unknown") for each in codes)
+        lasting = catches or any(isinstance(const, CodeType) for each in codes for const in each.co_consts)
         return Compiled(body_code, last_code, awaits, lasting)
 
     def _parse(self, code: str, filename: str) -> ast.Module:
@@ -69,8 +71,7 @@ class Compiler:
     @staticmethod
     def _parse_indented(code: str, filename: str, flags: int) -> ast.Module | None:
         """Code that is indented as a whole parses as the body of an `if`; columns stay those of the source."""
-        first = next((line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
-        if not first[:1].isspace():
+        if not is_indented(code):
             return None
         try:
             tree = compile("if 1:\n" + code, filename, "exec", flags, dont_inherit=True)
@@ -93,11 +94,19 @@ def hides_value(code: str, last: ast.Expr) -> bool:
     return after.startswith(b";")
 
 
+def is_indented(code: str) -> bool:
+    """Whether the first line of code, blank lines and comments aside, is indented."""
+    first = next((line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+    return first[:1].isspace()
+
+
 def needs_more_input(code: str) -> bool:
     """Whether more lines could have completed code that does not compile."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
+    if is_indented(code):
+        code = "if 1:\n" + code
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return codeop.compile_command(code, "<cell>", "exec") is None
-        except SYNTAX_ERRORS:
-            return False
+    except Exception:  # the border to the cell: a user may have broken the library, which costs the hint only
+        return False

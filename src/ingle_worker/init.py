@@ -11,13 +11,21 @@ import signal
 from typing import Any
 
 from ingle_worker import kernel, reaper
+from ingle_worker.interrupts import NUDGE
 from ingle_worker.wire import FrameReader, messages
+
+NUDGES = 3
+NUDGE_AFTER = 20
+"""How often, and every how many milliseconds, a worker is nudged after SIGINT."""
 
 
 class Init:
-    def __init__(self, status_fd: int, worker: int) -> None:
+    def __init__(self, status_fd: int, worker: int, page: memoryview) -> None:
         self._fd = status_fd
         self._worker = worker
+        self._page = page
+        self._signalled = 0
+        self._nudges = 0
         self._reader = FrameReader()
         self._worker_gone = False
         self._wake_read, self._wake_write = os.pipe()
@@ -35,7 +43,10 @@ class Init:
         self._send(messages.InitUp(os.getpid(), self._worker))
         reaper.reap(self._on_exit)
         while not self._worker_gone:
-            for fd, _ in poller.poll():
+            ready = poller.poll(NUDGE_AFTER if self._nudges else None)
+            if not ready:
+                self._nudge()
+            for fd, _ in ready:
                 if fd == self._fd:
                     if not self._obey():
                         self._worker_gone = True
@@ -66,17 +77,34 @@ class Init:
         for frame in self._reader.feed(data):
             message = messages.decode(frame)
             if isinstance(message, messages.Interrupt):
-                self._interrupt(message.order)
+                self._interrupt(message)
             elif isinstance(message, messages.Kill):
                 return False
         return True
 
-    def _interrupt(self, order: int) -> None:
+    def _interrupt(self, message: messages.Interrupt) -> None:
+        if self._page[0] != message.cell:
+            # Not begun yet, or over by now: the host knows which, and asks again where it is the former.
+            self._send(messages.Signalled(message.order, True))
+            return
         ignored, stopped = kernel.sigint_state(self._worker)
         try:
-            os.killpg(self._worker, signal.SIGINT)
-            if stopped:
-                os.killpg(self._worker, signal.SIGCONT)
+            if message.again and self._signalled == message.cell:
+                if not ignored:
+                    os.kill(self._worker, signal.SIGINT)
+            else:
+                os.killpg(self._worker, signal.SIGINT)
+                if stopped:
+                    os.killpg(self._worker, signal.SIGCONT)
         except (ProcessLookupError, PermissionError):
             pass
-        self._send(messages.Signalled(order, ignored))
+        self._signalled = message.cell
+        self._nudges = 0 if ignored else NUDGES
+        self._send(messages.Signalled(message.order, ignored))
+
+    def _nudge(self) -> None:
+        if self._page[0] != self._signalled:
+            self._nudges = 0
+            return
+        self._nudges -= 1
+        reaper.kill_quietly(self._worker, NUDGE)

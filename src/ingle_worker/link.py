@@ -5,7 +5,6 @@ back until the frame is out. A process forked from the worker never writes: it d
 """
 
 import os
-import socket
 from _thread import allocate_lock
 from typing import Any
 
@@ -18,18 +17,21 @@ class WireLost(Exception):
 
 
 class Link:
-    def __init__(self, fd: int, interrupts: Interrupts) -> None:
-        self.fd = fd
-        self._sock = socket.socket(fileno=fd)
+    """Made before there is a wire: until `attach` everything sent is encoded and dropped."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self.fd = -1
         self._interrupts = interrupts
         self._lock = allocate_lock()
-        self._owner = os.getpid()
+        self._owner = -1
         self._reader = FrameReader()
         self._received: list[Any] = []
         self._held: list[bytes] = []
 
-    def is_owner(self) -> bool:
-        return os.getpid() == self._owner
+    def attach(self, fd: int) -> None:
+        """From now on this process owns the wire."""
+        self.fd = fd
+        self._owner = os.getpid()
 
     def abandon(self) -> None:
         """In a process that a user's code forked: let go of the wire."""
@@ -44,12 +46,13 @@ class Link:
         self._held.append(messages.encode(message))
 
     def send(self, message: object) -> None:
-        if os.getpid() != self._owner:
-            return
         try:
             data = messages.encode(message)
         except FrameTooLarge as error:
             raise ValueError(f"too large to be shown: {error}") from None
+        if os.getpid() != self._owner:
+            self._held.clear()
+            return
         interrupts = self._interrupts
         interrupts.shield()
         try:
@@ -58,7 +61,9 @@ class Link:
                     self._held.append(data)
                     data = b"".join(self._held)
                     self._held.clear()
-                self._sock.sendall(data)
+                sent = os.write(self.fd, data)
+                while sent < len(data):
+                    sent += os.write(self.fd, data[sent:])
         except OSError as error:
             raise WireLost(str(error)) from None
         finally:
@@ -68,7 +73,7 @@ class Link:
         """The next message of the host. Raises WireLost when there is none to come."""
         while not self._received:
             try:
-                data = self._sock.recv(1 << 18)
+                data = os.read(self.fd, 1 << 18)
             except OSError as error:
                 raise WireLost(str(error)) from None
             if not data:

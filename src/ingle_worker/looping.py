@@ -45,11 +45,18 @@ class Looping:
             loop.call_soon_threadsafe(task.cancel)
             return True
 
+        def on_done(task: Any) -> None:
+            # An exit or an interrupt breaks the run by itself; to stop the loop now would stop its next run.
+            if task.cancelled() or not isinstance(task.exception(), (SystemExit, KeyboardInterrupt)):
+                loop.stop()
+
+        task.add_done_callback(on_done)
         self._interrupts.instead = on_interrupt
         try:
             while not task.done():
                 try:
-                    loop.run_until_complete(task)
+                    # Not run_until_complete(): it asks for the result, and a traceback is given out only once.
+                    loop.run_forever()
                 except SystemExit:
                     # The cell's own exit ends this loop; one of another task only broke the run, and it goes on.
                     continue
@@ -78,9 +85,17 @@ class Looping:
     def idle(self, fd: int) -> None:
         """Run the loop until there is something to read from `fd`."""
         loop = self._loop
-        loop.add_reader(fd, loop.stop)
+        readable = False
+
+        def on_readable() -> None:
+            nonlocal readable
+            readable = True
+            loop.stop()
+
+        loop.add_reader(fd, on_readable)
         try:
-            loop.run_forever()
+            while not readable:  # a task of the user's may stop the loop too
+                loop.run_forever()
         finally:
             loop.remove_reader(fd)
 

@@ -5,6 +5,7 @@ So: kill the children, wait for them, and their children are ours; until there a
 """
 
 import os
+import resource  # noqa: F401  os.wait4() imports it: here once, instead of once in every init
 import signal
 from collections.abc import Callable, Collection
 

@@ -5,13 +5,16 @@ the user's globals, and survives what a cell does to builtins, modules and strea
 the process, and the host says so.
 """
 
+import _frozen_importlib
+import _signal  # type: ignore[import-not-found]
 import builtins
 import faulthandler
+import fcntl
+import linecache
 import os
 import platform
-import random
+import random  # noqa: F401  has itself reseeded in every fork, also where the user never imports it
 import select
-import signal
 import sys
 import tempfile
 import time
@@ -49,25 +52,12 @@ BROKEN = 70
 ANNOTATIONS: dict[str, Any] = {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
 
 
-def prepare() -> None:
-    """In the zygote, before any fork: what every session would do first."""
-    tracebacks.install()
-    warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
-
-
-def run(fds: list[int], *, shared: bool) -> None:
-    """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns."""
-    worker = Worker(_place(fds), shared=shared)
-    try:
-        worker.serve()
-    except WireLost:
-        os._exit(BROKEN)
+REHEARSAL = ("x = 1", "print(x)", "1 + 1", "1 / 0", "def f(: pass", "for i in range(2):\n    f'{i}'")
+"""Cells that the zygote runs before any fork: what they load and specialise is then shared by all sessions."""
 
 
 def _place(fds: list[int]) -> int:
     """Put the streams on 0, 1, 2 and the wire high up; close what was there. The wire's new number."""
-    import fcntl
-
     wire = fcntl.fcntl(fds[3], fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
     os.close(fds[3])
     for number, fd in enumerate(fds[:3]):
@@ -90,11 +80,12 @@ class Outcome:
 
 
 class Worker:
-    def __init__(self, wire_fd: int, *, shared: bool) -> None:
-        os.setsid()
-        self._pid = os.getpid()
+    """One session's process: made and rehearsed in the zygote, alive from `run` on."""
+
+    def __init__(self) -> None:
+        self._pid = -1
         self._interrupts = Interrupts()
-        self._link = Link(wire_fd, self._interrupts)
+        self._link = Link(self._interrupts)
         self._channel = Channel(self._link)
         self._input = Input(self._link, self._channel, self._interrupts)
         self._looping = Looping(self._interrupts)
@@ -106,25 +97,26 @@ class Worker:
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
         self._spares: dict[int, int] = {}
-        self._install(shared)
+        # Asks for no event, so it tells of closed descriptors only (and of a hang-up, which is none of its business).
+        self._streams = select.poll()
 
     def _reset_main(self) -> None:
+        self._main.__dict__.clear()
         self._main.__dict__.update(
             __name__="__main__",
             __doc__=None,
             __package__=None,
-            __loader__=__import__("_frozen_importlib").BuiltinImporter,
+            __loader__=_frozen_importlib.BuiltinImporter,
             __spec__=None,
-            **ANNOTATIONS,
+            **{name: type(value)() for name, value in ANNOTATIONS.items()},
             __builtins__=builtins,
         )
 
-    def _install(self, shared: bool) -> None:
-        if not shared:
-            prepare()
+    def prepare(self) -> None:
+        """In the zygote, before any fork: whatever does not depend on the process is done once, for all."""
+        tracebacks.install()
+        warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
         self._interrupts.install()
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         sys.stdout = sys.__stdout__ = self._channel.stdout  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = self._channel.stderr  # type: ignore[misc]
         self._input.install()
@@ -134,17 +126,59 @@ class Worker:
         sys.modules["__main__"] = self._main
         faulthandler.enable(2, all_threads=False)
         os.register_at_fork(after_in_child=self._forked)
-        if shared:
-            _reseed()
+        for number in (0, 1, 2):
+            self._streams.register(number, 0)
+        self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Run a few cells whose output goes nowhere, then forget them."""
+        out = os.dup(1)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 1)
+        self._pid = os.getpid()
+        for _ in range(2):
+            for cell, code in enumerate(REHEARSAL):
+                self._execute(Execute(-cell, code))
+        self._pid = -1
+        os.dup2(out, 1)
+        os.close(out)
+        os.close(nowhere)
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+        if hasattr(builtins, "_"):
+            del builtins._
+        linecache.clearcache()
+        self._channel.forget()
+        self._names.clear()
+        self._reset_main()
+
+    def run(self, fds: list[int], page: memoryview) -> None:
+        """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns."""
+        os.setsid()
+        self._interrupts.publish_to(page)
+        self._pid = os.getpid()
+        self._link.attach(_place(fds))
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _reseed_numpy()
+        try:
+            self._serve()
+        except WireLost:
+            os._exit(BROKEN)
+        except BaseException as exc:  # the worker loop: what the guest itself trips over is said before it goes
+            raised = tracebacks.bare(exc)
+            os.write(2, f"the session broke: {raised.name}: {raised.value}\n".encode("utf-8", "backslashreplace"))
+            os._exit(BROKEN)
 
     def _forked(self) -> None:
         """In every process that the user's code forks: it is not the session."""
-        if os.getpid() != self._pid:
+        if self._pid not in (-1, os.getpid()):
             self._link.abandon()
+            self._interrupts.abandon()
 
     # --- the loop ---
 
-    def serve(self) -> None:
+    def _serve(self) -> None:
         self._link.send(Ready(self._pid, VERSION, sys.executable))
         while True:
             message = self._next()
@@ -165,9 +199,7 @@ class Worker:
             try:
                 if self._looping.exists:
                     self._looping.idle(self._link.fd)
-                else:
-                    select.select([self._link.fd], [], [])
-                break
+                return self._link.receive()
             except WireLost:
                 raise
             except BaseException as exc:
@@ -195,7 +227,8 @@ class Worker:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
         sys.path[:0] = ["", *start.path]
         for number in (0, 1, 2):
-            self._spares[number] = _duplicate(number)
+            self._spares[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+        self._channel.stdout.pipe, self._channel.stderr.pipe = self._spares[1], self._spares[2]
         self._link.send(Started(os.getcwd(), notices))
 
     # --- a cell ---
@@ -213,7 +246,7 @@ class Worker:
         began = time.perf_counter()
         try:
             try:
-                self._interrupts.cell_begins()
+                self._interrupts.cell_begins(cell)
                 compiled = self._evaluate(execute.code, filename, outcome)
             finally:
                 self._interrupts.cell_ended()
@@ -270,7 +303,7 @@ class Worker:
                 compiled = self._compiler.compile(code, filename)
             except SYNTAX_ERRORS as exc:
                 outcome.status = states.ERROR
-                outcome.error = tracebacks.describe(exc)
+                outcome.error = _describe_safely(exc)
                 outcome.needs_more_input = isinstance(exc, SyntaxError) and needs_more_input(code)
             else:
                 self._run(compiled)
@@ -304,11 +337,9 @@ class Worker:
         if not isinstance(space.get("__builtins__"), (types.ModuleType, dict)):
             space["__builtins__"] = builtins
         notices = []
-        for number, spare in self._spares.items():
-            try:
-                os.fstat(number)
-            except OSError:
-                os.dup2(spare, number, inheritable=True)
+        for number, event in self._streams.poll(0):
+            if event & select.POLLNVAL:
+                os.dup2(self._spares[number], number, inheritable=True)
                 notices.append(f"descriptor {number} had been closed and was opened again")
         for name, stream in (
             ("stdin", self._input.text),
@@ -351,12 +382,6 @@ def _describe_safely(exc: BaseException) -> Raised:
         return tracebacks.bare(exc)
 
 
-def _duplicate(fd: int) -> int:
-    import fcntl
-
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-
-
 def _set_environment(envs: dict[str, Any]) -> dict[str, Any]:
     """Set (or with None, remove) these variables; what would undo it."""
     before = {}
@@ -369,9 +394,8 @@ def _set_environment(envs: dict[str, Any]) -> dict[str, Any]:
     return before
 
 
-def _reseed() -> None:
-    """Siblings forked from one zygote must not draw the same numbers."""
-    random.seed()
+def _reseed_numpy() -> None:
+    """Siblings forked from one zygote must not draw the same numbers. (`random` sees to itself.)"""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

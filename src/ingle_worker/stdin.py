@@ -50,18 +50,12 @@ class Input:
     # --- the cell's boundary ---
 
     def cell_ended(self) -> int:
-        """Drop what the cell did not read. How many bytes that was."""
+        """Drop what was taken from the pipe and not read. How many bytes that was; the host empties the pipe."""
         dropped = len(self._pending)
-        self._pending.clear()
-        try:
-            while not self._calls and self._readable(0):
-                data = self._read()
-                if not data:
-                    break
-                dropped += len(data)
-        except OSError:  # the cell closed descriptor 0; the next one gets it back
-            pass
-        self._open_gates()
+        if dropped:
+            self._pending.clear()
+        if self._calls:
+            self._open_gates()
         return dropped
 
     # --- one call ---
@@ -92,7 +86,8 @@ class Input:
                     data = self._read()
                     call.local += data
                     return bool(data)
-                if not wait:
+                # Answers end with a newline: in the middle of a line, the rest of it is on its way.
+                if not wait and (not call.local or call.local.endswith(b"\n")):
                     self._waits += 1
                     wait = self._waits
                     background = not self._is_foreground(call)

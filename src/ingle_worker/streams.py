@@ -38,13 +38,15 @@ class Channel:
         """There may be writers that do not belong to the running cell: look before each write."""
         self.looping = False
         self._older: frozenset[int] = frozenset()
+        self._told_crowded = False
         self.stdout = Out(self, 1, "stdout")
         self.stderr = Out(self, 2, "stderr")
 
     def cell_begins(self, cell: int) -> None:
         self.cell = cell
         CELL.set(cell)
-        if len(sys._current_frames()) > 1:
+        # Once told of threads, the host waits for the mark, whether they are gone by now or not.
+        if self._told_crowded or len(sys._current_frames()) > 1:
             self._older = other_threads()
             self.crowded = True
             self.link.send(self._mark(begin=cell))
@@ -56,7 +58,14 @@ class Channel:
         """True when threads are left that may write on."""
         self.cell = 0
         self.crowded = False
-        return len(sys._current_frames()) > 1
+        self._told_crowded = len(sys._current_frames()) > 1
+        return self._told_crowded
+
+    def forget(self) -> None:
+        """As if nothing had been written yet."""
+        self.turn = None
+        self.stdout.forget()
+        self.stderr.forget()
 
     def is_background(self) -> bool:
         """Whether the caller belongs to another cell than the one that runs."""
@@ -138,6 +147,8 @@ class Out(io.TextIOWrapper):
     def __init__(self, channel: Channel, number: int, stream: str) -> None:
         self._channel = channel
         self._number = number
+        self.pipe = number
+        """Another descriptor of the session's pipe, for looking: code may point the usual one elsewhere."""
         self.stream = stream
         self._written = 0
         super().__init__(ByteOut(self), "utf-8", "backslashreplace", "\n", write_through=True)
@@ -160,9 +171,12 @@ class Out(io.TextIOWrapper):
             self._written += more
             sent += more
 
+    def forget(self) -> None:
+        self._written = 0
+
     def look(self) -> Look:
         try:
-            unread = fcntl.ioctl(self._number, termios.FIONREAD, _NO_BYTES)
+            unread = fcntl.ioctl(self.pipe, termios.FIONREAD, _NO_BYTES)
         except OSError:
             unread = _NO_BYTES
         return Look(struct.unpack("i", unread)[0], self._written)

@@ -74,9 +74,21 @@ def _without_stack(report: traceback.TracebackException) -> Any:
 
 
 def bare(exc: BaseException) -> Raised:
-    """For when describing failed: runs no code of the exception's."""
+    """For when describing failed, be it by the exception's own methods or by a library that the user has changed."""
     name = type(exc).__name__
-    return Raised(name, "", f"{name}: its description could not be made\n")
+    try:
+        value = _shorten(_value(exc), MAX_VALUE)
+    except BaseException:  # the border to the cell: __str__ may raise anything
+        value = ""
+    lines = []
+    tb = strip(exc.__traceback__)
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {tb.tb_lineno}, in {code.co_name}\n')
+        tb = tb.tb_next
+    if lines:
+        lines.insert(0, "Traceback (most recent call last):\n")
+    return Raised(name, value, _shorten("".join(lines), MAX_TRACEBACK) + f"{name}: {value}\n")
 
 
 def _full_name(cls: type) -> str:

@@ -8,6 +8,7 @@ The zygote has one thread, no secrets, and no descriptors but its own socket; it
 """
 
 import gc
+import mmap
 import os
 import select
 import signal
@@ -44,20 +45,23 @@ def spawn(fds: list[int]) -> None:
     for fd in fds:
         os.set_inheritable(fd, False)
     sys.argv[:] = [""]
-    become_session(fds, shared=False)
+    worker = session.Worker()
+    worker.prepare()
+    become_session(worker, fds)
 
 
-def become_session(fds: list[int], *, shared: bool) -> None:
+def become_session(worker: session.Worker, fds: list[int]) -> None:
     """Fork the worker; this process is its init from now on. Neither of the two returns."""
     kernel.become_subreaper()
     if os.getpid() != os.getsid(0):
         os.setsid()
-    worker = os.fork()
-    if worker == 0:
+    page = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+    worker_pid = os.fork()
+    if worker_pid == 0:
         try:
             kernel.die_with_parent()
             os.close(fds[4])
-            session.run(fds[:4], shared=shared)
+            worker.run(fds[:4], page)
         finally:
             os._exit(session.BROKEN)
     gc.disable()
@@ -65,7 +69,7 @@ def become_session(fds: list[int], *, shared: bool) -> None:
     for fd in (*fds[:4], 0, 1, 2):
         os.close(fd)
     try:
-        Init(fds[4], worker).run()
+        Init(fds[4], worker_pid, page).run()
     finally:
         os._exit(0)
 
@@ -124,8 +128,8 @@ class Zygote:
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        session.prepare()
+        self._worker = session.Worker()
+        self._worker.prepare()
         gc.collect()
         # Objects made so far are left out of every later collection, so that a collection in a session does
         # not write to, and thereby copy, every page it shares with its neighbours.
@@ -170,7 +174,7 @@ class Zygote:
 
     def _fork(self, ticket: int, fds: list[int], private: tuple[int, ...]) -> None:
         try:
-            pid = os.fork()
+            pid = kernel.fork_bare()
         except OSError as error:
             pid = -1
             self._control.sendall(messages.encode(messages.ForkFailed(ticket, str(error))))
@@ -182,7 +186,7 @@ class Zygote:
                 os.close(fd)
             for fd in fds:
                 os.set_inheritable(fd, False)
-            become_session(fds, shared=True)
+            become_session(self._worker, fds)
         if pid > 0:
             self._inits.add(pid)
         for fd in fds:

@@ -1,0 +1,1 @@
+"""The HTTP door: sessions and cells as resources, behind one guard. It translates, and decides nothing."""

@@ -84,6 +84,9 @@ async def read_lines(
         pattern = re.compile(grep) if grep else None
     except re.error as error:
         raise InvalidRequest(f"grep is not a regular expression: {error}") from None
+    for name, number in (("from_line", from_line), ("lines", count)):
+        if number < 1:
+            raise InvalidRequest(f"{name} is {number}; it must be 1 or more")
     count = min(count, MAX_LINES)
     found: list[Line] = []
     cutter = _Lines()

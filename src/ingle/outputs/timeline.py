@@ -163,9 +163,15 @@ class Timeline:
             seq = some[-1].seq + 1
         seq = last
         while len(tail) < tail_size and seq >= first:
-            begin = max(first, seq - READ_AT_ONCE // 4 + 1)
-            some = await self.read(begin, seq)
-            tail = "".join(parts(some)) + tail
+            begin = at = max(first, seq - READ_AT_ONCE // 4 + 1)
+            block: list[AnyEvent] = []
+            while at <= seq:  # twice, where the block begins on disk and ends in memory
+                some = await self.read(at, seq)
+                if not some:
+                    break
+                block += some
+                at = some[-1].seq + 1
+            tail = "".join(parts(block)) + tail
             seq = begin - 1
         left_out = total - head_size - tail_size
         return head[:head_size] + tail[-tail_size:], left_out

@@ -14,6 +14,10 @@ from ingle.outputs.reading import OutputPage
 class Placement(Protocol):
     async def start(self) -> None: ...
 
+    async def warm(self) -> None:
+        """Have workers ready for the first sessions."""
+        ...
+
     async def stop(self) -> None: ...
 
     async def create(

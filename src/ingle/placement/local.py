@@ -18,6 +18,9 @@ class Local:
     async def start(self) -> None:
         await self.manager.start()
 
+    async def warm(self) -> None:
+        await self.manager.warm()
+
     async def stop(self) -> None:
         await self.manager.stop()
 

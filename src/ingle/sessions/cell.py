@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from ingle.events import CellError, Exit, MimeBundle, Result, Truncated
-from ingle_worker.wire import states
+from ingle_worker.wire import messages, states
 
 
 class RunningCell:
@@ -28,7 +28,7 @@ class RunningCell:
         self.characters = {"stdout": 0, "stderr": 0}
         self.dropped_text = 0
         self.last_line = ""
-        self.waits: set[int] = set()
+        self.waits: dict[int, messages.InputWait] = {}
         self.raw_wait = False
         self.answers = 0
         self._waiters: list[asyncio.Future[None]] = []

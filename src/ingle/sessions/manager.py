@@ -102,7 +102,7 @@ class Manager:
         if len(self._sessions) + len(self._making) >= self.settings.max_sessions:
             raise errors.TooManySessions(self.settings.max_sessions)
         if cwd is not None and not await asyncio.to_thread(_is_folder, cwd):
-            raise errors.InvalidRequest(f"there is no folder {cwd[:200]!r} to start the session in; give an absolute path")
+            raise errors.InvalidRequest(f"there is no folder {cwd[:200]!r} to start in; give an absolute path")
         plan = Plan(
             name,
             self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
@@ -179,16 +179,19 @@ class Manager:
             await asyncio.sleep(WATCH_INTERVAL)
             watched = {}
             for session in self._sessions.values():
+                session.show_next_wait()
                 cell, worker = session.running, session.worker
                 if cell is None or worker is None or worker.pid is None or cell.age < WATCH_INTERVAL or cell.waits:
                     continue
-                watched[worker.pid] = (session, cell, worker.stdin_inode)
+                watched[worker.pid] = (session, cell, worker.stdin_inode, cell.answers)
             if not watched:
                 continue
-            roots = {pid: inode for pid, (_, _, inode) in watched.items()}
+            roots = {pid: inode for pid, (_, _, inode, _) in watched.items()}
             blocked = await asyncio.to_thread(stdin_watch.find_blocked, roots)
-            for pid, (session, cell, _) in watched.items():
-                session.on_raw_read(cell, pid in blocked)
+            for pid, (session, cell, _, answers) in watched.items():
+                # An answer that came meanwhile makes the sight out of date.
+                if cell.answers == answers:
+                    session.on_raw_read(cell, pid in blocked)
 
     async def _expire(self) -> None:
         while True:

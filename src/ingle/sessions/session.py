@@ -38,7 +38,7 @@ START_TRIES = 2
 """A prepared worker may have died unseen; the second one is fresh."""
 
 RESEND_SIGINT = 0.02
-"""While the worker ignores SIGINT (libc's system() does), it is sent again this often."""
+"""While the worker does not take SIGINT (libc's system() ignores it), it is sent again this often."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Session:
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._background_waits: set[int] = set()
+        self._answering = False
         self._crowded = False
         self._pending_notices: list[str] = []
         self._start_notices: list[str] = []
@@ -82,7 +83,8 @@ class Session:
         self.last_used = time.monotonic()
         self.last_executed: float | None = None
         self.cwd = plan.cwd or str(plan.folder / "workspace")
-        self._decoders = [_decoder(), _decoder()]
+        # Apart for cells and for the background: half a character of the one must not begin a text of the other.
+        self._decoders = {background: [_decoder(), _decoder()] for background in (False, True)}
         self.timeline = Timeline(
             plan.folder / "timeline.ndjson",
             settings.timeline_memory,
@@ -121,6 +123,7 @@ class Session:
         self._worker_number += 1
         self._crowded = False
         self._background_waits.clear()
+        self._answering = False
         self._started = self._loop.create_future()
         worker.owner = self
         if worker.gone.done():
@@ -177,6 +180,7 @@ class Session:
         self.last_executed = time.time()
         self._move(states.RUNNING, code=_visible(code))
         worker.execute(messages.Execute(number, code, envs or {}), crowded=self._crowded)
+        self._flush_decoders(background=True)
         if timeout is not None:
             self._timers.append(self._loop.call_later(timeout, self._on_timeout, cell))
         return number
@@ -234,21 +238,23 @@ class Session:
         cell, worker = self._cell, self._worker
         self.last_used = time.monotonic()
         waiting = cell is not None and cell.status == states.WAITING
-        if self._ended or worker is None or not (waiting or self._background_waits):
+        thread_waits = bool(self._background_waits) and not self._answering
+        if self._ended or worker is None or not (waiting or thread_waits):
             raise errors.NotWaiting(self.id)
-        if text and not text.endswith("\n") and not eof:
+        if not text.endswith("\n") and not eof:
             text += "\n"
-        elif not text and not eof:
-            text = "\n"
-        data = text.encode("utf-8", "surrogateescape")
+        # As a terminal does it: whoever reads, lines end with a newline alone.
+        data = _visible(text.replace("\r\n", "\n")).encode()
         if cell is not None and waiting:
             cell.answers += 1
+            self._answering = bool(cell.waits)
             cell.prompt, cell.prompt_secret, cell.raw_wait = None, False, False
             cell.last_line = ""
             cell.status = states.RUNNING
             self._move(states.RUNNING)
             worker.answer(data, eof=eof)
             return cell.number
+        self._answering = True
         worker.answer(data, eof=eof)
         return len(self._first_events)
 
@@ -414,15 +420,23 @@ class Session:
     # --- what the worker says ---
 
     def on_output(self, stream: int, data: bytes, background: bool) -> None:
-        text = self._decoders[stream].decode(data)
+        background = background or self._cell is None
+        text = self._decoders[background][stream].decode(data)
         if text:
             self._add_text(stream, text, background)
+
+    def _flush_decoders(self, background: bool) -> None:
+        """No more is to come: what was left of a character is shown as it is."""
+        for number, decoder in enumerate(self._decoders[background]):
+            rest = decoder.decode(b"", final=True)
+            decoder.reset()
+            if rest:
+                self._add_text(number, rest, background)
 
     def _add_text(self, stream: int, text: str, background: bool) -> None:
         if "\0" in text:
             text = text.replace("\0", "␀")
         cell = self._cell
-        background = background or cell is None
         kind = events.Stdout if stream == STDOUT else events.Stderr
         if cell is not None and not background:
             if self.timeline.exhausted:
@@ -482,7 +496,7 @@ class Session:
             dropped += worker.drop_input()
         if dropped:
             cell.notices.append(f"{dropped} bytes of input were not read by this cell and were dropped")
-        self._background_waits |= cell.waits
+        self._background_waits.update(cell.waits)
         if done.error is not None:
             cell.error = CellError(done.error.name, done.error.value, done.error.traceback)
         status = done.status if done.status in states.FINAL_STATUSES else states.ERROR
@@ -495,11 +509,7 @@ class Session:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        for number, decoder in enumerate(self._decoders):
-            rest = decoder.decode(b"", final=True)
-            decoder.reset()
-            if rest:
-                self._add_text(number, rest, False)
+        self._flush_decoders(background=False)
         cell.status = status
         cell.exit = exit
         if cell.timed_out and status == states.OK:
@@ -535,8 +545,17 @@ class Session:
         if cell is None or wait.background:
             self._background_waits.add(wait.wait)
             return
-        cell.waits.add(wait.wait)
-        self._show_wait(cell, wait.prompt, wait.secret)
+        cell.waits[wait.wait] = wait
+        self.show_next_wait()
+
+    def show_next_wait(self) -> None:
+        """Announce the first reader of the running cell that waits, once no answer is on its way to one."""
+        cell, worker = self._cell, self._worker
+        if cell is None or worker is None or not cell.waits or cell.status != states.RUNNING:
+            return
+        if not self._answering and not worker.input_under_way:
+            wait = next(iter(cell.waits.values()))
+            self._show_wait(cell, wait.prompt, wait.secret)
 
     def _show_wait(self, cell: RunningCell, prompt: str | None, secret: bool) -> None:
         cell.prompt = cell.last_line if prompt is None else prompt
@@ -548,6 +567,7 @@ class Session:
         cell.wake()
 
     def _on_input_taken(self, wait: int) -> None:
+        self._answering = False
         if wait in self._background_waits:
             self._background_waits.discard(wait)
             if self._cell is None and not self._background_waits and self._worker is not None:
@@ -556,12 +576,14 @@ class Session:
         cell = self._cell
         if cell is None:
             return
-        cell.waits.discard(wait)
-        if not cell.waits and cell.status == states.WAITING and not cell.raw_wait:
+        shown = next(iter(cell.waits), None)
+        cell.waits.pop(wait, None)
+        if wait == shown and cell.status == states.WAITING and not cell.raw_wait:
             # Interrupted while it waited, or taken by a child.
             cell.prompt, cell.prompt_secret = None, False
             cell.status = states.RUNNING
             self._move(states.RUNNING)
+        self.show_next_wait()
 
     def on_raw_read(self, cell: RunningCell, blocked: bool) -> None:
         """The kernel says whether some process of the running cell is blocked reading standard input."""
@@ -580,17 +602,17 @@ class Session:
 
     # --- interrupting and ending ---
 
-    def _signal(self, cell: RunningCell) -> None:
+    def _signal(self, cell: RunningCell, again: bool = False) -> None:
         worker = self._worker
         if worker is None or cell is not self._cell:
             return
-        sent = worker.interrupt()
+        sent = worker.interrupt(cell.number, again=again)
 
-        def again(sent: "asyncio.Future[bool]") -> None:
+        def retry(sent: "asyncio.Future[bool]") -> None:
             if sent.result() and cell is self._cell:
-                self._timers.append(self._loop.call_later(RESEND_SIGINT, self._signal, cell))
+                self._loop.call_later(RESEND_SIGINT, self._signal, cell, True)
 
-        sent.add_done_callback(again)
+        sent.add_done_callback(retry)
 
     def _on_timeout(self, cell: RunningCell) -> None:
         if cell is not self._cell:

@@ -5,11 +5,12 @@ guest sends a mark: how many bytes it saw unread in each pipe, and when it looke
 how much, so it can tell which byte of each pipe was the last before the mark: a cut. Bytes before a cut come
 before bytes behind it.
 
-Only when a read and a look overlap in time is the sum ambiguous; then the count of Python's own bytes decides.
+Only when a read and a look overlap in time is the sum ambiguous; then the count of Python's own bytes decides: the
+pipe cannot have held fewer bytes than Python and the others were known to have written.
 """
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ingle_worker.wire.messages import Look, Mark
 
@@ -29,83 +30,136 @@ class Piece(NamedTuple):
     data: bytes
 
 
+class Note(NamedTuple):
+    """What was put in between the bytes."""
+
+    content: Any
+
+
 class _Stream:
     def __init__(self) -> None:
         self.total = 0
         self.emitted = 0
         self.foreign = 0
+        """Bytes of this pipe that Python did not count as its own, as of the last certain look."""
         self.held = bytearray()
-        self.reads: deque[Read] = deque(maxlen=HISTORY)
+        self.reads: deque[Read] = deque()
+        self.forgotten = 0
+        """The total up to the last read that is no longer remembered."""
+
+    def read(self, data: bytes, began: int, ended: int) -> None:
+        self.total += len(data)
+        self.held += data
+        if len(self.reads) == HISTORY:
+            self.forgotten = self.reads.popleft().total
+        self.reads.append(Read(began, ended, self.total))
 
     def place(self, look: Look, before: int, after: int) -> int:
         """How many bytes of this pipe were written before the look."""
-        sure = 0
+        sure = self.forgotten
         overlapping: list[int] = []
         for read in self.reads:
             if read.ended < before:
                 sure = read.total
             elif read.began <= after:
                 overlapping.append(read.total)
-        if not overlapping and not sure:
-            # All remembered reads came later, or there was none: what was read before them is the base.
-            sure = 0 if len(self.reads) < HISTORY else self.reads[0].total
+        # Foreign bytes do not become fewer: less than this cannot have been there.
+        least = look.written + self.foreign
+        if self.forgotten and self.reads[0].began > after:
+            # A mark from before all that is remembered.
+            return min(least, sure + look.unread)
         candidates = [total + look.unread for total in (sure, *overlapping)]
-        expected = look.written + self.foreign
-        found = expected if expected in candidates else candidates[0]
-        found = max(found, look.written)
-        if len(candidates) == 1:
-            self.foreign = max(0, found - look.written)
-        return found
+        fitting = [each for each in candidates if each >= least] or candidates[:1]
+        if len(fitting) == 1:
+            self.foreign = fitting[0] - look.written
+        return fitting[0]
+
+
+class Stop(NamedTuple):
+    """A place in the order: everything up to these bytes comes first, then the note, then the rest.
+
+    Without places, it is known only that the bytes before the note have been read, and lie before the next cut.
+    """
+
+    places: tuple[int, int] | None
+    note: Any
 
 
 class Merger:
+    """Asked for what it has (`take`) after the pipes were read, and the wire after them.
+
+    Marks are sent before the bytes they speak of are written, so then those of all bytes are known. A note must
+    have been followed by one more reading of the pipes.
+    """
+
     def __init__(self) -> None:
         self._streams = (_Stream(), _Stream())
-        self._cuts: deque[tuple[int, int]] = deque()
+        self._stops: deque[Stop] = deque()
+        self._last_cut = (0, 0)
 
     def feed(self, stream: int, data: bytes, began: int, ended: int) -> None:
         """Bytes read from a pipe, with monotonic nanoseconds around the read."""
-        each = self._streams[stream]
-        each.total += len(data)
-        each.held += data
-        each.reads.append(Read(began, ended, each.total))
+        self._streams[stream].read(data, began, ended)
 
-    def cut(self, mark: Mark) -> None:
+    def cut(self, mark: Mark, note: Any = None) -> None:
+        """A mark came; `note`, if any, is handed out exactly there."""
         out, err = self._streams
         places = (
-            out.place(mark.stdout, mark.before, mark.after),
-            err.place(mark.stderr, mark.before, mark.after),
+            max(out.place(mark.stdout, mark.before, mark.after), self._last_cut[0]),
+            max(err.place(mark.stderr, mark.before, mark.after), self._last_cut[1]),
         )
-        last = self._cuts[-1] if self._cuts else (out.emitted, err.emitted)
-        self._cuts.append((max(places[0], last[0]), max(places[1], last[1])))
+        self._last_cut = places
+        self._stops.append(Stop(places, note))
+
+    def note(self, note: Any) -> None:
+        """Something came without a mark: it is handed out behind all that was written before it."""
+        self._stops.append(Stop(None, note))
 
     @property
     def waiting(self) -> bool:
-        """A cut lies beyond what has been read; its bytes are in the pipes already."""
-        return bool(self._cuts)
+        """A stop lies beyond what has been read."""
+        return bool(self._stops)
 
-    def take(self) -> list[Piece]:
+    @property
+    def holds_notes(self) -> bool:
+        """A note without a mark is among what waits."""
+        return any(stop.places is None for stop in self._stops)
+
+    def take(self) -> list[Piece | Note]:
         """Everything whose place in the order is certain, in that order."""
-        pieces: list[Piece] = []
-        while self._cuts:
-            cut = self._cuts[0]
+        taken: list[Piece | Note] = []
+        while self._stops:
+            places = self._stops[0].places or self._bound()
             for number in (STDOUT, STDERR):
-                self._emit(number, cut[number], pieces)
-            if any(self._streams[number].emitted < cut[number] for number in (STDOUT, STDERR)):
-                return pieces
-            self._cuts.popleft()
+                self._emit(number, places[number], taken)
+            if any(self._streams[number].emitted < places[number] for number in (STDOUT, STDERR)):
+                return taken
+            note = self._stops.popleft().note
+            if note is not None:
+                taken.append(Note(note))
         for number in (STDOUT, STDERR):
-            self._emit(number, self._streams[number].total, pieces)
-        return pieces
+            self._emit(number, self._totals[number], taken)
+        return taken
+
+    def _bound(self) -> tuple[int, int]:
+        """Where the next cut lies, but no further than what has been read."""
+        out, err = self._totals
+        cut = next((stop.places for stop in self._stops if stop.places is not None), (out, err))
+        return min(out, cut[0]), min(err, cut[1])
+
+    @property
+    def _totals(self) -> tuple[int, int]:
+        return self._streams[STDOUT].total, self._streams[STDERR].total
 
     def give_up_cuts(self) -> None:
-        """The pipes hold nothing more: a cut that was placed too far must not hold bytes back."""
-        self._cuts.clear()
+        """The pipes hold nothing more: a cut that was placed too far must not hold anything back."""
+        self._stops = deque(Stop(None, stop.note) for stop in self._stops if stop.note is not None)
+        self._last_cut = self._totals
 
-    def _emit(self, number: int, until: int, pieces: list[Piece]) -> None:
+    def _emit(self, number: int, until: int, taken: list[Piece | Note]) -> None:
         each = self._streams[number]
         size = min(until, each.total) - each.emitted
         if size > 0:
-            pieces.append(Piece(number, bytes(each.held[:size])))
+            taken.append(Piece(number, bytes(each.held[:size])))
             del each.held[:size]
             each.emitted += size

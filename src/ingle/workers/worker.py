@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ingle.events import Exit
 from ingle.workers import codec
-from ingle.workers.merge import STDERR, STDOUT, Merger
+from ingle.workers.merge import STDERR, STDOUT, Merger, Piece
 from ingle_worker.wire import FrameReader, WireError, messages
 
 COALESCE = 0.001
@@ -30,6 +30,9 @@ PIPE_SIZE = 1 << 20
 
 KILL_PATIENCE = 0.5
 """How long init may take to end everything before it is killed itself."""
+
+ROUNDS = 16
+"""How often output is read again because messages came meanwhile: a bound for a worker that floods the wire."""
 
 _NO_BYTES = b"\0\0\0\0"
 
@@ -77,6 +80,7 @@ class Worker:
         self._resume_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._begin_expected = 0
+        self._noted = False
         self._orders = 0
         self._signalled: dict[int, asyncio.Future[bool]] = {}
         self._reader = FrameReader()
@@ -142,20 +146,22 @@ class Worker:
 
     def execute(self, message: messages.Execute, *, crowded: bool) -> None:
         """Start a cell. Output that is there already belongs to none."""
-        self._pump(background=True)
+        self._read_pipes()
+        self._receive()
+        self._hand_on(background=True)
         if crowded:
             self._begin_expected = message.cell
         self.send(message)
 
-    def interrupt(self) -> asyncio.Future[bool]:
-        """SIGINT for the worker's group; True when the worker ignores it just now."""
+    def interrupt(self, cell: int, *, again: bool = False) -> asyncio.Future[bool]:
+        """SIGINT for the worker's group while it runs this cell; True when the worker does not take it just now."""
         self._orders += 1
         sent: asyncio.Future[bool] = self._loop.create_future()
         if self.gone.done():
             sent.set_result(False)
             return sent
         self._signalled[self._orders] = sent
-        self._status_out.write(messages.encode(messages.Interrupt(self._orders)))
+        self._status_out.write(messages.encode(messages.Interrupt(self._orders, cell, again)))
         return sent
 
     @property
@@ -199,6 +205,11 @@ class Worker:
     @property
     def input_closed(self) -> bool:
         return self._stdin < 0
+
+    @property
+    def input_under_way(self) -> bool:
+        """More of an answer is to come, or its end: whoever waits now is about to get it."""
+        return self.input_closed or self._stdin_out.pending
 
     def unread_input(self) -> int:
         return _unread(self._stdin_peek)
@@ -251,9 +262,7 @@ class Worker:
         self._stop_pipes()
         self._resume_timer = self._loop.call_later(COALESCE, self._start_pipes)
         got = self._read_pipes()
-        # Marks were sent before the bytes they speak of were written, so they are on the wire by now.
         self._read_wire()
-        self._emit()
         if not got:
             self._find_end_of_pipes()
 
@@ -286,31 +295,59 @@ class Worker:
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
     def _find_end_of_pipes(self) -> None:
-        for fd in self._pipes.values():
+        for number, fd in self._pipes.items():
             if fd in self._open:
+                began = monotonic_ns()
                 try:
-                    if not os.read(fd, 1):
-                        self._unwatch(fd)
+                    data = os.read(fd, 1)
                 except BlockingIOError:
                     continue
+                if data:
+                    self._merger.feed(number, data, began, monotonic_ns())
+                else:
+                    self._unwatch(fd)
 
-    def _emit(self, background: bool = False) -> None:
-        while True:
-            for piece in self._merger.take():
+    def _hand_on(self, background: bool = False) -> None:
+        """Output and messages to the owner, each in its place.
+
+        The wire has always been read after the pipes when this begins: marks are sent before the bytes they speak
+        of are written, so those of all bytes that were read are known. The bytes behind them can wait for the next
+        reading. A message cannot, so what was written before it is read now, and then again the marks of that.
+        """
+        for _ in range(ROUNDS):
+            if not self._noted:
+                break
+            self._noted = False
+            self._read_pipes()
+            self._receive()
+        self._deliver(background)
+        if self._merger.holds_notes and not self._noted:
+            # All that was written before the message has been read, so a mark was placed too far.
+            self._merger.give_up_cuts()
+            self._deliver(background)
+
+    def _deliver(self, background: bool) -> None:
+        for each in self._merger.take():
+            if isinstance(each, Piece):
                 if self.owner is not None:
-                    self.owner.on_output(piece.stream, piece.data, background or bool(self._begin_expected))
-            if not self._merger.waiting:
-                return
-            if not self._read_pipes():
-                # All that was written before the mark has been read, so the mark was placed too far.
-                self._merger.give_up_cuts()
-
-    def _pump(self, background: bool = False) -> None:
-        """Everything that was written so far, up to now, to the owner."""
-        self._read_pipes()
-        self._emit(background)
+                    self.owner.on_output(each.stream, each.data, background or bool(self._begin_expected))
+            elif isinstance(each.content, messages.Mark):
+                if each.content.begin == self._begin_expected:
+                    self._begin_expected = 0
+            elif self.owner is None:
+                continue
+            elif isinstance(each.content, messages.Background):
+                number = STDERR if each.content.stream == "stderr" else STDOUT
+                self.owner.on_output(number, each.content.text.encode("utf-8", "replace"), True)
+            else:
+                self.owner.on_message(each.content)
 
     def _read_wire(self) -> None:
+        self._receive()
+        self._hand_on()
+
+    def _receive(self) -> None:
+        """What is on the wire, to the merger: it knows where among the output each message belongs."""
         if self._broken is not None or self._wire.fileno() < 0:
             return
         try:
@@ -330,28 +367,16 @@ class Worker:
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.Mark):
-            self._merger.cut(message)
-            if message.begin and message.begin == self._begin_expected:
-                self._pump(background=True)
-                self._begin_expected = 0
-            return
-        if isinstance(message, messages.Background):
-            self._merger.cut(message.mark)
-            self._read_pipes()
-            self._emit()
-            if self.owner is not None:
-                number = STDERR if message.stream == "stderr" else STDOUT
-                self.owner.on_output(number, message.text.encode("utf-8", "replace"), True)
-            return
-        if isinstance(message, messages.Ready):
+            self._merger.cut(message, message if message.begin else None)
+        elif isinstance(message, messages.Background):
+            self._merger.cut(message.mark, message)
+        elif isinstance(message, messages.Ready):
             self.pid = self.pid or message.pid
             if not self.ready.done():
                 self.ready.set_result(message)
-            return
-        # Whatever Python wrote before this message is in the pipes: it comes first.
-        self._pump()
-        if self.owner is not None:
-            self.owner.on_message(message)
+        else:
+            self._merger.note(message)
+            self._noted = True
 
     def _on_wire_lost(self) -> None:
         self._break("the session's process closed its control channel")
@@ -400,8 +425,10 @@ class Worker:
         """Init is gone, and with it everything below: what is in the pipes now is the last there is."""
         if self.gone.done():
             return
+        self._read_pipes()
         self._read_wire()
-        self._pump()
+        self._merger.give_up_cuts()
+        self._deliver(background=False)
         self.close()
         exit = self._exit or Exit(message=self._broken or "the session's process tree was killed from within")
         if self._killed_because is not None:
@@ -514,6 +541,10 @@ class _Sender:
             if self._at_end is not None:
                 self._at_end()
                 self._at_end = None
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._waiting)
 
     def close_when_empty(self, at_end: Callable[[], None]) -> None:
         if self._waiting:

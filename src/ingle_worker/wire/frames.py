@@ -76,7 +76,9 @@ class FrameReader:
             header_end = body + header_size
             start = body + size
             frames.append(Frame(kind, bytes(whole[body:header_end]), bytes(whole[header_end:start])))
-        if whole is self._buffer:
+        if self._broken is not None:
+            self._buffer.clear()
+        elif whole is self._buffer:
             del self._buffer[:start]
         elif start < end:
             self._buffer += whole[start:]

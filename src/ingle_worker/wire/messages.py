@@ -8,7 +8,7 @@ the frame's raw payload instead of JSON: `PAYLOADS` names it.
 import codecs
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from ingle_worker.wire.frames import Frame, WireError, encode_frame
@@ -159,9 +159,11 @@ class Done:
 
 @dataclass(frozen=True)
 class Interrupt:
-    """SIGINT to the worker's process group."""
+    """SIGINT to the worker's process group, if it runs this cell; `again`: to those only who did not take it."""
 
     order: int
+    cell: int
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class InitUp:
 
 @dataclass(frozen=True)
 class Signalled:
-    """The signal has been sent. `ignored`: the worker ignores SIGINT just now, so it should be sent again."""
+    """The order was carried out. `ignored`: the worker does not take SIGINT just now, so it should be sent again."""
 
     order: int
     ignored: bool
@@ -275,6 +277,13 @@ def _plain(value: object) -> Any:
 FIELDS: dict[type, tuple[str, ...]] = {
     cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, Raised)
 }
+NO_DEFAULT = object()
+DEFAULTS: dict[tuple[type, str], Any] = {
+    (cls, f.name): f.default if f.default_factory is MISSING else f.default_factory()
+    for cls in NUMBERS
+    for f in fields(cls)
+    if f.default is not MISSING or f.default_factory is not MISSING
+}
 _encode_json: Callable[[Any, int], Any] = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
     None, _plain, json.encoder.encode_basestring, None, ":", ",", False, False, True
 )
@@ -284,16 +293,15 @@ _scan_json: Callable[[str, int], tuple[Any, int]] = json.scanner.c_make_scanner(
 
 
 def encode(message: Any) -> bytes:
-    """The frame of a message."""
+    """The frame of a message. Fields that have their default value stay away."""
     cls = type(message)
-    payload_name = PAYLOADS.get(cls)
     payload = b""
-    plain = {}
-    for name in FIELDS[cls]:
-        if name == payload_name:
-            payload = getattr(message, name).encode("utf-8", "surrogatepass")
-        else:
-            plain[name] = getattr(message, name)
+    values = vars(message)
+    plain = {name: value for name, value in values.items() if value != DEFAULTS.get((cls, name), NO_DEFAULT)}
+    payload_name = PAYLOADS.get(cls)
+    if payload_name is not None:
+        plain.pop(payload_name, None)
+        payload = values[payload_name].encode("utf-8", "surrogatepass")
     header = "".join(_encode_json(plain, 0)).encode("utf-8", "ingle.visible")
     return encode_frame(NUMBERS[cls], header, payload)
 

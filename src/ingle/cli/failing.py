@@ -1,0 +1,24 @@
+"""Our own failures on the command line: one plain sentence, and exit code 2."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+
+from ingle.errors import IngleError
+
+
+class Failure(click.ClickException):
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"ingle: {self.message}", err=True)
+
+
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    try:
+        yield
+    except IngleError as error:
+        raise Failure(error.message) from None

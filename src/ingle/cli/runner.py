@@ -1,0 +1,189 @@
+"""One job: a session of its own, its events passed on as they come, its end as an exit code.
+
+Whatever ends the command, a signal, a closed pipe, the code itself, the session and everything below it ends first.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ingle import errors
+from ingle.cli.terminal import Lines, Output, no_echo
+from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, SessionInfo, Stderr, Stdout
+from ingle.service import Service
+from ingle.settings import load
+
+SECOND_PRESS = 2.0
+"""A Ctrl-C so soon after another means the command, not the cell."""
+
+TIMED_OUT = 124
+BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+@dataclass(frozen=True)
+class Job:
+    code: str
+    python: str | None = None
+    timeout: float | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    as_json: bool = False
+    takes_stdin: bool = True
+
+
+def run_job(job: Job) -> int:
+    """Run it to its end. The exit code."""
+    # One session is all there will be: nothing is prepared for a second.
+    settings = load({"preload": [], "pool": 0})
+
+    async def main() -> int:
+        return await Run(job, Service.local(settings)).main()
+
+    with asyncio.Runner() as runner:
+        return runner.run(main())
+
+
+class Run:
+    def __init__(self, job: Job, service: Service) -> None:
+        self._job = job
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._output = Output()
+        self._lines = Lines(0)
+        self._session_id: str | None = None
+        self._cell: int | None = None
+        self._result: Result | None = None
+        self._working: asyncio.Task[int] | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._interrupting: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[SessionInfo] | None = None
+        self._ended_by: int | None = None
+        self._pressed = -SECOND_PRESS
+
+    async def main(self) -> int:
+        self._loop.add_signal_handler(signal.SIGINT, self._on_sigint)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._loop.add_signal_handler(number, self._end, 128 + number)
+        async with self._service:
+            if self._ended_by is None:
+                self._working = self._loop.create_task(self._work())
+                await asyncio.wait({self._working})
+            helpers = [task for task in (self._answering, self._interrupting, self._ending) if task is not None]
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+        if self._ended_by is not None:
+            return self._ended_by
+        assert self._working is not None
+        try:
+            return self._working.result()
+        except BrokenPipeError:
+            # Whoever read our output has enough of it, as `head` does.
+            return BROKEN_PIPE
+
+    # --- signals ---
+
+    def _on_sigint(self) -> None:
+        now = self._loop.time()
+        again = now - self._pressed < SECOND_PRESS
+        self._pressed = now
+        if again or self._cell is None or self._result is not None:
+            self._end(128 + signal.SIGINT)
+        else:
+            self._interrupting = self._loop.create_task(self._interrupt())
+
+    async def _interrupt(self) -> None:
+        assert self._session_id is not None
+        await self._service.interrupt(self._session_id, wait=0)
+
+    def _end(self, code: int) -> None:
+        self._ended_by = code
+        if self._working is not None:
+            self._working.cancel()
+
+    # --- the cell ---
+
+    async def _work(self) -> int:
+        job = self._job
+        session = await self._service.create_session(python=job.python, cwd=os.getcwd(), env=job.env)
+        self._session_id = session.session_id
+        self._cell = await self._service.begin(session.session_id, job.code, timeout=job.timeout)
+        # To the end of the session, not only of the cell: exit handlers and threads still have something to say.
+        async for event in self._service.events(session.session_id):
+            await self._take(event)
+        assert self._result is not None
+        if job.as_json:
+            await self._output.write(1, msgspec.json.encode(self._result).decode() + "\n")
+        return exit_code(self._result)
+
+    async def _take(self, event: AnyEvent) -> None:
+        if isinstance(event, InputWanted):
+            if self._answering is None or self._answering.done():
+                self._answering = self._loop.create_task(self._answer(event.secret))
+        elif isinstance(event, Done):
+            await self._finish(event.result)
+        elif not self._job.as_json:
+            if isinstance(event, Stdout):
+                await self._output.write(1, event.text)
+            elif isinstance(event, Stderr):
+                await self._output.write(2, event.text)
+            elif isinstance(event, ResultShown):
+                await self._output.write(1, event.data.get("text/plain", "") + "\n")
+            elif isinstance(event, ErrorRaised):
+                await self._output.write(2, event.traceback.rstrip("\n") + "\n")
+
+    async def _finish(self, result: Result) -> None:
+        assert self._session_id is not None
+        self._result = result
+        if self._answering is not None:
+            self._answering.cancel()
+        if self._job.as_json:
+            self._result = await self._service.wait(self._session_id, result.cell, wait=0)
+        else:
+            for line in remarks(result, self._job.timeout):
+                await self._output.write(2, f"ingle: {line}\n")
+        self._ending = self._loop.create_task(self._service.end_session(self._session_id))
+
+    async def _answer(self, secret: bool) -> None:
+        """One line of ours for the cell that waits for one."""
+        assert self._session_id is not None
+        text, eof = "", True
+        if self._job.takes_stdin:
+            with no_echo(0) if secret else contextlib.nullcontext():
+                text, eof = await self._lines.next()
+        try:
+            await self._service.input(self._session_id, text, eof=eof, wait=0)
+        except errors.NotWaiting:
+            # It was interrupted, or a child was quicker; the next who waits gets the line.
+            self._lines.put_back(text)
+        except errors.SessionNotFound:
+            return
+
+
+def exit_code(result: Result) -> int:
+    """What a shell would say of such an end."""
+    if result.timed_out:
+        return TIMED_OUT
+    if result.exit is not None:
+        if result.exit.signal is not None:
+            return 128 + _signal_number(result.exit.signal)
+        return 1 if result.exit.code is None else result.exit.code
+    return {"ok": 0, "interrupted": 128 + signal.SIGINT}.get(result.status, 1)
+
+
+def _signal_number(name: str) -> int:
+    if name in signal.Signals.__members__:
+        return int(signal.Signals[name])
+    return int(name.rpartition(" ")[2])
+
+
+def remarks(result: Result, timeout: float | None) -> list[str]:
+    """What a person should know that the streams have not shown."""
+    if result.timed_out:
+        return [f"stopped at its timeout of {timeout:g} s"]
+    if result.exit is not None and (result.exit.signal is not None or result.exit.code is None):
+        return [f"the session's process {result.exit.message}"]
+    return [] if result.exit is not None else result.notices

@@ -1,0 +1,66 @@
+"""`ingle serve`: its flags are the table of settings."""
+
+from collections.abc import Callable
+from dataclasses import Field, fields
+from typing import Any
+
+import click
+
+from ingle.cli.failing import plain_failures
+from ingle.settings import Settings, data_folder, load
+
+DEFAULT_WORDS = {"python": "the one ingle runs on"}
+"""Defaults that depend on the machine, in words."""
+
+
+def flag_of(setting: "Field[Any]") -> str:
+    return "--" + setting.name.replace("_", "-")
+
+
+def default_text(setting: "Field[Any]") -> str:
+    if setting.name in DEFAULT_WORDS:
+        return DEFAULT_WORDS[setting.name]
+    value = getattr(Settings(), setting.name)
+    return (",".join(value) or "none") if isinstance(value, list) else str(value)
+
+
+def split_words(context: click.Context, option: click.Parameter, given: str | None) -> list[str] | None:
+    """Words with commas between them."""
+    return None if given is None else [word.strip() for word in given.split(",") if word.strip()]
+
+
+def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
+    choices = setting.metadata["choices"]
+    text = f"{setting.metadata['help']}  [default: {default_text(setting)}]"
+    if choices:
+        return click.option(flag_of(setting), setting.name, type=click.Choice(choices), help=text)
+    if setting.type in (int, float, str):
+        return click.option(flag_of(setting), setting.name, type=setting.type, help=text)
+    return click.option(flag_of(setting), setting.name, metavar="A,B,...", callback=split_words, help=text)
+
+
+def settings_options(command: Callable[..., None]) -> Callable[..., None]:
+    """One option for each setting, in the order of the table."""
+    for setting in reversed(fields(Settings)):
+        command = option_of(setting)(command)
+    return command
+
+
+@click.command(
+    epilog="Example: ingle serve --port 8400 --preload numpy,pandas\n\n"
+    "Every option can also be set in the environment (INGLE_PORT=8400) or in config.toml in the data folder "
+    "(port = 8400). The data folder is INGLE_HOME, else the one usual on this system."
+)
+@settings_options
+def serve(**given: Any) -> None:
+    """Serve sessions over HTTP until Ctrl-C.
+
+    Requests need the token in the file `token` of the data folder, which is made at the first start, or the one in
+    INGLE_TOKEN. The first lines printed tell the URL, where the token is, and a request to try.
+    """
+    with plain_failures():
+        settings = load(given)
+        from ingle.http.server import serve as run_server
+
+        code = run_server(settings, data_folder())
+    raise SystemExit(code)

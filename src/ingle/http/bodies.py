@@ -1,0 +1,114 @@
+"""What a request may carry: its body and its query, decoded and checked in one step. Unknown fields are refused."""
+
+from functools import cache
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+
+from ingle import errors
+from ingle.http.problems import InvalidJson
+
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+MAX_CELLS = 1000
+
+
+class Create(Struct, forbid_unknown_fields=True):
+    session_id: str | None = None
+    python: str | None = None
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+    idle_timeout: float | None = None
+
+
+class Execute(Struct, forbid_unknown_fields=True):
+    code: str
+    timeout: float | None = None
+    wait: float | None = None
+    envs: dict[str, str] | None = None
+    queue: bool = False
+
+
+class Input(Struct, forbid_unknown_fields=True):
+    text: str = ""
+    eof: bool = False
+    wait: float | None = None
+
+
+class Interrupt(Struct, forbid_unknown_fields=True):
+    wait: float | None = None
+
+
+class NoQuery(Struct, forbid_unknown_fields=True):
+    pass
+
+
+class CellsQuery(Struct, forbid_unknown_fields=True):
+    first: Positive = 1
+    count: Annotated[int, Meta(ge=1, le=MAX_CELLS)] = 100
+
+
+class CellQuery(Struct, forbid_unknown_fields=True, rename={"from_event": "from"}):
+    wait: float = 0.0
+    from_event: Natural = 0
+
+
+class OutputQuery(Struct, forbid_unknown_fields=True):
+    from_line: Positive = 1
+    lines: Positive = 200
+    grep: str | None = None
+    stream: str = "stdout"
+
+
+Body = TypeVar("Body", bound=Struct)
+
+
+async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
+    """The body as `kind`; an empty one is `{}`. One above the limit is refused without reading it all."""
+    data = bytearray()
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(limit)
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise _too_large(limit)
+    try:
+        body: Body = _decoder(kind).decode(data or b"{}")
+        return body
+    except msgspec.ValidationError as error:
+        raise _not_as_expected("body", kind, error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidJson(f"the body is not JSON in UTF-8: {error}") from None
+
+
+def read_query(request: Request, kind: type[Body]) -> Body:
+    try:
+        return msgspec.convert(dict(request.query_params), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _not_as_expected("query", kind, error) from None
+
+
+def read_cell(request: Request) -> int:
+    """The number of the cell in the path."""
+    text: str = request.path_params["cell"]
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(2**63))):
+        raise errors.InvalidRequest(f"{text[:80]!r} is not the number of a cell; cells are numbered from 1")
+    return int(text)
+
+
+@cache
+def _decoder(kind: type[Body]) -> "msgspec.json.Decoder[Body]":
+    return msgspec.json.Decoder(kind)
+
+
+def _too_large(limit: int) -> errors.TooLarge:
+    return errors.TooLarge(f"the body is above the limit of {limit} bytes; put the data into a file, or raise max_code")
+
+
+def _not_as_expected(what: str, kind: type[Body], error: msgspec.ValidationError) -> errors.InvalidRequest:
+    fields = ", ".join(each.encode_name for each in msgspec.structs.fields(kind))
+    reason = str(error).replace("Object missing", f"the {what} lacks the").replace("Object", f"the {what}")
+    return errors.InvalidRequest(f"{reason}; the fields of this {what} are: {fields or 'none'}")

@@ -1,0 +1,135 @@
+"""Errors as RFC 9457 problems, and the border at which every error becomes one.
+
+Each problem has `type`, `title`, `status`, `detail` and the stable `code` of `ingle.errors`; `detail` says what to do
+next. What nobody expected is logged here, with its traceback, and told to the client without it.
+"""
+
+import logging
+from http import HTTPStatus
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ingle import errors
+
+MEDIA_TYPE = "application/problem+json"
+
+POLICY_VIOLATION = 1008
+"""Code of a WebSocket that is closed before it opens."""
+
+logger = logging.getLogger(__name__)
+
+
+class InvalidJson(errors.InvalidRequest):
+    """The body is no JSON at all."""
+
+    code, status = "invalid_json", 400
+
+
+class InvalidHttp(errors.InvalidRequest):
+    """The bytes are no HTTP request."""
+
+    code, status = "invalid_http", 400
+
+
+class MethodNotAllowed(errors.IngleError):
+    code, status = "method_not_allowed", 405
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    cell: int | None = None
+    """The cell that runs, where the session is busy."""
+
+    @classmethod
+    def of(cls, error: errors.IngleError) -> "Problem":
+        return cls(
+            type=f"urn:ingle:problem:{error.code}",
+            title=error.code.replace("_", " ").capitalize(),
+            status=error.status,
+            detail=error.message,
+            code=error.code,
+            cell=error.cell if isinstance(error, errors.Busy) else None,
+        )
+
+
+def encode(problem: Problem) -> bytes:
+    # A name that came from the client may hold what cannot be encoded; it is shown as it was escaped.
+    problem.detail = problem.detail.encode("utf-8", "backslashreplace").decode()
+    return msgspec.json.encode(problem)
+
+
+def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", str(length).encode()),
+    ]
+    if isinstance(error, errors.Unauthorized):
+        headers.append((b"www-authenticate", b'Bearer realm="ingle"'))
+    if isinstance(error, errors.TooLarge):
+        # The rest of the body is not read, so the connection is of no more use.
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+class Border:
+    """The outermost layer: whatever is raised inside leaves as a problem."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        # With an `app` in the scope the router raises its own errors, where it would answer in plain text.
+        scope["app"] = self
+        extra: list[tuple[bytes, bytes]] = []
+        try:
+            await self._app(scope, receive, watched)
+            return
+        except ClientDisconnect:
+            return
+        except errors.IngleError as known:
+            error = known
+        except HTTPException as refused:
+            error = _of_router(scope, refused)
+            extra = [(name.lower().encode(), value.encode()) for name, value in (refused.headers or {}).items()]
+        except Exception:  # the border of a request
+            logger.exception("%s %s failed", scope.get("method", "websocket"), scope["path"])
+            error = errors.IngleError("ingle made a mistake, and has logged it; the sessions are not harmed")
+        if started:
+            # Too late to say so: the server closes the connection, and the client sees an unfinished answer.
+            logger.error("an answer could not be finished: %s", error.message)
+            return
+        body = encode(Problem.of(error))
+        await _send(scope, send, error.status, headers_of(error, len(body)) + extra, body)
+
+
+def _of_router(scope: Scope, refused: HTTPException) -> errors.IngleError:
+    path = scope["path"][:200]
+    if refused.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = sorted((refused.headers or {}).get("Allow", "").split(", "))
+        return MethodNotAllowed(f"{path} does not take {scope['method']}; it takes {', '.join(allowed)}")
+    return errors.NotFound(f"there is no route {path!r}; begin with GET /v1/sessions")
+
+
+async def _send(scope: Scope, send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    prefix = ""
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": HTTPStatus(status).phrase})
+            return
+        prefix = "websocket."
+    await send({"type": f"{prefix}http.response.start", "status": status, "headers": headers})
+    await send({"type": f"{prefix}http.response.body", "body": body})
