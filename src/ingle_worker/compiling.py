@@ -86,12 +86,11 @@ class Compiler:
 
 def hides_value(code: str, last: ast.Expr) -> bool:
     """Whether a `;` follows the last expression."""
-    lines = code.split("\n")
+    lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if last.end_lineno is None or last.end_col_offset is None or last.end_lineno > len(lines):
         return False
-    rest = lines[last.end_lineno - 1].encode("utf-8", "surrogatepass")[last.end_col_offset :]
-    after = rest.lstrip(b" \t\f)")
-    return after.startswith(b";")
+    rest = "\n".join(lines[last.end_lineno - 1 :]).encode("utf-8", "surrogatepass")[last.end_col_offset :]
+    return rest.lstrip(b" \t\f\\\n").startswith(b";")
 
 
 def is_indented(code: str) -> bool:

@@ -5,6 +5,7 @@ that nothing below it outlives the worker or the host: when the status socket cl
 It runs no code of a user's, and touches as little memory as it can.
 """
 
+import _signal  # type: ignore[import-not-found]
 import os
 import select
 import signal
@@ -12,11 +13,18 @@ from typing import Any
 
 from ingle_worker import kernel, reaper
 from ingle_worker.interrupts import NUDGE
-from ingle_worker.wire import FrameReader, messages
+from ingle_worker.wire import FrameReader, encode_frame, messages
 
 NUDGES = 3
 NUDGE_AFTER = 20
 """How often, and every how many milliseconds, a worker is nudged after SIGINT."""
+
+
+INIT_UP = messages.NUMBERS[messages.InitUp]
+
+
+def _notice(number: int, frame: object) -> None:
+    """The wake-up descriptor says it all."""
 
 
 class Init:
@@ -33,15 +41,18 @@ class Init:
 
     def run(self) -> None:
         """Until the worker or the host is gone; then all below is gone too."""
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        _signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        _signal.signal(_signal.SIGCHLD, _notice)
+        for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+            _signal.signal(number, _signal.SIG_IGN)
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
         poller.register(self._wake_read, select.POLLIN)
-        self._send(messages.InitUp(os.getpid(), self._worker))
-        reaper.reap(self._on_exit)
+        # Written by hand: to build and encode a message would touch, and so copy, fifty pages of every init.
+        os.write(self._fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d}' % (os.getpid(), self._worker)))
+        if os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            # It was gone before its signal could be noticed.
+            reaper.reap(self._on_exit)
         while not self._worker_gone:
             ready = poller.poll(NUDGE_AFTER if self._nudges else None)
             if not ready:

@@ -5,7 +5,7 @@ back until the frame is out. A process forked from the worker never writes: it d
 """
 
 import os
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from typing import Any
 
 from ingle_worker.interrupts import Interrupts
@@ -23,15 +23,18 @@ class Link:
         self.fd = -1
         self._interrupts = interrupts
         self._lock = allocate_lock()
+        self._sender = 0
         self._owner = -1
         self._reader = FrameReader()
         self._received: list[Any] = []
         self._held: list[bytes] = []
+        self._inode = -1
 
     def attach(self, fd: int) -> None:
         """From now on this process owns the wire."""
         self.fd = fd
         self._owner = os.getpid()
+        self._inode = os.fstat(fd).st_ino
 
     def abandon(self) -> None:
         """In a process that a user's code forked: let go of the wire."""
@@ -53,21 +56,36 @@ class Link:
         if os.getpid() != self._owner:
             self._held.clear()
             return
+        self._held.append(data)
+        if self._sender == get_ident():
+            # A signal handler or a finalizer prints while this very thread sends: it goes out behind that frame.
+            return
         interrupts = self._interrupts
         interrupts.shield()
         try:
             with self._lock:
-                if self._held:
-                    self._held.append(data)
-                    data = b"".join(self._held)
-                    self._held.clear()
-                sent = os.write(self.fd, data)
-                while sent < len(data):
-                    sent += os.write(self.fd, data[sent:])
+                self._sender = get_ident()
+                try:
+                    while self._held:
+                        self._write(b"".join(self._take_held()))
+                finally:
+                    self._sender = 0
         except OSError as error:
             raise WireLost(str(error)) from None
         finally:
             interrupts.unshield()
+
+    def _take_held(self) -> list[bytes]:
+        held, self._held = self._held, []
+        return held
+
+    def _write(self, data: bytes) -> None:
+        if os.fstat(self.fd).st_ino != self._inode:
+            # A frame does not belong into whatever a user's code has put there.
+            raise WireLost("the wire's descriptor was replaced")
+        sent = os.write(self.fd, data)
+        while sent < len(data):
+            sent += os.write(self.fd, data[sent:])
 
     def receive(self) -> Any:
         """The next message of the host. Raises WireLost when there is none to come."""

@@ -217,11 +217,14 @@ class Worker:
     def _start(self, start: Start) -> None:
         notices = []
         os.environ.update(start.env)
-        os.makedirs(start.tmp, mode=0o700, exist_ok=True)
+        for folder in start.folders:
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                continue
         os.environ["TMPDIR"] = start.tmp
         tempfile.tempdir = None
         try:
-            os.makedirs(start.cwd, mode=0o700, exist_ok=True)
             os.chdir(start.cwd)
         except OSError as error:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
@@ -258,13 +261,23 @@ class Worker:
         took = time.perf_counter() - began
         if os.getpid() != self._pid:
             # A process forked by the cell came back from it. The session goes on in its parent.
-            os._exit(0 if outcome.status == states.OK else 1)
+            self._leave_fork(outcome)
         if compiled is None or (outcome.status == states.OK and not compiled.lasting):
             tracebacks.forget_source(filename)
         _set_environment(restore)
         if outcome.exit is not None:
             self._exit(cell, outcome.exit, took)
         self._finish(cell, outcome, took, notices)
+
+    def _leave_fork(self, outcome: Outcome) -> None:
+        code = 0 if outcome.status == states.OK else 1
+        if outcome.exit is not None:
+            code, message = ending.exit_code(outcome.exit)
+            if message is not None:
+                self._channel.stderr.write(message + "\n")
+        elif outcome.error is not None:
+            self._channel.stderr.write(outcome.error.traceback)
+        os._exit(code)
 
     def _finish(self, cell: int, outcome: Outcome, took: float, notices: list[str]) -> None:
         crowded = self._channel.cell_ended()

@@ -81,10 +81,10 @@ class Channel:
         if self.crowded and self.is_background():
             self.link.send(Background(out.stream, data.decode("utf-8", "backslashreplace"), self._mark()))
             return True
-        if self.turn is not out:
-            if self.turn is not None:
+        while self.turn is not out:  # more than once, if a signal handler writes to the other stream meanwhile
+            before, self.turn = self.turn, out
+            if before is not None:
                 self.link.send(self._mark())
-            self.turn = out
         return False
 
     def _mark(self, begin: int = 0) -> Mark:

@@ -128,9 +128,10 @@ class Session:
         worker.owner = self
         if worker.gone.done():
             self.on_gone(worker.gone.result())
-        cwd = self.plan.cwd or str(self.plan.folder / "workspace")
-        tmp = str(self.plan.folder / f"tmp-{self._worker_number}")
-        worker.send(messages.Start(self.id, cwd, tmp, self.plan.env))
+        folder = str(self.plan.folder)
+        workspace, tmp = f"{folder}/workspace", f"{folder}/tmp-{self._worker_number}"
+        start = messages.Start(self.id, self.plan.cwd or workspace, tmp, [folder, workspace, tmp], self.plan.env)
+        worker.send(start)
         await self._started
 
     async def _ensure_started(self) -> None:

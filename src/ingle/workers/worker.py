@@ -34,6 +34,9 @@ KILL_PATIENCE = 0.5
 ROUNDS = 16
 """How often output is read again because messages came meanwhile: a bound for a worker that floods the wire."""
 
+BREAK_PATIENCE = 0.1
+"""Between the loss of a worker's wire and SIGKILL: the time in which init tells of a process that had died itself."""
+
 _NO_BYTES = b"\0\0\0\0"
 
 
@@ -386,7 +389,7 @@ class Worker:
             self._broken = why
             self._unwatch(self._wire.fileno())
             # Most often the process has just died, and init is about to tell how; else this ends it.
-            self.kill()
+            self._loop.call_later(BREAK_PATIENCE, self.kill, why)
 
     def _on_status(self) -> None:
         # Until there is nothing more: libuv reports a socket that was reset only once, and what is left unread

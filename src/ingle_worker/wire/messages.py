@@ -18,11 +18,12 @@ from ingle_worker.wire.frames import Frame, WireError, encode_frame
 
 @dataclass(frozen=True)
 class Start:
-    """Turns a prepared child into a session."""
+    """Turns a prepared child into a session. `folders` are made first, each below the one before it."""
 
     session_id: str
     cwd: str
     tmp: str
+    folders: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     path: list[str] = field(default_factory=list)
 
