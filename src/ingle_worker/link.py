@@ -5,7 +5,7 @@ back until the frame is out. A process forked from the worker never writes: it d
 """
 
 import os
-from _thread import allocate_lock, get_ident
+from _thread import RLock
 from typing import Any
 
 from ingle_worker.interrupts import Interrupts
@@ -22,8 +22,8 @@ class Link:
     def __init__(self, interrupts: Interrupts) -> None:
         self.fd = -1
         self._interrupts = interrupts
-        self._lock = allocate_lock()
-        self._sender = 0
+        # It knows its owner, and learns it in one step with being taken: no signal handler comes in between.
+        self._lock = RLock()
         self._owner = -1
         self._reader = FrameReader()
         self._received: list[Any] = []
@@ -35,6 +35,14 @@ class Link:
         self.fd = fd
         self._owner = os.getpid()
         self._inode = os.fstat(fd).st_ino
+
+    def mute(self) -> int:
+        """Drop what is sent from now on; give back what `unmute` needs."""
+        owner, self._owner = self._owner, -1
+        return owner
+
+    def unmute(self, owner: int) -> None:
+        self._owner = owner
 
     def abandon(self) -> None:
         """In a process that a user's code forked: let go of the wire."""
@@ -57,27 +65,25 @@ class Link:
             self._held.clear()
             return
         self._held.append(data)
-        if self._sender == get_ident():
+        if self._lock._is_owned():  # type: ignore[attr-defined]
             # A signal handler or a finalizer prints while this very thread sends: it goes out behind that frame.
             return
         interrupts = self._interrupts
         interrupts.shield()
         try:
-            with self._lock:
-                self._sender = get_ident()
-                try:
-                    while self._held:
-                        self._write(b"".join(self._take_held()))
-                finally:
-                    self._sender = 0
+            while True:
+                with self._lock:
+                    # Others append to the list meanwhile; only who has the lock takes from it.
+                    while count := len(self._held):
+                        data = b"".join(self._held[:count])
+                        del self._held[:count]
+                        self._write(data)
+                if not self._held:
+                    return
         except OSError as error:
             raise WireLost(str(error)) from None
         finally:
             interrupts.unshield()
-
-    def _take_held(self) -> list[bytes]:
-        held, self._held = self._held, []
-        return held
 
     def _write(self, data: bytes) -> None:
         if os.fstat(self.fd).st_ino != self._inode:

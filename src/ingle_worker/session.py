@@ -46,6 +46,9 @@ VERSION = platform.python_version()
 HIGH_FD = 100
 """The wire's descriptor lies from here on, so that the first file a user opens is number 3, as anywhere."""
 
+PATIENCE = 0.003
+"""A prepared worker that hears nothing for so long is in the pool."""
+
 BROKEN = 70
 """Exit code of a worker that lost its wire or broke inside the guest."""
 
@@ -119,6 +122,7 @@ class Worker:
         self._interrupts.install()
         sys.stdout = sys.__stdout__ = self._channel.stdout  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = self._channel.stderr  # type: ignore[misc]
+        self._channel.install()
         self._input.install()
         sys.displayhook = self._hook
         # The module that started this process must stay alive, or its globals would be cleared under us.
@@ -132,6 +136,8 @@ class Worker:
 
     def _rehearse(self) -> None:
         """Run a few cells whose output goes nowhere, then forget them."""
+        owner = self._link.mute()
+        pid = self._pid
         out = os.dup(1)
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 1)
@@ -139,7 +145,7 @@ class Worker:
         for _ in range(2):
             for cell, code in enumerate(REHEARSAL):
                 self._execute(Execute(-cell, code))
-        self._pid = -1
+        self._pid = pid
         os.dup2(out, 1)
         os.close(out)
         os.close(nowhere)
@@ -152,6 +158,7 @@ class Worker:
         self._channel.forget()
         self._names.clear()
         self._reset_main()
+        self._link.unmute(owner)
 
     def run(self, fds: list[int], page: memoryview) -> None:
         """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns."""
@@ -180,6 +187,9 @@ class Worker:
 
     def _serve(self) -> None:
         self._link.send(Ready(self._pid, VERSION, sys.executable))
+        if not select.select([self._link.fd], [], [], PATIENCE)[0]:
+            # Nobody waits for this one: it goes to the pool. What its first cell would copy is copied now.
+            self._rehearse()
         while True:
             message = self._next()
             if isinstance(message, Execute):
@@ -325,7 +335,10 @@ class Worker:
         except BaseException as exc:
             interrupted = isinstance(exc, KeyboardInterrupt)
             outcome.status = states.INTERRUPTED if interrupted else states.ERROR
-            outcome.error = _describe_safely(exc)
+            try:
+                outcome.error = _describe_safely(exc)
+            except KeyboardInterrupt:
+                outcome.status, outcome.error = states.INTERRUPTED, tracebacks.bare(exc, ask=False)
         outcome.finished = True
         return compiled
 
@@ -391,7 +404,9 @@ async def _run_async(compiled: Compiled, space: dict[str, Any]) -> Any:
 def _describe_safely(exc: BaseException) -> Raised:
     try:
         return tracebacks.describe(exc)
-    except BaseException:  # the border to the cell: its exception's own methods, or one more interrupt
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the border to the cell: its exception's own methods
         return tracebacks.bare(exc)
 
 

@@ -12,11 +12,13 @@ import os
 import struct
 import sys
 import termios
-from _thread import get_native_id
+import threading
+from _thread import get_ident, get_native_id
 from collections.abc import Iterable
 from contextvars import ContextVar
 from time import monotonic_ns
 from typing import Any
+from weakref import WeakSet
 
 from ingle_worker.link import Link
 from ingle_worker.wire.messages import Background, Look, Mark
@@ -38,28 +40,46 @@ class Channel:
         """There may be writers that do not belong to the running cell: look before each write."""
         self.looping = False
         self._older: frozenset[int] = frozenset()
+        self._strays: WeakSet[threading.Thread] = WeakSet()
+        """Threads that the background has started since the running cell began."""
         self._told_crowded = False
         self.stdout = Out(self, 1, "stdout")
         self.stderr = Out(self, 2, "stderr")
 
     def cell_begins(self, cell: int) -> None:
-        self.cell = cell
         CELL.set(cell)
         # Once told of threads, the host waits for the mark, whether they are gone by now or not.
         if self._told_crowded or len(sys._current_frames()) > 1:
             self._older = other_threads()
+            self._strays.clear()
             self.crowded = True
+            # Last: until here every thread is background because no cell runs, from here on because it is older.
+            self.cell = cell
             self.link.send(self._mark(begin=cell))
         else:
             self._older = frozenset()
             self.crowded = self.looping
+            self.cell = cell
 
     def cell_ended(self) -> bool:
         """True when threads are left that may write on."""
-        self.cell = 0
-        self.crowded = False
         self._told_crowded = len(sys._current_frames()) > 1
+        # Between cells threads and tasks write on the wire: in the pipe it might pass for a cell's that just ended
+        # or is about to begin.
+        self.crowded = self._told_crowded or self.looping
+        self.cell = 0
         return self._told_crowded
+
+    def install(self) -> None:
+        """See to it that a thread started by one of the background is of the background too."""
+        start = threading.Thread.start
+
+        def start_thread(thread: threading.Thread) -> None:
+            if self.crowded and self.is_background():
+                self._strays.add(thread)
+            start(thread)
+
+        threading.Thread.start = start_thread  # type: ignore[method-assign]
 
     def forget(self) -> None:
         """As if nothing had been written yet."""
@@ -74,7 +94,10 @@ class Channel:
         cell = CELL.get(None)
         if cell is not None:
             return cell != self.cell
-        return get_native_id() in self._older
+        return get_native_id() in self._older or self._is_stray()
+
+    def _is_stray(self) -> bool:
+        return bool(self._strays) and any(thread.ident == get_ident() for thread in list(self._strays))
 
     def before_write(self, out: "Out", data: bytes) -> bool:
         """Tell the host what it has to know about this write. True when the text went on the wire instead."""

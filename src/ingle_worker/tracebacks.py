@@ -57,6 +57,8 @@ def describe(exc: BaseException) -> Raised:
     exc.__traceback__ = tb
     _remember_as_last(exc, tb)
     name = type(exc).__qualname__ if type(exc).__module__ in ("builtins", "__main__") else _full_name(type(exc))
+    # Asked before `traceback` asks: that one swallows an interrupt which comes while __str__ runs.
+    value = _shorten(_value(exc), MAX_VALUE)
     try:
         report = traceback.TracebackException(type(exc), exc, tb, compact=True)
         _drop_guest_frames(report, set())
@@ -64,7 +66,7 @@ def describe(exc: BaseException) -> Raised:
         text = "".join(lines)
     except RecursionError:
         text = "".join(traceback.format_exception_only(type(exc), exc))
-    return Raised(name, _shorten(_value(exc), MAX_VALUE), _shorten(text, MAX_TRACEBACK))
+    return Raised(name, value, _shorten(text, MAX_TRACEBACK))
 
 
 def _without_stack(report: traceback.TracebackException) -> Any:
@@ -73,13 +75,18 @@ def _without_stack(report: traceback.TracebackException) -> Any:
     return report.format()
 
 
-def bare(exc: BaseException) -> Raised:
-    """For when describing failed, be it by the exception's own methods or by a library that the user has changed."""
+def bare(exc: BaseException, *, ask: bool = True) -> Raised:
+    """For when describing failed, be it by the exception's own methods or by a library that the user has changed.
+
+    Without `ask` not even the exception's `__str__` is called: it was interrupted before.
+    """
     name = type(exc).__name__
-    try:
-        value = _shorten(_value(exc), MAX_VALUE)
-    except BaseException:  # the border to the cell: __str__ may raise anything
-        value = ""
+    value = "<interrupted while it was described>"
+    if ask:
+        try:
+            value = _shorten(_value(exc), MAX_VALUE)
+        except BaseException:  # the border to the cell: __str__ may raise anything
+            value = ""
     lines = []
     tb = strip(exc.__traceback__)
     while tb is not None:

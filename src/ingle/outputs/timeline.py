@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from ingle.events import AnyEvent, Stderr, Stdout
+from ingle.events import AnyEvent, Done, ErrorRaised, Notice, ResultShown, StateChanged, Stderr, Stdout
 from ingle.outputs.spill import Spill
 
 EVENT_COST = 300
@@ -22,8 +22,19 @@ HEAD_SHARE = 0.35
 
 
 def cost(event: AnyEvent) -> int:
-    if isinstance(event, (Stdout, Stderr)):
+    if isinstance(event, (Stdout, Stderr, Notice)):
         return EVENT_COST + len(event.text)
+    if isinstance(event, StateChanged):
+        return EVENT_COST + len(event.code or "")
+    if isinstance(event, ResultShown):
+        return EVENT_COST + sum(map(len, event.data.values()))
+    if isinstance(event, ErrorRaised):
+        return EVENT_COST + len(event.value) + len(event.traceback)
+    if isinstance(event, Done):
+        # It shares value and error with the events before it, but may be the last that holds them.
+        value, error = event.result.result or {}, event.result.error
+        size = sum(map(len, value.values())) + (len(error.value) + len(error.traceback) if error is not None else 0)
+        return EVENT_COST + size
     return EVENT_COST
 
 

@@ -14,6 +14,9 @@ from ingle.workers.worker import Worker, WorkerEnded
 from ingle.workers.zygote import OLD_PYTHON, Zygote, start_process
 from ingle_worker.wire import messages
 
+REFILL_DELAY = 0.02
+"""The pool is filled again a moment later, when the session that emptied it has had its first result."""
+
 TRIES = 3
 """A fork that dies with its zygote is asked for again of the next one."""
 
@@ -56,6 +59,7 @@ class Launcher:
             self._refill = self._loop.create_task(self._fill())
 
     async def _fill(self) -> None:
+        await asyncio.sleep(REFILL_DELAY)
         # A start that fails will fail again for whoever asks, and be told there.
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()

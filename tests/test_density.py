@@ -1,0 +1,63 @@
+"""Many sessions at once, and the same again: all answer, and nothing grows."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from ingle.service import Service
+from ingle.settings import Settings
+
+MANY = 1000
+AT_ONCE = 20
+"""Requests under way together: enough to overlap, few enough for two cores."""
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(preload=[], pool=0, idle_timeout=3600)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def memory() -> float:
+    """Resident MB of this process, which is the host here."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def for_each(names: list[str], work) -> list:
+    """Run `work(name)` for all names, a bounded number at a time."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str):
+        async with gate:
+            return await work(name)
+
+    return await asyncio.gather(*(one(name) for name in names))
+
+
+async def create_use_and_end(service: Service, count: int) -> None:
+    names = [f"s{number}" for number in range(count)]
+    await for_each(names, service.create_session)
+    results = await for_each(names, lambda name: service.execute(name, f"'{name}' * 2", wait=120))
+    assert [result.result for result in results] == [{"text/plain": repr(name * 2)} for name in names]
+    assert len(await service.list_sessions()) == count
+    await for_each(names, service.end_session)
+    assert await service.list_sessions() == []
+
+
+async def test_a_thousand_idle_sessions_all_answer(service: Service) -> None:
+    await create_use_and_end(service, MANY)
+
+
+async def test_memory_and_descriptors_stay_flat_over_ten_rounds(service: Service) -> None:
+    await create_use_and_end(service, 50)
+    files, before = open_files(), memory()
+    for _ in range(10):
+        await create_use_and_end(service, 50)
+    assert open_files() == files
+    assert memory() - before < 10
