@@ -193,6 +193,19 @@ def test_what_cannot_be_run_is_told_in_a_sentence(args: list[str], words: str, t
     assert "Traceback" not in ended.stderr
 
 
+def test_a_data_folder_that_cannot_be_used_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("INGLE_HOME", str(tmp_path / "file" / "home"))
+    for command in (["run", "1"], ["serve", "--port", "0"]):
+        ended = ingle(*command)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.startswith("ingle: ")
+        assert str(tmp_path / "file") in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
 def test_a_reader_that_has_enough_ends_the_code(mark: str) -> None:
     code = "while True: print('y')"
     with subprocess.Popen([*COMMAND, "run", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:

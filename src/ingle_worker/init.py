@@ -8,17 +8,15 @@ It runs no code of a user's, and touches as little memory as it can.
 import _signal  # type: ignore[import-not-found]
 import os
 import select
-import signal
 from typing import Any
 
 from ingle_worker import kernel, reaper
-from ingle_worker.interrupts import NUDGE
+from ingle_worker.interrupts import NUDGE, OWED, RUNNING
 from ingle_worker.wire import FrameReader, encode_frame, messages
 
 NUDGES = 3
 NUDGE_AFTER = 20
 """How often, and every how many milliseconds, a worker is nudged after SIGINT."""
-
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
 
@@ -94,27 +92,28 @@ class Init:
         return True
 
     def _interrupt(self, message: messages.Interrupt) -> None:
-        if self._page[0] != message.cell:
+        if self._page[RUNNING] != message.cell:
             # Not begun yet, or over by now: the host knows which, and asks again where it is the former.
             self._send(messages.Signalled(message.order, True))
             return
-        ignored, stopped = kernel.sigint_state(self._worker)
-        try:
-            if message.again and self._signalled == message.cell:
-                if not ignored:
-                    os.kill(self._worker, signal.SIGINT)
-            else:
-                os.killpg(self._worker, signal.SIGINT)
+        if not message.again or self._signalled != message.cell:
+            ignored, stopped = kernel.sigint_state(self._worker)
+            self._page[OWED] = message.cell if ignored else 0
+            try:
+                os.killpg(self._worker, _signal.SIGINT)
                 if stopped:
-                    os.killpg(self._worker, signal.SIGCONT)
-        except (ProcessLookupError, PermissionError):
-            pass
-        self._signalled = message.cell
-        self._nudges = 0 if ignored else NUDGES
-        self._send(messages.Signalled(message.order, ignored))
+                    os.killpg(self._worker, _signal.SIGCONT)
+            except (ProcessLookupError, PermissionError):
+                pass
+            self._signalled = message.cell
+            self._nudges = NUDGES
+        owed = self._page[OWED] == message.cell
+        if owed:
+            reaper.kill_quietly(self._worker, NUDGE)
+        self._send(messages.Signalled(message.order, owed))
 
     def _nudge(self) -> None:
-        if self._page[0] != self._signalled:
+        if self._page[RUNNING] != self._signalled:
             self._nudges = 0
             return
         self._nudges -= 1

@@ -7,13 +7,15 @@ learn whether anybody has taken over SIGINT. A user's own handler is put aside b
 the next one.
 
 A signal carries no address, so init looks before it sends one: the number of the running cell stands in a page
-that both see. An interrupt that overtakes its cell is held back until the cell has begun. And since Python's own
-handler only leaves a note, which a system call entered in that very moment sleeps over, init nudges the worker
-once more with a signal that does nothing but wake it.
+that both see. An interrupt that overtakes its cell is held back until the cell has begun. Besides SIGINT, init
+sends a nudge: it wakes a system call that was entered in the very moment SIGINT came, and slept over it; and
+where SIGINT was ignored (libc's `system()` does that), it has the handler called for the SIGINT that is owed.
+The interpreter drops what is raised in a finalizer, so an interrupt that comes there waits for the nudge as well.
 """
 
 import _signal  # type: ignore[import-not-found]
 import signal
+import sys
 from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType
@@ -21,6 +23,9 @@ from typing import Any
 
 NUDGE = _signal.SIGURG
 """Ignored wherever it is not handled, and expected by nobody."""
+
+RUNNING, OWED = 0, 1
+"""Places in the shared page: the cell that runs, and the cell that was sent a SIGINT while it ignored that."""
 
 
 class Interrupts:
@@ -30,7 +35,7 @@ class Interrupts:
         self._shields = 0
         self._pending = False
         self._aside: Any = None
-        self._running = _private_page()
+        self._page = _private_page()
         self.instead: Callable[[FrameType | None], bool] | None = None
         """While a cell awaits: asked first, and True when it has dealt with the signal."""
         # One bound method for good: getsignal() is compared with it by identity.
@@ -38,26 +43,38 @@ class Interrupts:
 
     def publish_to(self, page: memoryview) -> None:
         """From now on the number of the running cell, 0 for none, stands in this page."""
-        self._running = page
+        self._page = page
 
     def abandon(self) -> None:
         """In a process that a user's code forked: what it runs is no cell."""
-        self._running = _private_page()
+        self._page = _private_page()
 
     def install(self) -> None:
         signal.default_int_handler = self.handler  # type: ignore[assignment]
         _signal.signal(_signal.SIGINT, self.handler)
-        _signal.signal(NUDGE, lambda number, frame: None)
+        _signal.signal(NUDGE, self._on_nudge)
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:
         if not self.armed:
             return
-        if self._shields:
+        if self._shields or _is_finalizing(frame):
             self._pending = True
             return
-        if self.instead is not None and self.instead(frame):
-            return
-        raise KeyboardInterrupt
+        self._interrupt(frame)
+
+    def _interrupt(self, frame: FrameType | None) -> None:
+        if self.instead is None or not self.instead(frame):
+            raise KeyboardInterrupt
+
+    def _on_nudge(self, number: int, frame: FrameType | None) -> None:
+        if self._page[OWED] and self._page[OWED] == self._page[RUNNING]:
+            handler = _signal.getsignal(_signal.SIGINT)
+            if callable(handler):  # else the user himself has it ignored
+                self._page[OWED] = 0
+                handler(_signal.SIGINT, frame)
+        elif self._pending and self.armed and not self._shields:
+            self._pending = False
+            self._interrupt(frame)
 
     def shield(self) -> None:
         """Hold SIGINT back. Handlers run in the main thread only, so other threads have nothing to shield."""
@@ -80,17 +97,31 @@ class Interrupts:
         self._pending = False
         self._shields = 0
         self.armed = True
-        self._running[0] = cell
+        self._page[RUNNING] = cell
 
     def cell_ended(self) -> None:
         self.armed = False
-        self._running[0] = 0
+        self._page[RUNNING] = 0
         current = _signal.getsignal(_signal.SIGINT)
         if current is not self.handler:
-            # None is a handler that was set by C code; there is nothing to give back then.
-            self._aside = current
+            # None is a handler that was set by C code; there is nothing to give back then. Nor is there when a
+            # debugger went on: it waits for SIGINT to break in, but the code that it watched is over.
+            self._aside = None if _is_debuggers(current) else current
             _signal.signal(_signal.SIGINT, self.handler)
 
 
 def _private_page() -> memoryview:
-    return memoryview(bytearray(8)).cast("q")
+    return memoryview(bytearray(16)).cast("q")
+
+
+def _is_finalizing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") in ("weakref", "_weakrefset"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_debuggers(handler: Any) -> bool:
+    bdb = sys.modules.get("bdb")
+    return bdb is not None and isinstance(getattr(handler, "__self__", None), getattr(bdb, "Bdb", ()))

@@ -6,6 +6,7 @@ back until the frame is out. A process forked from the worker never writes: it d
 
 import os
 from _thread import RLock
+from collections.abc import Callable
 from typing import Any
 
 from ingle_worker.interrupts import Interrupts
@@ -57,33 +58,37 @@ class Link:
         self._held.append(messages.encode(message))
 
     def send(self, message: object) -> None:
-        try:
-            data = messages.encode(message)
-        except FrameTooLarge as error:
-            raise ValueError(f"too large to be shown: {error}") from None
+        self.send_made(lambda: message)
+
+    def send_made(self, make: Callable[[], object]) -> None:
+        """Send what is made in the moment of sending: no other thread's message comes between the two."""
         if os.getpid() != self._owner:
+            messages.encode(make())
             self._held.clear()
             return
-        self._held.append(data)
         if self._lock._is_owned():  # type: ignore[attr-defined]
             # A signal handler or a finalizer prints while this very thread sends: it goes out behind that frame.
+            self._held.append(_encode(make()))
             return
         interrupts = self._interrupts
         interrupts.shield()
         try:
-            while True:
+            with self._lock:
+                self._held.append(_encode(make()))
+                self._write_held()
+            while self._held:
                 with self._lock:
-                    # Others append to the list meanwhile; only who has the lock takes from it.
-                    while count := len(self._held):
-                        data = b"".join(self._held[:count])
-                        del self._held[:count]
-                        self._write(data)
-                if not self._held:
-                    return
+                    self._write_held()
         except OSError as error:
             raise WireLost(str(error)) from None
         finally:
             interrupts.unshield()
+
+    def _write_held(self) -> None:
+        while count := len(self._held):
+            data = b"".join(self._held[:count])
+            del self._held[:count]
+            self._write(data)
 
     def _write(self, data: bytes) -> None:
         if os.fstat(self.fd).st_ino != self._inode:
@@ -108,3 +113,10 @@ class Link:
     @property
     def has_received(self) -> bool:
         return bool(self._received)
+
+
+def _encode(message: object) -> bytes:
+    try:
+        return messages.encode(message)
+    except FrameTooLarge as error:
+        raise ValueError(f"too large to be shown: {error}") from None

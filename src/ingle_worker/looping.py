@@ -4,7 +4,7 @@ During a cell without `await` it is stopped, so that `asyncio.run()` works there
 and nothing of it resumes later.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
@@ -31,27 +31,32 @@ class Looping:
         self._asyncio.set_event_loop(self._loop)
         return self._loop
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run a cell's coroutine to its end. Raises what it raises; KeyboardInterrupt when it was interrupted."""
-        loop = self._get()
-        task = loop.create_task(coroutine)
         interrupted = False
+        # Held back until there is a task to cancel: asyncio must not be left half imported, nor the coroutine alone.
+        self._interrupts.shield()
+        try:
+            loop = self._get()
+            task = loop.create_task(start())
 
-        def on_interrupt(frame: FrameType | None) -> bool:
-            nonlocal interrupted
-            if self._asyncio.current_task(loop) is task:
-                return False  # the cell's own code is on the stack: it is stopped right there
-            interrupted = True
-            loop.call_soon_threadsafe(task.cancel)
-            return True
+            def on_interrupt(frame: FrameType | None) -> bool:
+                nonlocal interrupted
+                if self._asyncio.current_task(loop) is task:
+                    return False  # the cell's own code is on the stack: it is stopped right there
+                interrupted = True
+                loop.call_soon_threadsafe(task.cancel)
+                return True
 
-        def on_done(task: Any) -> None:
-            # An exit or an interrupt breaks the run by itself; to stop the loop now would stop its next run.
-            if task.cancelled() or not isinstance(task.exception(), (SystemExit, KeyboardInterrupt)):
-                loop.stop()
+            def on_done(task: Any) -> None:
+                # An exit or an interrupt breaks the run by itself; to stop the loop now would stop its next run.
+                if task.cancelled() or not isinstance(task.exception(), (SystemExit, KeyboardInterrupt)):
+                    loop.stop()
 
-        task.add_done_callback(on_done)
-        self._interrupts.instead = on_interrupt
+            task.add_done_callback(on_done)
+            self._interrupts.instead = on_interrupt
+        finally:
+            self._interrupts.unshield()
         try:
             while not task.done():
                 try:

@@ -346,7 +346,7 @@ class Worker:
         space = vars(self._main)
         if compiled.awaits:
             self._channel.looping = self._channel.crowded = True
-            value = self._looping.run(_run_async(compiled, space))
+            value = self._looping.run(lambda: _run_async(compiled, space))
         else:
             if compiled.body is not None:
                 exec(compiled.body, space)

@@ -28,6 +28,9 @@ CELL: ContextVar[int] = ContextVar("ingle_cell")
 
 _NO_BYTES = b"\0\0\0\0"
 
+CHUNK = 1 << 20
+"""Characters of background text in one message at most."""
+
 
 class Channel:
     """The two output streams as a pair: whose turn it is, and who is writing."""
@@ -55,7 +58,7 @@ class Channel:
             self.crowded = True
             # Last: until here every thread is background because no cell runs, from here on because it is older.
             self.cell = cell
-            self.link.send(self._mark(begin=cell))
+            self.link.send_made(lambda: self._mark(begin=cell))
         else:
             self._older = frozenset()
             self.crowded = self.looping
@@ -97,18 +100,25 @@ class Channel:
         return get_native_id() in self._older or self._is_stray()
 
     def _is_stray(self) -> bool:
-        return bool(self._strays) and any(thread.ident == get_ident() for thread in list(self._strays))
+        # Numbers of threads that have ended are given again.
+        me = get_ident()
+        return bool(self._strays) and any(each.ident == me and each.is_alive() for each in list(self._strays))
 
     def before_write(self, out: "Out", data: bytes) -> bool:
         """Tell the host what it has to know about this write. True when the text went on the wire instead."""
         if self.crowded and self.is_background():
-            self.link.send(Background(out.stream, data.decode("utf-8", "backslashreplace"), self._mark()))
+            text = data.decode("utf-8", "backslashreplace")
+            for start in range(0, len(text), CHUNK):
+                self._send_background(out, text[start : start + CHUNK])
             return True
         while self.turn is not out:  # more than once, if a signal handler writes to the other stream meanwhile
             before, self.turn = self.turn, out
             if before is not None:
-                self.link.send(self._mark())
+                self.link.send_made(self._mark)
         return False
+
+    def _send_background(self, out: "Out", text: str) -> None:
+        self.link.send_made(lambda: Background(out.stream, text, self._mark()))
 
     def _mark(self, begin: int = 0) -> Mark:
         before = monotonic_ns()
@@ -122,8 +132,6 @@ def other_threads() -> frozenset[int]:
     try:
         return frozenset(int(name) for name in os.listdir("/proc/self/task")) - {me}
     except OSError:
-        import threading
-
         return frozenset(t.native_id for t in threading.enumerate() if t.native_id) - {me}
 
 
@@ -174,6 +182,8 @@ class Out(io.TextIOWrapper):
         """Another descriptor of the session's pipe, for looking: code may point the usual one elsewhere."""
         self.stream = stream
         self._written = 0
+        self._writers: set[int] = set()
+        """Threads between the system call and the count of it."""
         super().__init__(ByteOut(self), "utf-8", "backslashreplace", "\n", write_through=True)
         self.mode = "w"  # type: ignore[misc]
 
@@ -187,22 +197,29 @@ class Out(io.TextIOWrapper):
         channel = self._channel
         if (channel.turn is not self or channel.crowded) and channel.before_write(self, data):
             return
-        sent = os.write(self._number, data)
-        self._written += sent
-        while sent < len(data):
-            more = os.write(self._number, data[sent:])
-            self._written += more
-            sent += more
+        me = get_ident()
+        self._writers.add(me)
+        try:
+            sent = os.write(self._number, data)
+            self._written += sent
+            while sent < len(data):
+                more = os.write(self._number, data[sent:])
+                self._written += more
+                sent += more
+        finally:
+            self._writers.discard(me)
 
     def forget(self) -> None:
         self._written = 0
 
     def look(self) -> Look:
+        written, writing = self._written, bool(self._writers)
         try:
             unread = fcntl.ioctl(self.pipe, termios.FIONREAD, _NO_BYTES)
         except OSError:
             unread = _NO_BYTES
-        return Look(struct.unpack("i", unread)[0], self._written)
+        certain = not writing and not self._writers and written == self._written
+        return Look(struct.unpack("i", unread)[0], written, certain)
 
     def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]
         for line in lines:

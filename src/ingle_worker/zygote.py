@@ -32,8 +32,9 @@ def main(args: list[str]) -> None:
     if zygote_pid:
         os.close(control)
         kernel.set_name("ingle-holder")
-        Holder(life, zygote_pid).run()
-        os._exit(0)
+        holder = Holder(life, zygote_pid)
+        holder.run()
+        os._exit(holder.code)
     os.close(life)
     kernel.set_name("ingle-zygote")
     Zygote(control, rest[2:]).run()
@@ -81,6 +82,8 @@ class Holder:
         self._life = life
         self._zygote = zygote
         self._sessions: set[int] | None = None
+        self.code = 0
+        """The zygote's exit code, or 128 and the signal's number, for whoever started us both."""
 
     def run(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -105,6 +108,7 @@ class Holder:
 
     def _on_exit(self, pid: int, status: int, usage: object) -> None:
         if pid == self._zygote:
+            self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             # Whoever is our child at this moment is the init of a live session.
             self._sessions = set(kernel.children(os.getpid()))
         elif self._sessions is not None and pid in self._sessions:

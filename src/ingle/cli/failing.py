@@ -22,3 +22,6 @@ def plain_failures() -> Iterator[None]:
         yield
     except IngleError as error:
         raise Failure(error.message) from None
+    except OSError as error:
+        # A data folder that cannot be written, a current folder that is gone: the message names the path.
+        raise Failure(str(error)) from None

@@ -51,10 +51,10 @@ class _Lines:
 
     def _keep(self, part: str) -> None:
         room = MAX_LINE - self._size
-        if part:
+        if part and room:
             self._kept.append(part[:room])
             self._size += min(len(part), room)
-            self._left_out += max(0, len(part) - room)
+        self._left_out += max(0, len(part) - room)
 
     def _finish(self) -> Line:
         text = "".join(self._kept)

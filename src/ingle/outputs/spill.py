@@ -59,7 +59,7 @@ class Spill:
         skip = first - 1 - block * INDEX_STEP
         return [_decoder.decode(line) for line in lines[skip : skip + last - first + 1]]
 
-    def close(self) -> None:
+    def __del__(self) -> None:
+        # Closed by whoever lets go of it last: a reader may still be at it when its session has ended.
         if self._fd >= 0:
             os.close(self._fd)
-            self._fd = -1

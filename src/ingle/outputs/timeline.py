@@ -86,7 +86,7 @@ class Timeline:
 
     async def _spill_oldest(self) -> None:
         try:
-            while self._memory > self._memory_limit // 2 and len(self._events) > 1 and not self._closed:
+            while self._memory > self._memory_limit // 2 and self._events and not self._closed:
                 batch: list[AnyEvent] = []
                 weight = 0
                 for event in self._events:
@@ -119,6 +119,8 @@ class Timeline:
         """Events `first` to `last`, both included, as far as they exist; a bounded number at once."""
         first = max(first, 1)
         last = min(last, self.next_seq - 1, first + READ_AT_ONCE - 1)
+        if last < first:
+            return []
         while first < self._base:
             # What is being spilled just now may move while we read; then look again.
             events = await asyncio.to_thread(self._spill.read, first, min(last, self._base - 1))
@@ -190,7 +192,7 @@ class Timeline:
     # --- the end ---
 
     async def close(self) -> None:
-        """No more events; readers come to their end."""
+        """No more events; readers come to their end. The file is closed when the last of them lets go of it."""
         self._closed = True
         readers, self._readers = self._readers, []
         for reader in readers:
@@ -198,4 +200,8 @@ class Timeline:
                 reader.set_result(None)
         if self._spilling is not None:
             await asyncio.wait({self._spilling})
-        self._spill.close()
+        self._on_room = _nothing
+
+
+def _nothing() -> None:
+    """Who waited for room has gone, and is not kept alive by this timeline's readers."""

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ingle import errors
 from ingle.events import AnyEvent, CellInfo, Result, SessionInfo
 from ingle.outputs.reading import OutputPage
 from ingle.sessions.manager import Manager
@@ -62,8 +61,6 @@ class Local:
     async def wait(self, session_id: str, cell: int | None, seconds: float, from_event: int = 0) -> Result:
         session = self.manager.get(session_id)
         number = session.last_cell if cell is None else cell
-        if number == 0:
-            raise errors.CellNotFound(session_id, 0, 0)
         await session.wait(number, seconds)
         result = await session.result(number, from_event)
         if session.plan.one_off and result.status in states.FINAL_STATUSES:

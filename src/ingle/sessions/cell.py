@@ -30,6 +30,8 @@ class RunningCell:
         self.last_line = ""
         self.waits: dict[int, messages.InputWait] = {}
         self.raw_wait = False
+        self.waits_shown = 0
+        self.interrupted_wait = 0
         self.answers = 0
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -39,8 +41,13 @@ class RunningCell:
 
     @property
     def settled(self) -> bool:
-        """There is something to answer: the cell has ended, or waits for input."""
-        return self.status != states.RUNNING
+        """There is something to answer: the cell has ended, or waits for input.
+
+        A wait that was interrupted is about to be over.
+        """
+        return self.status not in (states.RUNNING, states.WAITING) or (
+            self.status == states.WAITING and self.waits_shown != self.interrupted_wait
+        )
 
     def wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -60,6 +67,8 @@ class RunningCell:
                 await waiter
             finally:
                 timer.cancel()
+        # Should it go on waiting all the same, the next who asks is told so at once.
+        self.interrupted_wait = 0
 
     def result(self, session_id: str) -> Result:
         """As it is now, without text."""

@@ -21,7 +21,7 @@ from typing import Any
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Truncated
 from ingle.outputs.reading import OutputPage, read_lines
-from ingle.outputs.timeline import Timeline
+from ingle.outputs.timeline import HEAD_SHARE, Timeline
 from ingle.sessions.cell import RunningCell
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
@@ -266,6 +266,8 @@ class Session:
         if cell is None or self._worker is None:
             return None
         cell.interrupted = True
+        if cell.status == states.WAITING:
+            cell.interrupted_wait = cell.waits_shown
         self._signal(cell)
         return cell.number
 
@@ -344,6 +346,15 @@ class Session:
         result.stdout, out_left = await self.timeline.text(events.Stdout, first, last, counted.stdout, limit)
         result.stderr, err_left = await self.timeline.text(events.Stderr, first, last, counted.stderr, limit)
         result.truncated = Truncated(out_left, err_left)
+        result.notices = [
+            *result.notices,
+            *(
+                f"{left} characters of {stream} were left out after the first {int(limit * HEAD_SHARE)}; "
+                f"read them by line number or by grep in the output of cell {cell}"
+                for stream, left in (("stdout", out_left), ("stderr", err_left))
+                if left
+            ),
+        ]
         return result
 
     async def _count_text(self, first: int, last: int) -> Truncated:
@@ -561,6 +572,7 @@ class Session:
     def _show_wait(self, cell: RunningCell, prompt: str | None, secret: bool) -> None:
         cell.prompt = cell.last_line if prompt is None else prompt
         cell.prompt_secret = secret
+        cell.waits_shown += 1
         if cell.status != states.WAITING:
             cell.status = states.WAITING
             self._move(states.WAITING)

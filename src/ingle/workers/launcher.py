@@ -11,7 +11,7 @@ import sys
 from ingle.errors import InterpreterRefused, StartFailed
 from ingle.settings import Settings
 from ingle.workers.worker import Worker, WorkerEnded
-from ingle.workers.zygote import OLD_PYTHON, Zygote, start_process
+from ingle.workers.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
 from ingle_worker.wire import messages
 
 REFILL_DELAY = 0.02
@@ -88,6 +88,8 @@ class Launcher:
                         f"{self._python} is older than CPython 3.10; name a newer interpreter"
                     ) from None
                 continue
+            except ZygoteKilled:
+                continue
             except asyncio.CancelledError:
                 worker.kill()
                 raise
@@ -105,6 +107,10 @@ class Launcher:
     async def _start_zygote(self) -> Zygote:
         if self._zygote is not None:
             self._retired.append(self._zygote)
+            self._zygote = None
+        for retired in [each for each in self._retired if each.over]:
+            self._retired.remove(retired)
+            await retired.stop()
         zygote = Zygote(self._loop, self._python, self._settings.preload)
         try:
             await zygote.start()

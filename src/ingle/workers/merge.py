@@ -70,7 +70,7 @@ class _Stream:
             return min(least, sure + look.unread)
         candidates = [total + look.unread for total in (sure, *overlapping)]
         fitting = [each for each in candidates if each >= least] or candidates[:1]
-        if len(fitting) == 1:
+        if len(fitting) == 1 and look.certain:
             self.foreign = fitting[0] - look.written
         return fitting[0]
 

@@ -238,13 +238,17 @@ class Worker:
     # --- reading ---
 
     def pause(self) -> None:
-        """Stop reading output: the reader is behind. The pipe fills, and the writer waits."""
+        """Stop reading output, also that which comes by the wire: the reader is behind. The writer waits."""
         self._paused = True
         self._stop_pipes()
+        if self._wire.fileno() in self._open:
+            self._loop.remove_reader(self._wire.fileno())
 
     def resume(self) -> None:
         if self._paused:
             self._paused = False
+            if self._wire.fileno() in self._open:
+                self._loop.add_reader(self._wire.fileno(), self._read_wire)
             if self._resume_timer is None:
                 self._start_pipes()
 
@@ -382,7 +386,7 @@ class Worker:
             self._noted = True
 
     def _on_wire_lost(self) -> None:
-        self._break("the session's process closed its control channel")
+        self._break(WIRE_LOST)
 
     def _break(self, why: str) -> None:
         if self._broken is None:
@@ -433,7 +437,9 @@ class Worker:
         self._merger.give_up_cuts()
         self._deliver(background=False)
         self.close()
-        exit = self._exit or Exit(message=self._broken or "the session's process tree was killed from within")
+        # Init was killed, and could tell nothing; that the wire was lost with it, before or after, means nothing.
+        torn = "the session's process tree was killed from within"
+        exit = self._exit or Exit(message=torn if self._broken in (None, WIRE_LOST) else self._broken)
         if self._killed_because is not None:
             exit = Exit(exit.code, exit.signal, self._killed_because)
         elif self._broken and exit.code == BROKEN_CODE:
@@ -464,6 +470,8 @@ class Worker:
         for fd in (self._stdin_peek, self._stdout, self._stderr):
             os.close(fd)
 
+
+WIRE_LOST = "the session's process closed its control channel"
 
 BROKEN_CODE = 70
 """`ingle_worker.session.BROKEN`: the guest ended itself because its wire was gone."""

@@ -54,6 +54,10 @@ def start_process(python: str, args: list[str], fds: list[int], stderr: int) -> 
         raise StartFailed(f"no process could be started: {error}; free memory, processes or files") from None
 
 
+class ZygoteKilled(StartFailed):
+    """Something killed it before it was ready: the next one may live."""
+
+
 class Zygote:
     def __init__(self, loop: asyncio.AbstractEventLoop, python: str, preload: list[str]) -> None:
         self._loop = loop
@@ -148,14 +152,16 @@ class Zygote:
         with contextlib.suppress(BlockingIOError):
             self._stderr += os.read(self._stderr_fd, 65536)
         said = self._stderr.decode("utf-8", "replace").strip()
-        error = (
-            InterpreterRefused(said)
-            if code == OLD_PYTHON
-            else InterpreterRefused(
+        error: Exception
+        if code == OLD_PYTHON:
+            error = InterpreterRefused(said)
+        elif code > 128 or code < 0:
+            error = ZygoteKilled(f"{self._python} was killed while it started (code {code}); try again")
+        else:
+            error = InterpreterRefused(
                 f"{self._python} did not start as a Python (exit code {code}): {said[-500:] or 'it said nothing'}; "
                 "name a CPython 3.10 or later"
             )
-        )
         self.ready.set_exception(error)
 
     async def fork(self, worker: Worker) -> None:
@@ -191,6 +197,11 @@ class Zygote:
             if not self.dead:
                 self._loop.remove_writer(self._control.fileno())
 
+    @property
+    def over(self) -> bool:
+        """It is dead, and no session is left below its holder."""
+        return self.dead and (self._process is None or self._process.poll() is not None)
+
     async def stop(self) -> None:
         """End it, and everything below it that still lives."""
         if self._process is None:
@@ -205,5 +216,6 @@ class Zygote:
         await asyncio.to_thread(self._process.wait)
         self._loop.remove_reader(self._stderr_fd)
         os.close(self._stderr_fd)
+        self._process = None
         if not self.ready.done():
             self.ready.cancel()

@@ -64,10 +64,14 @@ class Started:
 
 @dataclass(frozen=True)
 class Look:
-    """What the guest saw of one output pipe: bytes not read yet, and bytes Python itself has written so far."""
+    """What the guest saw of one output pipe: bytes not read yet, and bytes Python itself has written so far.
+
+    `certain` is false when another thread was about to write: its bytes may be in the pipe without being counted.
+    """
 
     unread: int
     written: int
+    certain: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Interrupt:
-    """SIGINT to the worker's process group, if it runs this cell; `again`: to those only who did not take it."""
+    """SIGINT to the worker's process group, if it runs this cell; `again`: only if it did not take it before."""
 
     order: int
     cell: int

@@ -1,0 +1,488 @@
+"""Holder, zygote, init, worker: any of them may die, and what lives goes on while what should end, ends.
+
+holder ── zygote ── init ── worker
+"""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from conftest import marked_processes, until
+from ingle.events import Exit, Result
+from ingle.placement.local import Local
+from ingle.service import Service
+from ingle.settings import Settings
+from ingle.workers.launcher import Launcher
+from ingle.workers.worker import Worker
+
+WORKER_NOTICE = "the session's variables, functions and imports are lost, and a fresh worker takes its place"
+
+
+def launcher_of(service: Service) -> Launcher:
+    assert isinstance(service._placement, Local)
+    (launcher,) = service._placement.manager._launchers.values()
+    return launcher
+
+
+def worker_of(service: Service, session_id: str) -> Worker:
+    assert isinstance(service._placement, Local)
+    worker = service._placement.manager.get(session_id).worker
+    assert worker is not None
+    return worker
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process runs; one that has ended and only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def zygote_of(service: Service) -> int:
+    pid = launcher_of(service).zygote_pid
+    assert pid is not None
+    return pid
+
+
+async def value(service: Service, session_id: str, code: str) -> str:
+    """The text of a cell's value."""
+    result = await service.execute(session_id, code)
+    assert (result.status, result.error) == ("ok", None), result
+    assert result.result is not None, result
+    return result.result["text/plain"]
+
+
+async def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    assert await until(lambda: not is_there(pid))
+
+
+DAEMONS = """
+import os, sys, time
+read, write = os.pipe()
+def daemons(count):
+    for _ in range(count):
+        if os.fork() == 0:
+            os.setsid()
+            pid = os.fork()
+            if pid == 0:
+                os.closerange(0, 3)
+                time.sleep(600)
+            os.write(write, b"%d " % pid)
+            os._exit(0)
+        os.wait()
+    return [int(pid) for pid in os.read(read, 4096).split()]
+"""
+
+
+async def daemons(service: Service, session_id: str, count: int) -> list[int]:
+    """Processes in sessions of their own whose parents are gone."""
+    await service.execute(session_id, DAEMONS)
+    pids = [int(pid) for pid in (await value(service, session_id, f"daemons({count})")).strip("[]").split(",")]
+    assert len(pids) == count
+    assert all(map(is_there, pids))
+    return pids
+
+
+# --- deaths above a session --------------------------------------------------------------------------------
+
+
+async def test_live_sessions_go_on_without_their_zygote_and_the_next_comes_from_a_new_one(service: Service) -> None:
+    await service.create_session("old")
+    await service.execute("old", "x = 41")
+    first = zygote_of(service)
+    assert parent_of(worker_of(service, "old").init_pid or 0) == first
+    assert await until(lambda: launcher_of(service).prepared == 1)
+    await kill(first)
+    assert await value(service, "old", "x + 1") == "42"
+    # The prepared worker outlives its zygote, too.
+    prepared = launcher_of(service)._pool[0].pid
+    await service.create_session("prepared")
+    assert await value(service, "prepared", "__import__('os').getpid()") == str(prepared)
+    await service.create_session("new")
+    assert await value(service, "new", "1 + 1") == "2"
+    second = zygote_of(service)
+    assert second != first
+    assert parent_of(worker_of(service, "new").init_pid or 0) == second
+    assert await value(service, "old", "x + 2") == "43"
+
+
+@pytest.mark.req("exit.tree")
+async def test_strays_end_with_their_session_when_the_zygote_is_gone(service: Service) -> None:
+    await service.create_session("one")
+    await service.create_session("two")
+    strays = await daemons(service, "one", 3)
+    kept = await daemons(service, "two", 2)
+    await kill(zygote_of(service))
+    await service.end_session("one")
+    assert await until(lambda: not any(map(is_there, strays)))
+    assert all(map(is_there, kept))
+    assert await value(service, "two", "len('alive')") == "5"
+
+
+@pytest.mark.req("exit.tree", "exit.crash")
+async def test_strays_end_with_a_killed_init_when_the_zygote_is_gone(service: Service) -> None:
+    await service.create_session("one")
+    await service.create_session("two")
+    strays = await daemons(service, "one", 3)
+    kept = await daemons(service, "two", 2)
+    await kill(zygote_of(service))
+    result = await service.execute("one", "os.kill(os.getppid(), 9); time.sleep(600)")
+    assert (result.status, result.exit) == ("exit", killed_from_within())
+    assert await until(lambda: not any(map(is_there, strays)))
+    assert all(map(is_there, kept))
+    assert await value(service, "one", "1 + 1") == "2"
+
+
+async def test_live_sessions_go_on_without_their_holder_and_nothing_is_left_at_the_end(
+    service: Service, mark: str
+) -> None:
+    await service.create_session("old")
+    await service.execute("old", "x = 41")
+    strays = await daemons(service, "old", 2)
+    await kill(parent_of(zygote_of(service)))
+    assert await value(service, "old", "x + 1") == "42"
+    await service.create_session("new")
+    assert await value(service, "new", "1 + 1") == "2"
+    await service.end_session("old")
+    assert await until(lambda: not any(map(is_there, strays)))
+    assert await value(service, "new", "2 + 2") == "4"
+    await service.stop()
+    assert await until(lambda: not marked_processes(mark))
+
+
+async def test_nothing_is_left_after_holder_and_zygote_were_killed_at_once(service: Service, mark: str) -> None:
+    await service.create_session("old")
+    await daemons(service, "old", 2)
+    zygote = zygote_of(service)
+    holder = parent_of(zygote)
+    await kill(holder)
+    await kill(zygote)
+    assert await value(service, "old", "1 + 1") == "2"
+    await service.create_session("new")
+    await service.create_session("newer")
+    assert await value(service, "newer", "1 + 1") == "2"
+    await service.stop()
+    assert await until(lambda: not marked_processes(mark))
+
+
+@pytest.mark.req("exit.tree")
+async def test_nothing_is_left_when_the_server_ends(service: Service, mark: str) -> None:
+    for name in ("one", "two"):
+        await service.create_session(name)
+        await daemons(service, name, 2)
+    await service.begin("two", "while True: pass")
+    assert len(marked_processes(mark)) > 8
+    await service.stop()
+    assert await until(lambda: not marked_processes(mark))
+
+
+# --- a session's init --------------------------------------------------------------------------------------
+
+
+def killed_from_within() -> Exit:
+    return Exit(message="the session's process tree was killed from within")
+
+
+@pytest.mark.req("exit.tree", "exit.crash")
+async def test_a_cell_that_kills_its_init_takes_all_below_with_it_and_is_told_so(service: Service) -> None:
+    await service.create_session("main")
+    await service.create_session("neighbour")
+    strays = await daemons(service, "main", 4)
+    kept = await daemons(service, "neighbour", 1)
+    result = await service.execute("main", "print('last words')\nos.kill(os.getppid(), 9)\ntime.sleep(600)")
+    assert (result.status, result.stdout, result.exit) == ("exit", "last words\n", killed_from_within())
+    assert result.notices == [f"the worker the session's process tree was killed from within; {WORKER_NOTICE}"]
+    assert await until(lambda: not any(map(is_there, strays)))
+    assert all(map(is_there, kept))
+    after = await service.execute("main", "'strays' in globals()")
+    assert (after.status, after.result) == ("ok", {"text/plain": "False"})
+
+
+class TestImpatient:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(preload=[], pool=1, exit_grace=0.2)
+
+    @pytest.mark.req("exit.tree")
+    async def test_a_session_whose_init_is_stopped_can_still_be_ended(self, service: Service) -> None:
+        await service.create_session("main")
+        strays = await daemons(service, "main", 2)
+        worker = worker_of(service, "main")
+        assert worker.init_pid is not None
+        os.kill(worker.init_pid, signal.SIGSTOP)
+        await service.end_session("main")
+        assert await until(lambda: not any(map(is_there, [*strays, worker.pid or 0, worker.init_pid or 0])))
+
+    async def test_a_running_cell_whose_init_is_stopped_can_still_be_ended(self, service: Service) -> None:
+        await service.create_session("main")
+        await service.begin("main", "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(600)")
+        worker = worker_of(service, "main")
+        stat = Path(f"/proc/{worker.init_pid}/stat")
+        assert await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        await service.end_session("main")
+        assert await until(lambda: not any(map(is_there, [worker.pid or 0, worker.init_pid or 0])))
+
+
+# --- exit statuses -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("exit.crash")
+async def test_every_exit_code_arrives(service: Service) -> None:
+    await service.create_session("main")
+    for code in (0, 1, 2, 3, 7, 41, 70, 71, 126, 127, 128, 130, 137, 200, 254, 255):
+        result = await service.execute("main", f"import os; os._exit({code})")
+        assert result.exit is not None
+        assert (result.status, result.exit.code, result.exit.signal) == ("exit", code, None)
+    assert await value(service, "main", "1 + 1") == "2"
+
+
+SIGNALS = {
+    "SIGKILL": " (by its own code or from outside; the system does this when memory runs out)",
+    "SIGTERM": "",
+    "SIGSEGV": " (segmentation fault)",
+    "SIGABRT": " (aborted)",
+    "SIGBUS": " (bus error)",
+    "SIGFPE": " (arithmetic fault)",
+    "SIGILL": " (illegal instruction)",
+    "SIGHUP": "",
+    "SIGUSR1": "",
+    "SIGRTMIN": "",
+}
+
+
+@pytest.mark.req("exit.crash")
+async def test_every_deadly_signal_arrives_by_name(service: Service) -> None:
+    await service.create_session("main")
+    for name, meaning in SIGNALS.items():
+        result = await service.execute("main", f"import os, signal; os.kill(os.getpid(), signal.{name})")
+        message = f"was killed by {name}{meaning}"
+        assert (result.status, result.exit) == ("exit", Exit(signal=name, message=message))
+        assert result.notices[-1] == f"the worker {message}; {WORKER_NOTICE}"
+    result = await service.execute("main", "import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 3)")
+    number = signal.SIGRTMIN + 3
+    assert result.exit == Exit(signal=f"signal {number}", message=f"was killed by signal {number}")
+
+
+# --- a session's own children ------------------------------------------------------------------------------
+
+
+async def test_wait_sees_only_the_users_own_children(service: Service) -> None:
+    await service.create_session("main")
+    none = await service.execute("main", "import os\nos.wait()")
+    assert none.error is not None
+    assert none.error.name == "ChildProcessError"
+    code = """
+pid = os.fork()
+if pid == 0:
+    os._exit(9)
+waited, status = os.wait()
+waited == pid, os.waitstatus_to_exitcode(status)
+"""
+    assert await value(service, "main", code) == "(True, 9)"
+    again = await service.execute("main", "os.wait()")
+    assert again.error is not None
+    assert again.error.name == "ChildProcessError"
+
+
+async def test_a_handler_for_ended_children_hears_of_the_users_own_only(service: Service) -> None:
+    await service.create_session("main")
+    code = """
+import os, signal, subprocess, time
+heard = []
+def on_child(number, frame):
+    try:
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            heard.append((found[0], os.waitstatus_to_exitcode(found[1])))
+    except ChildProcessError:
+        heard.append("no child")
+signal.signal(signal.SIGCHLD, on_child)
+pids = []
+for number in range(3):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    pids.append(os.fork())
+    if pids[-1] == 0:
+        # A double fork: the grandchild ends as a stray of init's, long after its parent.
+        if os.fork() == 0:
+            time.sleep(0.05)
+            os._exit(99)
+        os._exit(number)
+    signal.sigwait([signal.SIGCHLD])
+    signal.raise_signal(signal.SIGCHLD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+[each for each in heard if each != "no child"] == list(zip(pids, range(3)))
+"""
+    assert await value(service, "main", code) == "True"
+    # Ends of strays and of other sessions are none of its business.
+    await service.create_session("other")
+    await service.end_session("other")
+    assert await value(service, "main", "heard.clear(); time.sleep(0.2); heard") == "[]"
+
+
+OPEN = """
+import os
+def is_open(fd):
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+[fd for fd in map(int, os.listdir("/proc/self/fd")) if is_open(fd)]
+"""
+
+
+async def test_a_worker_has_its_three_streams_and_private_descriptors_high_up(service: Service) -> None:
+    await service.create_session("main")
+    text = await value(service, "main", OPEN)
+    numbers = [int(number) for number in text.strip("[]").split(",")]
+    assert [number for number in numbers if number < 100] == [0, 1, 2]
+    assert len(numbers) < 12
+    assert await value(service, "main", "f = open('/dev/null'); f.fileno()") == "3"
+
+
+async def test_the_private_descriptors_lead_to_this_sessions_pipes_and_nowhere_else(service: Service) -> None:
+    links = {}
+    for name in ("main", "other"):
+        await service.create_session(name)
+        await service.execute(name, OPEN)
+        result = await service.execute(name, "for fd in _: print(os.readlink(f'/proc/self/fd/{fd}'))")
+        links[name] = set(result.stdout.split())
+    assert {link.partition(":")[0] for link in links["main"] | links["other"]} == {"pipe", "socket"}
+    assert links["main"] & links["other"] == set()
+
+
+async def test_children_inherit_three_streams_only(service: Service) -> None:
+    await service.create_session("main")
+    code = (
+        """
+import subprocess, sys
+program = """
+        + repr(OPEN.replace("[fd for", "found = [fd for") + "print(found)")
+        + """
+subprocess.run([sys.executable, "-c", program], close_fds=False).returncode
+"""
+    )
+    result = await service.execute("main", code)
+    assert (result.stdout, result.result) == ("[0, 1, 2]\n", {"text/plain": "0"})
+
+
+# --- what a session starts with ----------------------------------------------------------------------------
+
+
+class TestPreloading:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(preload=["no_such_module_anywhere", "xml.dom.minidom"], pool=1)
+
+    async def test_preloaded_modules_are_there_and_missing_ones_cost_nothing(self, service: Service) -> None:
+        info = await service.create_session("main")
+        assert (info.state, info.notices) == ("idle", [])
+        code = "import sys; [name in sys.modules for name in ('xml.dom.minidom', 'no_such_module_anywhere')]"
+        assert await value(service, "main", code) == "[True, False]"
+        result = await service.execute("main", "xml")
+        assert result.error is not None
+        assert result.error.name == "NameError"
+
+    async def test_what_was_loaded_is_known(self, service: Service) -> None:
+        await service.create_session("main")
+        zygote = launcher_of(service)._zygote
+        assert zygote is not None
+        ready = zygote.ready.result()
+        assert (ready.preloaded, ready.missing) == (["xml.dom.minidom"], ["no_such_module_anywhere"])
+
+
+async def test_without_preloading_the_module_is_not_there(service: Service) -> None:
+    await service.create_session("main")
+    assert await value(service, "main", "import sys; 'xml.dom.minidom' in sys.modules") == "False"
+
+
+async def test_random_numbers_differ_between_sessions(service: Service) -> None:
+    drawn = set()
+    for number in range(4):
+        await service.create_session(f"session-{number}")
+        code = (
+            "import random, uuid, tempfile; (random.random(), uuid.uuid4().hex, next(tempfile._RandomNameSequence()))"
+        )
+        drawn.update((await value(service, f"session-{number}", code)).strip("()").split(", "))
+    assert len(drawn) == 12
+
+
+# --- a fresh interpreter for each session ------------------------------------------------------------------
+
+
+class TestSpawned:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(start_method="spawn", preload=[], pool=1, exit_grace=0.5)
+
+    async def test_cells_share_a_namespace_and_both_streams_are_kept(self, service: Service) -> None:
+        await service.create_session("main")
+        assert launcher_of(service).zygote_pid is None
+        await service.execute("main", "x = 20")
+        result = await service.execute("main", "import sys; print('out'); print('err', file=sys.stderr); x + 22")
+        assert (result.status, result.stdout, result.stderr, result.result) == (
+            "ok",
+            "out\n",
+            "err\n",
+            {"text/plain": "42"},
+        )
+
+    async def test_input_is_asked_and_answered(self, service: Service) -> None:
+        await service.create_session("main")
+        waiting = await service.execute("main", "input('name? ')")
+        assert (waiting.status, waiting.prompt) == ("waiting_for_input", "name? ")
+        answered = await service.input("main", "ada")
+        assert (answered.status, answered.result) == ("ok", {"text/plain": "'ada'"})
+
+    async def test_an_interrupt_ends_the_cell_and_keeps_the_variables(self, service: Service) -> None:
+        await service.create_session("main")
+        await service.execute("main", "import time; x = 5")
+        await service.begin("main", "print('begun')\ntime.sleep(600)")
+        assert await until_async(service, "begun\n")
+        result = await service.interrupt("main")
+        assert isinstance(result, Result)
+        assert (result.status, result.error and result.error.name) == ("interrupted", "KeyboardInterrupt")
+        assert await value(service, "main", "x") == "5"
+
+    @pytest.mark.req("exit.crash")
+    async def test_exit_statuses_arrive_and_a_fresh_worker_follows(self, service: Service) -> None:
+        await service.create_session("main")
+        first = worker_of(service, "main").pid
+        result = await service.execute("main", "import os; os._exit(3)")
+        assert result.exit == Exit(code=3, message="ended with exit code 3")
+        result = await service.execute("main", "import os; os.kill(os.getpid(), 15)")
+        assert result.exit == Exit(signal="SIGTERM", message="was killed by SIGTERM")
+        assert await value(service, "main", "'x' in globals()") == "False"
+        assert worker_of(service, "main").pid != first
+
+    @pytest.mark.req("exit.tree")
+    async def test_strays_end_with_their_session(self, service: Service) -> None:
+        await service.create_session("main")
+        strays = await daemons(service, "main", 3)
+        await service.end_session("main")
+        assert await until(lambda: not any(map(is_there, strays)))
+
+    async def test_descriptors_and_children_are_the_users_own(self, service: Service) -> None:
+        await service.create_session("main")
+        text = await value(service, "main", OPEN)
+        assert [number for number in map(int, text.strip("[]").split(",")) if number < 100] == [0, 1, 2]
+        result = await service.execute("main", "os.wait()")
+        assert result.error is not None
+        assert result.error.name == "ChildProcessError"
+
+
+async def until_async(service: Service, text: str) -> bool:
+    """Until the running cell has written this."""
+    for _ in range(2000):
+        if (await service.wait("main", wait=0)).stdout == text:
+            return True
+        await asyncio.sleep(0.005)
+    return False
