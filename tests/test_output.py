@@ -85,8 +85,7 @@ WRITERS = {
     "a child process": ("import subprocess; subprocess.run('echo out; echo err >&2', shell=True);", "out\n", "err\n"),
     "os.system": ("os.system('echo out; echo err >&2');", "out\n", "err\n"),
     "a Python child": (
-        "import subprocess; subprocess.run([sys.executable, '-c', "
-        "'import sys; print(1); print(2, file=sys.stderr)']);",
+        "import subprocess; subprocess.run([sys.executable, '-c', 'import sys; print(1); print(2, file=sys.stderr)']);",
         "1\n",
         "2\n",
     ),
@@ -305,7 +304,9 @@ async def test_a_character_split_over_writes_and_reads_comes_out_whole(service: 
 
 @pytest.mark.req("out.bytes")
 async def test_a_megabyte_of_wide_characters_has_no_seam(run) -> None:
-    result = await run("import os\ndata = '中é\U0001f600'.encode() * 20_000\nwhile data: data = data[os.write(1, data[:4099]):]")
+    result = await run(
+        "import os\ndata = '中é\U0001f600'.encode() * 20_000\nwhile data: data = data[os.write(1, data[:4099]):]"
+    )
     assert said(result) == ("中é\U0001f600" * 20_000, "")
 
 
@@ -330,7 +331,9 @@ ODD_BYTES = {
 async def test_odd_bytes_are_replaced_visibly_and_never_fatal(run, name: str, stream: str) -> None:
     code, expected = ODD_BYTES[name]
     if stream == "stderr":
-        code = code.replace("write(1", "write(2").replace("stdout", "stderr").replace("end=''", "end='', file=sys.stderr")
+        code = (
+            code.replace("write(1", "write(2").replace("stdout", "stderr").replace("end=''", "end='', file=sys.stderr")
+        )
     result = await run(f"import os, sys\n{code};")
     assert said(result) == ((expected, "") if stream == "stdout" else ("", expected))
     assert said(await run("print('on')")) == ("on\n", "")

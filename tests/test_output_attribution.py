@@ -213,7 +213,9 @@ async def test_a_thread_that_an_older_thread_starts_is_background_too(service: S
 
 
 async def test_a_failing_background_thread_tells_it_in_the_background(service: Service, run) -> None:
-    await run("import threading\ngo = threading.Event()\nt = threading.Thread(target=lambda: go.wait() and 1 / 0, name='T'); t.start()")
+    await run(
+        "import threading\ngo = threading.Event()\nt = threading.Thread(target=lambda: go.wait() and 1 / 0, name='T'); t.start()"
+    )
     result = await run("go.set(); t.join(); print('cell 2')")
     assert (result.stdout, result.stderr) == ("cell 2\n", "")
     out, err = background(await events_until(service, 2))

@@ -273,3 +273,20 @@ for piece in range(1000):
         assert resident() - before < 150 * 1024 * 1024
         # The session is ready for more.
         assert (await service.execute("s", "print('on')")).stdout == "on\n"
+
+
+async def test_a_pattern_that_never_ends_is_refused_and_stalls_nobody(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingle.outputs.searching.PATIENCE", 0.3)
+    await service.create_session("s")
+    await service.create_session("other")
+    await service.execute("s", "print('a' * 40 + 'b')")
+    searching = asyncio.ensure_future(service.read_output("s", 1, grep="(a+)+$"))
+    answers = 0
+    while not searching.done():
+        assert (await service.execute("other", "1 + 1")).result == {"text/plain": "2"}
+        answers += 1
+    with pytest.raises(errors.InvalidRequest, match="simpler pattern"):
+        await searching
+    assert answers > 1

@@ -27,6 +27,9 @@ NUDGE = _signal.SIGURG
 RUNNING, OWED = 0, 1
 """Places in the shared page: the cell that runs, and the cell that was sent a SIGINT while it ignored that."""
 
+PATIENCE = 3
+"""At this nudge a finalizer is interrupted all the same: it may be an endless one."""
+
 
 class Interrupts:
     def __init__(self) -> None:
@@ -34,6 +37,7 @@ class Interrupts:
         self._main = get_ident()
         self._shields = 0
         self._pending = False
+        self._put_off = 0
         self._aside: Any = None
         self._page = _private_page()
         self.instead: Callable[[FrameType | None], bool] | None = None
@@ -59,6 +63,7 @@ class Interrupts:
             return
         if self._shields or _is_finalizing(frame):
             self._pending = True
+            self._put_off = 0
             return
         self._interrupt(frame)
 
@@ -73,6 +78,9 @@ class Interrupts:
                 self._page[OWED] = 0
                 handler(_signal.SIGINT, frame)
         elif self._pending and self.armed and not self._shields:
+            self._put_off += 1
+            if self._put_off < PATIENCE and _is_finalizing(frame):
+                return
             self._pending = False
             self._interrupt(frame)
 

@@ -82,7 +82,7 @@ class Channel:
                 self._strays.add(thread)
             start(thread)
 
-        threading.Thread.start = start_thread  # type: ignore[method-assign]
+        threading.Thread.start = start_thread  # type: ignore[assignment, method-assign]
 
     def forget(self) -> None:
         """As if nothing had been written yet."""

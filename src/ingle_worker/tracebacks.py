@@ -24,8 +24,12 @@ def cell_name(cell: int) -> str:
 
 
 def remember_source(filename: str, code: str) -> None:
-    # Without a modification time the entry survives linecache.checkcache().
-    linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+    # Lines end where the compiler ends them, which is in fewer places than str.splitlines() does; and the last one
+    # ends like the others, or carets come out a column too far. Without a modification time the entry survives
+    # linecache.checkcache().
+    text = code.replace("\r\n", "\n").replace("\r", "\n") if "\r" in code else code
+    lines = [line + "\n" for line in text.removesuffix("\n").split("\n")]
+    linecache.cache[filename] = (len(code), None, lines, filename)
 
 
 def forget_source(filename: str) -> None:

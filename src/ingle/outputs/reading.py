@@ -1,11 +1,10 @@
 """Reading more of a cell's output: by line number, by pattern, over memory and disk alike, a piece at a time."""
 
-import re
-
 from msgspec import Struct
 
 from ingle.errors import InvalidRequest
 from ingle.events import Stderr, Stdout
+from ingle.outputs.searching import Match, matcher
 from ingle.outputs.timeline import Timeline
 
 MAX_LINES = 10_000
@@ -80,21 +79,34 @@ async def read_lines(
     kinds = {"stdout": (Stdout,), "stderr": (Stderr,), "both": (Stdout, Stderr)}.get(stream)
     if kinds is None:
         raise InvalidRequest(f"stream is {stream[:40]!r}; it must be stdout, stderr or both")
-    try:
-        pattern = re.compile(grep) if grep else None
-    except re.error as error:
-        raise InvalidRequest(f"grep is not a regular expression: {error}") from None
     for name, number in (("from_line", from_line), ("lines", count)):
         if number < 1:
             raise InvalidRequest(f"{name} is {number}; it must be 1 or more")
     count = min(count, MAX_LINES)
+    if not grep:
+        return await _collect(timeline, first, last, kinds, from_line, count, None)
+    async with matcher(grep) as match:
+        return await _collect(timeline, first, last, kinds, from_line, count, match)
+
+
+async def _collect(
+    timeline: Timeline,
+    first: int,
+    last: int,
+    kinds: tuple[type, ...],
+    from_line: int,
+    count: int,
+    match: Match | None,
+) -> tuple[list[Line], int | None]:
     found: list[Line] = []
     cutter = _Lines()
 
-    def take(lines: list[Line]) -> int | None:
-        for line in lines:
-            if line.number < from_line or (pattern is not None and not pattern.search(line.text)):
-                continue
+    async def take(lines: list[Line]) -> int | None:
+        wanted = [line for line in lines if line.number >= from_line]
+        if match is not None and wanted:
+            matches = await match([line.text for line in wanted])
+            wanted = [line for line, matched in zip(wanted, matches, strict=True) if matched]
+        for line in wanted:
             if len(found) == count:
                 return line.number
             found.append(line)
@@ -105,10 +117,12 @@ async def read_lines(
         events = await timeline.read(seq, last)
         if not events:
             break
+        lines: list[Line] = []
         for event in events:
             if isinstance(event, (Stdout, Stderr)) and isinstance(event, kinds) and not event.background:
-                following = take(cutter.feed(event.text))
-                if following is not None:
-                    return found, following
+                lines += cutter.feed(event.text)
+        following = await take(lines)
+        if following is not None:
+            return found, following
         seq = events[-1].seq + 1
-    return found, take(cutter.end())
+    return found, await take(cutter.end())

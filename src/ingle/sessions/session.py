@@ -540,6 +540,7 @@ class Session:
             )
         self._done_events[cell.number - 1] = self.timeline.next_seq
         result = cell.result(self.id)
+        result.next_event = self.timeline.next_seq + 1
         self._append(events.Done(**self._stamp(), result=result, characters=cell.counted()))
         self._cell = None
         self.last_used = time.monotonic()

@@ -34,6 +34,7 @@ class Launcher:
         self._starting: asyncio.Task[Zygote] | None = None
         self._pool: list[Worker] = []
         self._refill: asyncio.Task[None] | None = None
+        self._filling = asyncio.Lock()
         self._spawned: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.version: str | None = None
@@ -51,8 +52,9 @@ class Launcher:
 
     async def warm(self) -> None:
         """Fill the pool now."""
-        while len(self._pool) < self._settings.pool and not self._stopped:
-            self._pool.append(await self._make())
+        async with self._filling:
+            while len(self._pool) < self._settings.pool and not self._stopped:
+                self._pool.append(await self._make())
 
     def _fill_later(self) -> None:
         if self._forks and not self._stopped and (self._refill is None or self._refill.done()):

@@ -1,0 +1,81 @@
+"""Matching lines with a caller's regular expression, without trusting it.
+
+Python's `re` can take for ever on a short line, holds the interpreter meanwhile and cannot be stopped. So a pattern
+that repeats anything is matched in a process of its own, which is killed when it takes too long. One that repeats
+nothing takes no more steps than the line has characters, and is matched here.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from ingle.errors import InvalidRequest
+
+PATIENCE = 5.0
+"""For one batch of lines."""
+
+BATCH = 2000
+
+Match = Callable[[list[str]], Awaitable[list[bool]]]
+
+_MATCHER = """
+import json, re, sys
+search = re.compile(json.loads(sys.stdin.readline())).search
+for batch in sys.stdin:
+    print(json.dumps([search(line) is not None for line in json.loads(batch)]), flush=True)
+"""
+
+
+@asynccontextmanager
+async def matcher(grep: str) -> AsyncIterator[Match]:
+    """A function that tells which of some lines match. Raises InvalidRequest for what is no pattern."""
+    try:
+        pattern = re.compile(grep)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidRequest(f"grep is not a regular expression: {error}") from None
+
+    async def here(lines: list[str]) -> list[bool]:
+        return [pattern.search(line) is not None for line in lines]
+
+    if not re.search(r"[*+?{]|\\[0-9]", grep):
+        yield here
+        return
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-ISc",
+        _MATCHER,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=1 << 20,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    ours, theirs = process.stdin, process.stdout
+
+    async def there(lines: list[str]) -> list[bool]:
+        answers: list[bool] = []
+        try:
+            async with asyncio.timeout(PATIENCE):
+                for start in range(0, len(lines), BATCH):
+                    ours.write(json.dumps(lines[start : start + BATCH]).encode() + b"\n")
+                    await ours.drain()
+                    answers += json.loads(await theirs.readline())
+        except TimeoutError:
+            raise InvalidRequest(
+                f"grep takes more than {PATIENCE:g} s on some lines; use a simpler pattern, without nested repetition"
+            ) from None
+        return answers
+
+    try:
+        ours.write(json.dumps(grep).encode() + b"\n")
+        yield there
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        ours.close()
+        await process.wait()
