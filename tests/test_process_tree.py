@@ -486,3 +486,19 @@ async def until_async(service: Service, text: str) -> bool:
             return True
         await asyncio.sleep(0.005)
     return False
+
+
+@pytest.mark.req("exit.tree")
+async def test_a_spawned_session_whose_init_is_killed_leaves_no_daemon(mark: str, home: Path) -> None:
+    settings = Settings(preload=[], pool=0, start_method="spawn")
+    async with Service.local(settings, home) as service:
+        await service.create_session("s")
+        result = await service.execute(
+            "s",
+            "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(600)\n"
+            "    os._exit(0)\ntime.sleep(0.1)\nos.kill(os.getppid(), 9)\ntime.sleep(600)",
+        )
+        assert result.status == "exit"
+        assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
+        expected = 3  # the new holder, init and worker
+        assert await until(lambda: len(marked_processes(mark)) == expected), marked_processes(mark)

@@ -42,9 +42,24 @@ def main(args: list[str]) -> None:
 
 
 def spawn(fds: list[int]) -> None:
-    """One session in a fresh interpreter, for platforms where forking a loaded one is not safe."""
+    """One session in a fresh interpreter, for platforms where forking a loaded one is not safe.
+
+    This process stays above the session's init and does what the zygote does for a forked one: when init has ended,
+    whatever it left behind ends too.
+    """
     for fd in fds:
         os.set_inheritable(fd, False)
+    kernel.become_subreaper()
+    init = os.fork()
+    if init:
+        for fd in fds:
+            os.close(fd)
+        kernel.set_name("ingle-holder")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        os.waitpid(init, 0)
+        reaper.sweep(lambda pid, status, usage: None)
+        os._exit(0)
     sys.argv[:] = [""]
     worker = session.Worker()
     worker.prepare()
