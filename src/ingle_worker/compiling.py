@@ -86,6 +86,8 @@ class Compiler:
 
 def hides_value(code: str, last: ast.Expr) -> bool:
     """Whether a `;` follows the last expression."""
+    if ";" not in code:
+        return False
     lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if last.end_lineno is None or last.end_col_offset is None or last.end_lineno > len(lines):
         return False

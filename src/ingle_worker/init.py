@@ -11,12 +11,8 @@ import select
 from typing import Any
 
 from ingle_worker import kernel, reaper
-from ingle_worker.interrupts import NUDGE, OWED, RUNNING
+from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, RUNNING
 from ingle_worker.wire import FrameReader, encode_frame, messages
-
-NUDGES = 3
-NUDGE_AFTER = 20
-"""How often, and every how many milliseconds, a worker is nudged after SIGINT."""
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
 

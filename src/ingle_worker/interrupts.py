@@ -18,6 +18,7 @@ import signal
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -27,8 +28,15 @@ NUDGE = _signal.SIGURG
 RUNNING, OWED = 0, 1
 """Places in the shared page: the cell that runs, and the cell that was sent a SIGINT while it ignored that."""
 
-PATIENCE = 3
-"""At this nudge a finalizer is interrupted all the same: it may be an endless one."""
+NUDGES = 10
+NUDGE_AFTER = 20
+"""How often, and every how many milliseconds, a worker is nudged after SIGINT."""
+
+PATIENCE = 0.15
+"""How long an interrupt waits for the end of finalizers; then it is raised there, for they may be endless."""
+
+WEAK = ("weakref", "_weakrefset")
+"""Modules whose dictionaries and sets have such functions called when an object has gone."""
 
 
 class Interrupts:
@@ -37,7 +45,7 @@ class Interrupts:
         self._main = get_ident()
         self._shields = 0
         self._pending = False
-        self._put_off = 0
+        self._put_off_until = 0.0
         self._aside: Any = None
         self._page = _private_page()
         self.instead: Callable[[FrameType | None], bool] | None = None
@@ -63,7 +71,7 @@ class Interrupts:
             return
         if self._shields or _is_finalizing(frame):
             self._pending = True
-            self._put_off = 0
+            self._put_off_until = monotonic() + PATIENCE
             return
         self._interrupt(frame)
 
@@ -78,8 +86,7 @@ class Interrupts:
                 self._page[OWED] = 0
                 handler(_signal.SIGINT, frame)
         elif self._pending and self.armed and not self._shields:
-            self._put_off += 1
-            if self._put_off < PATIENCE and _is_finalizing(frame):
+            if monotonic() < self._put_off_until and _is_finalizing(frame):
                 return
             self._pending = False
             self._interrupt(frame)
@@ -124,7 +131,8 @@ def _private_page() -> memoryview:
 
 def _is_finalizing(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") in ("weakref", "_weakrefset"):
+        name = frame.f_code.co_name
+        if name == "__del__" or (name in ("remove", "_remove") and frame.f_globals.get("__name__") in WEAK):
             return True
         frame = frame.f_back
     return False

@@ -53,17 +53,18 @@ class Link:
         except OSError:
             pass
 
-    def hold(self, message: object) -> None:
+    def hold(self, frame: bytes) -> None:
         """To be sent together with the next message: two frames, one system call."""
-        self._held.append(messages.encode(message))
+        self._held.append(frame)
 
     def send(self, message: object) -> None:
+        """Send a message, or a frame that was made of one."""
         self.send_made(lambda: message)
 
     def send_made(self, make: Callable[[], object]) -> None:
         """Send what is made in the moment of sending: no other thread's message comes between the two."""
         if os.getpid() != self._owner:
-            messages.encode(make())
+            _encode(make())
             self._held.clear()
             return
         if self._lock._is_owned():  # type: ignore[attr-defined]
@@ -116,6 +117,8 @@ class Link:
 
 
 def _encode(message: object) -> bytes:
+    if isinstance(message, bytes):
+        return message  # a frame already
     try:
         return messages.encode(message)
     except FrameTooLarge as error:

@@ -40,6 +40,7 @@ from ingle_worker.wire.messages import (
     Shutdown,
     Start,
     Started,
+    encode_plain,
 )
 
 VERSION = platform.python_version()
@@ -302,20 +303,20 @@ class Worker:
                 self._names = {name for name in names if type(name) is str}
             except RuntimeError:  # a thread of the user's defines names meanwhile; the next cell tells
                 pass
-        self._link.send(
-            Done(
-                cell,
-                outcome.status,
-                took,
-                outcome.error,
-                outcome.needs_more_input,
-                dropped,
-                crowded,
-                [name for name in added if name not in self._first_names],
-                removed,
-                notices,
-            )
-        )
+        done: dict[str, Any] = {"cell": cell, "status": outcome.status, "execution_time": took}
+        if outcome.error is not None:
+            done["error"] = outcome.error
+            done["needs_more_input"] = outcome.needs_more_input
+        if dropped:
+            done["dropped_input"] = dropped
+        if crowded:
+            done["crowded"] = True
+        if added or removed:
+            done["names_added"] = [name for name in added if name not in self._first_names]
+            done["names_removed"] = removed
+        if notices:
+            done["notices"] = notices
+        self._link.send(encode_plain(Done, done))
 
     def _evaluate(self, code: str, filename: str, outcome: Outcome) -> Compiled | None:
         """Compile and run; whatever the cell raises ends in the outcome."""
@@ -355,7 +356,7 @@ class Worker:
             sys.displayhook(value)
 
     def _show(self, data: dict[str, str]) -> None:
-        self._link.hold(Result(self._cell, data))
+        self._link.hold(encode_plain(Result, {"cell": self._cell, "data": data}))
 
     def _heal(self) -> list[str]:
         """Put back what the next cell cannot do without, and say what was put back."""

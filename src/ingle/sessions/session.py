@@ -440,10 +440,9 @@ class Session:
     def _flush_decoders(self, background: bool) -> None:
         """No more is to come: what was left of a character is shown as it is."""
         for number, decoder in enumerate(self._decoders[background]):
-            rest = decoder.decode(b"", final=True)
-            decoder.reset()
-            if rest:
-                self._add_text(number, rest, background)
+            if decoder.getstate()[0]:
+                self._add_text(number, decoder.decode(b"", final=True), background)
+                decoder.reset()
 
     def _add_text(self, stream: int, text: str, background: bool) -> None:
         if "\0" in text:

@@ -96,6 +96,8 @@ class Merger:
         self._streams = (_Stream(), _Stream())
         self._stops: deque[Stop] = deque()
         self._last_cut = (0, 0)
+        self._cuts = 0
+        """How many of the stops have places."""
 
     def feed(self, stream: int, data: bytes, began: int, ended: int) -> None:
         """Bytes read from a pipe, with monotonic nanoseconds around the read."""
@@ -109,6 +111,7 @@ class Merger:
             max(err.place(mark.stderr, mark.before, mark.after), self._last_cut[1]),
         )
         self._last_cut = places
+        self._cuts += 1
         self._stops.append(Stop(places, note))
 
     def note(self, note: Any) -> None:
@@ -128,15 +131,22 @@ class Merger:
     def take(self) -> list[Piece | Note]:
         """Everything whose place in the order is certain, in that order."""
         taken: list[Piece | Note] = []
+        out, err = self._streams
+        if not self._cuts and not out.held and not err.held:
+            # The common case: nothing was written, so there is nothing to put in order.
+            taken += [Note(stop.note) for stop in self._stops]
+            self._stops.clear()
+            return taken
         while self._stops:
             places = self._stops[0].places or self._bound()
             for number in (STDOUT, STDERR):
                 self._emit(number, places[number], taken)
             if any(self._streams[number].emitted < places[number] for number in (STDOUT, STDERR)):
                 return taken
-            note = self._stops.popleft().note
-            if note is not None:
-                taken.append(Note(note))
+            stop = self._stops.popleft()
+            self._cuts -= stop.places is not None
+            if stop.note is not None:
+                taken.append(Note(stop.note))
         for number in (STDOUT, STDERR):
             self._emit(number, self._totals[number], taken)
         return taken
@@ -154,6 +164,7 @@ class Merger:
     def give_up_cuts(self) -> None:
         """The pipes hold nothing more: a cut that was placed too far must not hold anything back."""
         self._stops = deque(Stop(None, stop.note) for stop in self._stops if stop.note is not None)
+        self._cuts = 0
         self._last_cut = self._totals
 
     def _emit(self, number: int, until: int, taken: list[Piece | Note]) -> None:

@@ -82,6 +82,8 @@ class Worker:
         self._kill_timer: asyncio.TimerHandle | None = None
         self._resume_timer: asyncio.TimerHandle | None = None
         self._paused = False
+        self._answered = False
+        """Something was written to standard input since it was last emptied."""
         self._begin_expected = 0
         self._noted = False
         self._orders = 0
@@ -149,9 +151,9 @@ class Worker:
 
     def execute(self, message: messages.Execute, *, crowded: bool) -> None:
         """Start a cell. Output that is there already belongs to none."""
-        self._read_pipes()
-        self._receive()
-        self._hand_on(background=True)
+        if self._read_pipes():
+            self._receive()
+            self._hand_on(background=True)
         if crowded:
             self._begin_expected = message.cell
         self.send(message)
@@ -193,6 +195,7 @@ class Worker:
     # --- standard input ---
 
     def answer(self, text: bytes, *, eof: bool) -> None:
+        self._answered = True
         self._stdin_out.write(text)
         if eof:
             self._stdin_out.close_when_empty(self._close_stdin)
@@ -219,6 +222,9 @@ class Worker:
 
     def drop_input(self) -> int:
         """At the end of a cell: forget what it did not read, and open the input again. How many bytes were left."""
+        if not self._answered:
+            return 0
+        self._answered = False
         dropped = self._stdin_out.forget()
         left = _unread(self._stdin_peek)
         while left > 0:
@@ -325,7 +331,8 @@ class Worker:
             if not self._noted:
                 break
             self._noted = False
-            self._read_pipes()
+            if not self._read_pipes():
+                break
             self._receive()
         self._deliver(background)
         if self._merger.holds_notes and not self._noted:
