@@ -134,7 +134,7 @@ async def test_asyncio_run_works_in_a_cell_without_await_and_leaves_the_sessions
     assert outcome(await run("asyncio.run(asyncio.sleep(0, 'beside'))")) == ("", "'beside'")
     await run("future.set_result('kept')")
     assert outcome(await run("await future")) == ("", "'kept'")
-    code = "import asyncio\nloop = asyncio.new_event_loop()\nx = loop.run_until_complete(asyncio.sleep(0, 3))\nloop.close()\nx"
+    code = "loop = asyncio.new_event_loop()\nx = loop.run_until_complete(asyncio.sleep(0, 3))\nloop.close()\nx"
     assert outcome(await run(code)) == ("", "3")
 
 
@@ -190,7 +190,7 @@ log.append("resumed after")
     assert '  File "<cell 1>", line 11, in <module>\n    await deep()\n' in result.error.traceback
     assert '  File "<cell 1>", line 7, in deep\n    await asyncio.sleep(3600)\n' in result.error.traceback
     assert "ingle" not in result.error.traceback
-    code = "for i in range(20): await asyncio.sleep(0.001)\nlog, [t.get_name() for t in asyncio.all_tasks()] == [asyncio.current_task().get_name()]"
+    code = "for i in range(20): await asyncio.sleep(0.001)\nlog, asyncio.all_tasks() == {asyncio.current_task()}"
     assert outcome(await run(code)) == ("", "(['finally'], True)")
 
 

@@ -71,13 +71,13 @@ def counter(tmp_path: Path) -> Counter:
 # --- environment of one cell ---
 
 VALUES = {
-    "INGLETEST_LINES": "one\ntwo\r\n\n  three\n",
-    "INGLETEST_QUOTES": "'\"\"\"'''\\ \\n $HOME `id` %s {x} # ; '",
-    "INGLETEST_UNICODE": "größe 中 \U0001f600 \u202e",
-    "INGLETEST_CONTROL": "\x01\x1b[31m\x7f",
-    "INGLETEST_EMPTY": "",
-    "INGLETEST_LONG": "x" * 50_000,
-    "INGLETEST weird-näme.1": "weird",
+    "GIVEN_LINES": "one\ntwo\r\n\n  three\n",
+    "GIVEN_QUOTES": "'\"\"\"'''\\ \\n $HOME `id` %s {x} # ; '",
+    "GIVEN_UNICODE": "größe 中 \U0001f600 \u202e",
+    "GIVEN_CONTROL": "\x01\x1b[31m\x7f",
+    "GIVEN_EMPTY": "",
+    "GIVEN_LONG": "x" * 50_000,
+    "GIVEN weird-näme.1": "weird",
 }
 
 
@@ -85,7 +85,7 @@ VALUES = {
 async def test_variables_of_a_cell_have_any_characters_and_reach_children(run) -> None:
     code = """
 import json, os, subprocess, sys
-show = "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('INGLETEST') and k != 'INGLETEST_MARK'}))"
+show = "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('GIVEN')}))"
 exec(show)
 print(subprocess.run([sys.executable, "-c", show], capture_output=True, text=True).stdout, end="")
 """
@@ -140,9 +140,9 @@ async def test_variables_of_a_cell_are_undone_after_an_interrupt_and_a_timeout(
 async def test_variables_shift_no_line_number_and_never_show(service: Service, run) -> None:
     result = await run("\n\n1 / 0", envs=VALUES)
     assert '  File "<cell 1>", line 3, in <module>\n    1 / 0\n' in result.error.traceback
-    assert "INGLETEST" not in result.error.traceback
+    assert "GIVEN" not in result.error.traceback
     result = await run("print(sorted(globals()))\ndef f(): pass\nimport inspect; inspect.getsource(f)", envs=VALUES)
-    assert "INGLETEST" not in result.stdout
+    assert "GIVEN" not in result.stdout
     assert result.result == {"text/plain": "'def f(): pass\\n'"}
     assert [info.code for info in await service.cells("s", first=1, count=1)] == ["\n\n1 / 0"]
 

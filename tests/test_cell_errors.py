@@ -192,9 +192,9 @@ async def test_inspect_finds_the_source_of_what_cells_defined(run) -> None:
         "class First:\n    def method(self):\n        return 1\n|"
         "    def method(self):\n        return 1\n|"
         "def function(x):\n    # a comment\n\n    return x\n|"
-        "anonymous = lambda x: x + 1|"
+        "anonymous = lambda x: x + 1\n|"
         "class Second(First):\n    pass\n|"
-        "async def coroutine():\n    return 2|",
+        "async def coroutine():\n    return 2\n|",
     )
 
 
@@ -224,9 +224,8 @@ async def test_endless_recursion_is_told_in_bounded_text(run) -> None:
 
 @pytest.mark.req("cell.traceback")
 async def test_errors_are_named_with_their_module_unless_builtin_or_the_users(run) -> None:
-    names = []
-    for code in ("1 / 0", "class Mine(Exception): pass\nraise Mine", "import json; json.loads('')"):
-        names.append((await run(code)).error.name)
+    codes = ("1 / 0", "class Mine(Exception): pass\nraise Mine", "import json; json.loads('')")
+    names = [(await run(code)).error.name for code in codes]
     assert names == ["ZeroDivisionError", "Mine", "json.decoder.JSONDecodeError"]
 
 

@@ -47,12 +47,12 @@ WHOLE = {
         "2\n",
     ),
     "a class with blank lines between methods": (
-        "class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2\n\nprint(A().f() + A().g())",
-        "3\n",
+        "class A:\n    def f(self):\n        return 1\n\n    def g(self):\n        return 2\n\nprint(A().f(), A().g())",
+        "1 2\n",
     ),
     "try, except, else and finally": (
-        "try:\n    x = 1\n\nexcept ValueError:\n    pass\n\nelse:\n    print('else')\n\nfinally:\n    print('finally')\n",
-        "else\nfinally\n",
+        "try:\n    x = 1\n\nexcept ValueError:\n    pass\n\nelse:\n    print('else')\n\nfinally:\n    print('end')\n",
+        "else\nend\n",
     ),
     "brackets over blank lines": ("x = [\n\n    1,\n\n    2,\n\n]\nprint(\n\n    x\n\n)", "[1, 2]\n"),
     "a triple-quoted string over blank lines": ('print("""a\n\n  b\n\n""", end="")', "a\n\n  b\n\n"),

@@ -5,7 +5,6 @@ from textwrap import dedent
 
 import pytest
 
-from conftest import until
 from ingle.events import AnyEvent, Done, Result, Stderr, Stdout
 from ingle.service import Service
 
@@ -159,7 +158,7 @@ async def test_threads_at_full_speed_never_reach_the_cells_that_follow(service: 
         while not stop.is_set():
             print(f"bg {n} {counts[n]}\\n", end="")
             counts[n] += 1
-            stop.wait(0.0005)
+            stop.wait(0.0005 * n)
     threads = [threading.Thread(target=talk, args=(n,)) for n in range(3)]
     for t in threads: t.start()
     """
@@ -213,9 +212,8 @@ async def test_a_thread_that_an_older_thread_starts_is_background_too(service: S
 
 
 async def test_a_failing_background_thread_tells_it_in_the_background(service: Service, run) -> None:
-    await run(
-        "import threading\ngo = threading.Event()\nt = threading.Thread(target=lambda: go.wait() and 1 / 0, name='T'); t.start()"
-    )
+    thread = "t = threading.Thread(target=lambda: go.wait() and 1 / 0, name='T'); t.start()"
+    await run(f"import threading\ngo = threading.Event()\n{thread}")
     result = await run("go.set(); t.join(); print('cell 2')")
     assert (result.stdout, result.stderr) == ("cell 2\n", "")
     out, err = background(await events_until(service, 2))
@@ -276,10 +274,9 @@ async def test_children_that_outlive_their_cell_are_background_while_the_session
 
 
 async def test_late_output_of_a_dead_worker_is_not_the_next_ones(service: Service, run) -> None:
-    code = "import os, threading\nif not os.fork():\n    os.setsid()\n    while True: os.write(1, b'stray\\n')\nos._exit(0)"
+    code = "import os\nif not os.fork():\n    os.setsid()\n    while True: os.write(1, b'stray\\n')\nos._exit(0)"
     result = await service.execute("s", code)
     assert result.status == "exit"
     for _ in range(3):
         result = await service.execute("s", "print('fresh')")
         assert (result.status, result.stdout) == ("ok", "fresh\n")
-    assert await until(lambda: True)

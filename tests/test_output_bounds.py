@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingle import errors
+from ingle.events import Done, Stdout
 from ingle.outputs.reading import Line
 from ingle.service import Service
 from ingle.settings import Settings
@@ -273,6 +274,30 @@ for piece in range(1000):
         assert resident() - before < 150 * 1024 * 1024
         # The session is ready for more.
         assert (await service.execute("s", "print('on')")).stdout == "on\n"
+
+    async def test_what_a_thread_pours_out_in_the_background_is_bounded_and_kept_too(self, service: Service) -> None:
+        await service.create_session("s")
+        code = """
+import threading
+def pour():
+    for piece in range(100):
+        print(f"{piece:03}" + "." * (2**20 - 4))
+thread = threading.Thread(target=pour)
+thread.start()
+"""
+        before = most = resident()
+        assert (await service.execute("s", code)).status == "ok"
+        cell = await service.begin("s", "thread.join()")
+        texts: list[str] = []
+        async for event in service.events("s"):
+            if isinstance(event, Stdout):
+                texts.append(event.text.replace("." * 1000, ""))
+            elif isinstance(event, Done) and event.cell == cell:
+                break
+            most = max(most, resident())
+        assert [line[:3] for line in "".join(texts).splitlines()] == [f"{piece:03}" for piece in range(100)]
+        assert most - before < 80 * 1024 * 1024, f"{(most - before) / 2**20:.0f} MiB"
+        assert (await service.wait("s", cell)).stdout == ""
 
 
 async def test_a_pattern_that_never_ends_is_refused_and_stalls_nobody(

@@ -4,6 +4,7 @@ During a cell without `await` it is stopped, so that `asyncio.run()` works there
 and nothing of it resumes later.
 """
 
+import sys
 from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
@@ -77,7 +78,9 @@ class Looping:
         except self._asyncio.CancelledError as cancelled:
             if not interrupted:
                 raise
-            raise KeyboardInterrupt().with_traceback(cancelled.__traceback__) from None
+            # CPython 3.10 raises a new error here, whose context is the one that knows where the cell was.
+            was = cancelled if sys.version_info >= (3, 11) else cancelled.__context__ or cancelled
+            raise KeyboardInterrupt().with_traceback(was.__traceback__) from None
 
     def _finish(self, task: Any) -> None:
         """Cancel a task that was left in the middle, and see it end."""

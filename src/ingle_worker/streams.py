@@ -16,7 +16,7 @@ import threading
 from _thread import get_ident, get_native_id
 from collections.abc import Iterable
 from contextvars import ContextVar
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 from typing import Any
 from weakref import WeakSet
 
@@ -28,8 +28,11 @@ CELL: ContextVar[int] = ContextVar("ingle_cell")
 
 _NO_BYTES = b"\0\0\0\0"
 
-CHUNK = 1 << 20
-"""Characters of background text in one message at most."""
+PIECE = 1 << 16
+"""Bytes written in one go: between two of them it may become another cell's turn."""
+
+WRITERS_PATIENCE = 1_000_000_000
+"""Nanoseconds that a cell waits for a thread in the middle of a write; it may have put anything on descriptor 1."""
 
 
 class Channel:
@@ -56,6 +59,7 @@ class Channel:
             self._older = other_threads()
             self._strays.clear()
             self.crowded = True
+            self._wait_for_writers()
             # Last: until here every thread is background because no cell runs, from here on because it is older.
             self.cell = cell
             self.link.send_made(lambda: self._mark(begin=cell))
@@ -108,21 +112,25 @@ class Channel:
         """Tell the host what it has to know about this write. True when the text went on the wire instead."""
         if self.crowded and self.is_background():
             text = data.decode("utf-8", "backslashreplace")
-            for start in range(0, len(text), CHUNK):
-                self._send_background(out, text[start : start + CHUNK])
+            self.link.send_made(lambda: Background(out.stream, text, self._mark(out)))
             return True
         while self.turn is not out:  # more than once, if a signal handler writes to the other stream meanwhile
             before, self.turn = self.turn, out
             if before is not None:
-                self.link.send_made(self._mark)
+                self.link.send_made(lambda: self._mark(out))
         return False
 
-    def _send_background(self, out: "Out", text: str) -> None:
-        self.link.send_made(lambda: Background(out.stream, text, self._mark()))
+    def _wait_for_writers(self) -> None:
+        """Until what threads of the last cell were about to put into the pipes is in there, before the mark."""
+        end = monotonic_ns() + WRITERS_PATIENCE
+        begun = [*self.stdout.writers, *self.stderr.writers]
+        while begun and monotonic_ns() < end:
+            sleep(0.0002)
+            begun = [write for write in begun if write in self.stdout.writers or write in self.stderr.writers]
 
-    def _mark(self, begin: int = 0) -> Mark:
+    def _mark(self, out: "Out | None" = None, begin: int = 0) -> Mark:
         before = monotonic_ns()
-        stdout, stderr = self.stdout.look(), self.stderr.look()
+        stdout, stderr = self.stdout.look(int(out is self.stdout)), self.stderr.look(int(out is self.stderr))
         return Mark(before, monotonic_ns(), stdout, stderr, begin)
 
 
@@ -182,8 +190,8 @@ class Out(io.TextIOWrapper):
         """Another descriptor of the session's pipe, for looking: code may point the usual one elsewhere."""
         self.stream = stream
         self._written = 0
-        self._writers: set[int] = set()
-        """Threads between the system call and the count of it."""
+        self.writers: list[object] = []
+        """Writes that are about to be made, or are made and not yet counted."""
         super().__init__(ByteOut(self), "utf-8", "backslashreplace", "\n", write_through=True)
         self.mode = "w"  # type: ignore[misc]
 
@@ -194,12 +202,22 @@ class Out(io.TextIOWrapper):
         return len(text)
 
     def write_bytes(self, data: bytes) -> None:
+        while len(data) > PIECE:
+            cut = PIECE
+            while data[cut] & 0xC0 == 0x80 and cut > PIECE - 4:  # not within a character
+                cut -= 1
+            self._write_piece(data[:cut])
+            data = data[cut:]
+        self._write_piece(data)
+
+    def _write_piece(self, data: bytes) -> None:
         channel = self._channel
-        if (channel.turn is not self or channel.crowded) and channel.before_write(self, data):
-            return
-        me = get_ident()
-        self._writers.add(me)
+        write = object()
+        # First: for whoever looks at the writers, those not among them will see what he has set before.
+        self.writers.append(write)
         try:
+            if (channel.turn is not self or channel.crowded) and channel.before_write(self, data):
+                return
             sent = os.write(self._number, data)
             self._written += sent
             while sent < len(data):
@@ -207,18 +225,19 @@ class Out(io.TextIOWrapper):
                 self._written += more
                 sent += more
         finally:
-            self._writers.discard(me)
+            self.writers.remove(write)
 
     def forget(self) -> None:
         self._written = 0
 
-    def look(self) -> Look:
-        written, writing = self._written, bool(self._writers)
+    def look(self, writers: int) -> Look:
+        """`writers` is how many there are if none but the caller is at it."""
+        written, alone = self._written, len(self.writers) == writers
         try:
             unread = fcntl.ioctl(self.pipe, termios.FIONREAD, _NO_BYTES)
         except OSError:
             unread = _NO_BYTES
-        certain = not writing and not self._writers and written == self._written
+        certain = alone and len(self.writers) == writers and written == self._written
         return Look(struct.unpack("i", unread)[0], written, certain)
 
     def writelines(self, lines: Iterable[str]) -> None:  # type: ignore[override]

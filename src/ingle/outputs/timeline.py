@@ -18,6 +18,9 @@ EVENT_COST = 300
 READ_AT_ONCE = 64
 """Events read from disk in one go: bounds memory, since each carries 64 KiB of text at most."""
 
+SPILL_AT_ONCE = 256
+"""Events that go to disk in one go: small enough not to hold the loop up."""
+
 HEAD_SHARE = 0.35
 
 
@@ -89,7 +92,7 @@ class Timeline:
             while self._memory > self._memory_limit // 2 and self._events and not self._closed:
                 batch: list[AnyEvent] = []
                 weight = 0
-                for event in self._events:
+                for event in self._events[:SPILL_AT_ONCE]:
                     if weight > self._memory_limit // 2:
                         break
                     batch.append(event)

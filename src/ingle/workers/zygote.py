@@ -5,7 +5,9 @@ Its death hurts no worker that was forked; it is noticed, and whoever needs the 
 
 import asyncio
 import contextlib
+import errno
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -24,6 +26,9 @@ OLD_PYTHON = 41
 """Exit code by which the guest refuses an interpreter that is too old."""
 
 STDERR_KEPT = 4000
+
+STOP_PATIENCE = 10.0
+"""How long a zygote that was ready may take to end everything below it."""
 
 
 def child_environment() -> dict[str, str]:
@@ -47,7 +52,7 @@ def start_process(python: str, args: list[str], fds: list[int], stderr: int) -> 
     except FileNotFoundError:
         raise InterpreterRefused(f"there is no interpreter at {python}; name a CPython 3.10 or later") from None
     except OSError as error:
-        if isinstance(error, PermissionError):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
             raise InterpreterRefused(
                 f"{python} cannot be run ({error.strerror}); name a CPython 3.10 or later"
             ) from None
@@ -213,7 +218,13 @@ class Zygote:
         if self._life >= 0:
             os.close(self._life)
             self._life = -1
-        await asyncio.to_thread(self._process.wait)
+        try:
+            await asyncio.to_thread(self._process.wait, STOP_PATIENCE if self.ready.done() else 0)
+        except subprocess.TimeoutExpired:
+            # No Python, or one that never came so far as to watch its pipe. Its group is its own.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await asyncio.to_thread(self._process.wait)
         self._loop.remove_reader(self._stderr_fd)
         os.close(self._stderr_fd)
         self._process = None
