@@ -256,6 +256,23 @@ async def test_a_gathering_cell_that_is_interrupted_takes_its_branches_with_it(
     assert outcome(await run("await asyncio.sleep(0.01)\nsorted(ended)")) == ("", "[1, 2]")
 
 
+async def test_an_interrupt_raised_by_another_task_ends_the_awaiting_cell_for_good(run) -> None:
+    await run(
+        """
+        import asyncio
+        log, now = [], asyncio.Event()
+        async def raiser():
+            await now.wait()
+            raise KeyboardInterrupt
+        task = asyncio.create_task(raiser())
+        await asyncio.sleep(0)
+        """
+    )
+    result = await run("log.append('before')\nnow.set()\nawait asyncio.sleep(0.05)\nlog.append('resumed')")
+    assert (result.status, result.error.name) == ("interrupted", "KeyboardInterrupt")
+    assert outcome(await run("await asyncio.sleep(0.1)\nlog")) == ("", "['before']")
+
+
 async def test_a_timeout_ends_an_awaiting_cell_and_keeps_the_loop(run) -> None:
     await run("import asyncio\nfirst = asyncio.get_running_loop(); await asyncio.sleep(0)")
     result = await run("await asyncio.sleep(3600)", timeout=0.05)

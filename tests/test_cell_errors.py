@@ -89,6 +89,13 @@ async def test_frames_of_libraries_are_shown_and_frames_of_the_runner_never(run)
         "try:\n    1 / 0\nfinally:\n    [][1]",
         "import subprocess\nsubprocess.run(['false'], check=True)",
         "print(object(), file=3)",
+        # These go through the runner's own streams and readers.
+        "import sys\nsys.stdout.write(3)",
+        "print('x', end=3)",
+        "class Loud:\n    def __str__(self):\n        return 1 / 0\nprint(Loud())",
+        "try:\n    sys.stdout.write(3)\nexcept TypeError as e:\n    raise KeyError(1) from e",
+        "sys.stdin.read('x')",
+        "import threading\nthreading.Thread().start(3)",
     ]
     for code in codes:
         traceback = (await run(code)).error.traceback

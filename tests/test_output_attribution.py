@@ -149,31 +149,51 @@ async def test_a_thread_that_prints_while_the_next_cell_prints_is_not_mixed_into
     assert lines == [line for i in range(100) for line in (f"fg {i}", f"bg {i}")]
 
 
-async def test_threads_at_full_speed_never_reach_the_cells_that_follow(service: Service, run) -> None:
-    code = """
-    import threading
-    stop = threading.Event()
-    counts = [0, 0, 0]
-    def talk(n):
-        while not stop.is_set():
-            print(f"bg {n} {counts[n]}\\n", end="")
-            counts[n] += 1
-            stop.wait(0.0005 * n)
-    threads = [threading.Thread(target=talk, args=(n,)) for n in range(3)]
-    for t in threads: t.start()
-    """
-    await run(code)
-    for cell in range(2, 32):
-        result = await run(f"for i in range(10): print({cell}, i)")
-        assert result.stdout == "".join(f"{cell} {i}\n" for i in range(10))
-    result = await run("stop.set()\nfor t in threads: t.join()\nprint(*counts)")
-    counts = [int(word) for word in result.stdout.split()]
-    # What they said while their own cell still ran is its output; all the rest is background; nothing is lost.
-    events = [e for e in await events_until(service, 32) if isinstance(e, Stdout)]
-    lines = "".join(e.text for e in events if e.cell == 1 or e.background).splitlines()
-    for n, count in enumerate(counts):
-        assert [line for line in lines if line.startswith(f"bg {n} ")] == [f"bg {n} {i}" for i in range(count)]
-    assert len(lines) == sum(counts)
+@pytest.mark.parametrize("pause", ["0.0005", "0.0005 * n"])
+async def test_threads_that_never_rest_do_not_reach_the_cells_that_follow(service: Service, pause: str) -> None:
+    code = f"""
+import threading
+stop = threading.Event()
+counts = [0, 0, 0]
+def talk(n):
+    while not stop.is_set():
+        print(f"bg {{n}} {{counts[n]}}\\n", end="")
+        counts[n] += 1
+        stop.wait({pause})
+threads = [threading.Thread(target=talk, args=(n,)) for n in range(3)]
+for t in threads: t.start()
+"""
+    for _ in range(5):
+        await service.create_session("s")
+        assert (await service.execute("s", code)).status == "ok"
+        for cell in range(2, 42):
+            result = await service.execute("s", f"for i in range(10): print({cell}, i)")
+            assert (result.status, result.stdout) == ("ok", "".join(f"{cell} {i}\n" for i in range(10)))
+        result = await service.execute("s", "stop.set()\nfor t in threads: t.join()\nprint(*counts)")
+        # What they said while their own cell still ran is its output; all the rest is background; nothing is lost.
+        events = [e for e in await events_until(service, 42) if isinstance(e, Stdout)]
+        lines = "".join(e.text for e in events if e.cell == 1 or e.background).splitlines()
+        counts = [int(word) for word in result.stdout.split()]
+        for n, count in enumerate(counts):
+            assert [line for line in lines if line.startswith(f"bg {n} ")] == [f"bg {n} {i}" for i in range(count)]
+        assert len(lines) == sum(counts)
+        await service.end_session("s")
+
+
+async def test_a_long_text_that_a_thread_is_still_writing_when_its_cell_ends_stays_out_of_the_next(
+    service: Service, run
+) -> None:
+    await run("import threading\ndef pour(n): print(f'{n:02}' + 'é' * 99_997)")
+    for n in range(40):
+        first = await run(f"thread = threading.Thread(target=pour, args=({n},)); thread.start()")
+        second = await run("print('mine')")
+        third = await run("thread.join()")
+        assert (second.stdout, third.stdout) == ("mine\n", "")
+        whole = f"{n:02}" + "é" * 99_997 + "\n"
+        assert whole.startswith(first.stdout)
+    # What was not its own cell's is background; together they are all there is.
+    texts = [e.text for e in await events_until(service, 121) if isinstance(e, Stdout) and e.text != "mine\n"]
+    assert "".join(texts).count("é") == 40 * 99_997
 
 
 async def test_threads_of_the_running_cell_are_its_own_also_among_older_ones(service: Service, run) -> None:

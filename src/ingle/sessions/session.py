@@ -8,10 +8,8 @@ a fresh worker.
 
 import asyncio
 import codecs
-import copy
 import shutil
 import time
-from array import array
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -19,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ingle import errors, events
-from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Truncated
-from ingle.outputs.reading import OutputPage, read_lines
-from ingle.outputs.timeline import HEAD_SHARE, Timeline
+from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo
+from ingle.outputs.reading import OutputPage
+from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
+from ingle.sessions.history import History
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.merge import STDOUT
@@ -73,8 +72,6 @@ class Session:
         self._crowded = False
         self._pending_notices: list[str] = []
         self._start_notices: list[str] = []
-        self._first_events = array("Q")
-        self._done_events = array("Q")
         self._names: set[str] = set()
         self._ended = False
         self._ended_event = asyncio.Event()
@@ -91,6 +88,7 @@ class Session:
             settings.timeline_disk,
             self._on_room,
         )
+        self._history = History(self.id, self.timeline, settings.result_chars)
 
     # --- starting ---
 
@@ -171,12 +169,11 @@ class Session:
         await self._wait_for_turn(queue)
         worker = self._worker
         assert worker is not None
-        number = len(self._first_events) + 1
+        number = self.last_cell + 1
         cell = RunningCell(number, self.timeline.next_seq, timeout)
         cell.notices += self._pending_notices
         self._pending_notices.clear()
-        self._first_events.append(self.timeline.next_seq)
-        self._done_events.append(0)
+        self._history.begin()
         self._cell = cell
         self.last_executed = time.time()
         self._move(states.RUNNING, code=_visible(code))
@@ -217,7 +214,7 @@ class Session:
 
     def _refuse_as_busy(self) -> None:
         running = self._cell
-        number = running.number if running is not None else len(self._first_events) + 1
+        number = running.number if running is not None else self.last_cell + 1
         raise errors.Busy(number, running.age if running is not None else 0.0)
 
     def _leave_queue(self, turn: "asyncio.Future[None]") -> None:
@@ -229,7 +226,7 @@ class Session:
 
     async def wait(self, cell: int, seconds: float) -> None:
         """Until the cell has ended or waits for input, but no longer than this."""
-        self._check_cell(cell)
+        self._history.check(cell)
         if self._cell is not None and self._cell.number == cell:
             await self._cell.wait_settled(seconds)
         self.last_used = time.monotonic()
@@ -257,7 +254,7 @@ class Session:
             return cell.number
         self._answering = True
         worker.answer(data, eof=eof)
-        return len(self._first_events)
+        return self.last_cell
 
     async def interrupt(self) -> int | None:
         """Interrupt the running cell, and tell which; with none running nothing happens."""
@@ -312,62 +309,15 @@ class Session:
 
     @property
     def last_cell(self) -> int:
-        return len(self._first_events)
+        return self._history.count
 
     @property
     def idle_for(self) -> float:
         return 0.0 if self._cell is not None else time.monotonic() - self.last_used
 
-    def _check_cell(self, cell: int) -> None:
-        if not 1 <= cell <= len(self._first_events):
-            raise errors.CellNotFound(self.id, cell, len(self._first_events))
-
-    def _span(self, cell: int) -> tuple[int, int]:
-        """First and last event of a cell so far."""
-        done = self._done_events[cell - 1]
-        return self._first_events[cell - 1], done or self.timeline.next_seq - 1
-
     async def result(self, cell: int, from_event: int = 0) -> Result:
         """The result as it is now; with `from_event`, only the text that came from that event on."""
-        self._check_cell(cell)
-        first, last = self._span(cell)
-        if self._cell is not None and self._cell.number == cell:
-            result = self._cell.result(self.id)
-            counted = self._cell.counted()
-        else:
-            held = self.timeline.in_memory(last, last) or await self.timeline.read(last, last)
-            done = held[0]
-            assert isinstance(done, events.Done)
-            result, counted = copy.copy(done.result), done.characters
-        result.next_event = last + 1
-        if from_event > first:
-            first, counted = from_event, await self._count_text(from_event, last)
-        limit = self._settings.result_chars
-        result.stdout, out_left = await self.timeline.text(events.Stdout, first, last, counted.stdout, limit)
-        result.stderr, err_left = await self.timeline.text(events.Stderr, first, last, counted.stderr, limit)
-        result.truncated = Truncated(out_left, err_left)
-        result.notices = [
-            *result.notices,
-            *(
-                f"{left} characters of {stream} were left out after the first {int(limit * HEAD_SHARE)}; "
-                f"read them by line number or by grep in the output of cell {cell}"
-                for stream, left in (("stdout", out_left), ("stderr", err_left))
-                if left
-            ),
-        ]
-        return result
-
-    async def _count_text(self, first: int, last: int) -> Truncated:
-        counts = {"stdout": 0, "stderr": 0}
-        while first <= last:
-            some = await self.timeline.read(first, last)
-            if not some:
-                break
-            for event in some:
-                if isinstance(event, (events.Stdout, events.Stderr)) and not event.background:
-                    counts["stdout" if isinstance(event, events.Stdout) else "stderr"] += len(event.text)
-            first = some[-1].seq + 1
-        return Truncated(**counts)
+        return await self._history.result(cell, self._cell, from_event)
 
     async def output(
         self,
@@ -379,28 +329,11 @@ class Session:
         grep: str | None = None,
     ) -> OutputPage:
         """Lines of a cell's output, however long it is."""
-        self._check_cell(cell)
-        first, last = self._span(cell)
-        found, following = await read_lines(
-            self.timeline, first, last, stream=stream, from_line=from_line, count=lines, grep=grep
-        )
-        return OutputPage(self.id, cell, stream, found, following)
+        return await self._history.output(cell, stream, from_line, lines, grep)
 
     async def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
-        """The history: what ran, how it ended, when and how long."""
-        infos = []
-        for cell in range(max(1, first), min(len(self._first_events), first + count - 1) + 1):
-            start, last = self._span(cell)
-            begin = (await self.timeline.read(start, start))[0]
-            code = begin.code if isinstance(begin, events.StateChanged) else None
-            if self._cell is not None and self._cell.number == cell:
-                status, took = self._cell.status, None
-            else:
-                done = (await self.timeline.read(last, last))[0]
-                assert isinstance(done, events.Done)
-                status, took = done.result.status, done.result.execution_time
-            infos.append(CellInfo(cell, code or "", status, begin.time, took))
-        return infos
+        """What ran, how it ended, when and how long."""
+        return await self._history.cells(first, count, self._cell)
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self.timeline.follow(first)
@@ -415,7 +348,7 @@ class Session:
             state=self.state,
             created_at=self.created_at,
             last_executed=self.last_executed,
-            execution_count=len(self._first_events),
+            execution_count=self.last_cell,
             variable_count=len(names),
             variables=names,
             python=self._launcher.version or "",
@@ -537,7 +470,7 @@ class Session:
             self._append(
                 events.ErrorRaised(**self._stamp(), name=error.name, value=error.value, traceback=error.traceback)
             )
-        self._done_events[cell.number - 1] = self.timeline.next_seq
+        self._history.end(cell.number)
         result = cell.result(self.id)
         result.next_event = self.timeline.next_seq + 1
         self._append(events.Done(**self._stamp(), result=result, characters=cell.counted()))
@@ -650,7 +583,7 @@ class Session:
     def on_gone(self, exit: Exit) -> None:
         """The worker has ended, and everything below it; all its output has been seen."""
         cell = self._cell
-        lost = bool(self._names) or len(self._first_events) > 0
+        lost = bool(self._names) or self.last_cell > 0
         self._names.clear()
         self._background_waits.clear()
         self._worker = None

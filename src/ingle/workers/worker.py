@@ -6,7 +6,6 @@ It reads only when there is something to read, never blocks the loop, and puts o
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import os
 import signal
@@ -19,7 +18,9 @@ from typing import Any, Protocol
 
 from ingle.events import Exit
 from ingle.workers import codec
+from ingle.workers.exits import exit_of
 from ingle.workers.merge import STDERR, STDOUT, Merger, Piece
+from ingle.workers.sender import Sender
 from ingle_worker.wire import FrameReader, WireError, messages
 
 COALESCE = 0.001
@@ -122,9 +123,9 @@ class Worker:
         self._status.setblocking(False)
         self.stdin_inode = os.fstat(self._stdin_peek).st_ino
         self._pipes = {STDOUT: self._stdout, STDERR: self._stderr}
-        self._wire_out = _Sender(self._loop, self._wire.fileno(), self._wire.send, self._on_wire_lost)
-        self._stdin_out = _Sender(self._loop, self._stdin, self._write_stdin, lambda: None)
-        self._status_out = _Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
+        self._wire_out = Sender(self._loop, self._wire.fileno(), self._wire.send, self._on_wire_lost)
+        self._stdin_out = Sender(self._loop, self._stdin, self._write_stdin, lambda: None)
+        self._status_out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
         self._watch(self._wire.fileno(), self._read_wire)
         self._watch(self._status.fileno(), self._on_status)
         self._watch(self._stdout, self._on_pipes)
@@ -487,99 +488,3 @@ BROKEN_CODE = 70
 def _unread(fd: int) -> int:
     number: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, _NO_BYTES))[0]
     return number
-
-
-def exit_of(status: int) -> Exit:
-    """A wait status in words."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal_name(number)
-        meaning = f" ({MEANINGS[name]})" if name in MEANINGS else ""
-        return Exit(signal=name, message=f"was killed by {name}{meaning}")
-    code = os.waitstatus_to_exitcode(status)
-    return Exit(code=code, message=f"ended with exit code {code}")
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have numbers only
-        return f"signal {number}"
-
-
-MEANINGS = {
-    "SIGSEGV": "segmentation fault",
-    "SIGABRT": "aborted",
-    "SIGBUS": "bus error",
-    "SIGFPE": "arithmetic fault",
-    "SIGILL": "illegal instruction",
-    "SIGKILL": "by its own code or from outside; the system does this when memory runs out",
-}
-
-
-class _Sender:
-    """Writes bytes to a non-blocking descriptor: at once if it takes them, the rest when it can."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        fd: int,
-        write: Callable[[bytes], int],
-        on_lost: Callable[[], None],
-    ) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._write = write
-        self._on_lost = on_lost
-        self._waiting = bytearray()
-        self._at_end: Callable[[], None] | None = None
-
-    def write(self, data: bytes) -> None:
-        if not self._waiting:
-            data = data[self._try(data) :]
-            if data:
-                self._loop.add_writer(self._fd, self._on_writable)
-        self._waiting += data
-
-    def _try(self, data: bytes) -> int:
-        try:
-            return self._write(data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN):
-                raise
-            self._on_lost()
-            return len(data)
-
-    def _on_writable(self) -> None:
-        del self._waiting[: self._try(bytes(self._waiting[: 1 << 18]))]
-        if not self._waiting:
-            self._loop.remove_writer(self._fd)
-            if self._at_end is not None:
-                self._at_end()
-                self._at_end = None
-
-    @property
-    def pending(self) -> bool:
-        return bool(self._waiting)
-
-    def close_when_empty(self, at_end: Callable[[], None]) -> None:
-        if self._waiting:
-            self._at_end = at_end
-        else:
-            at_end()
-
-    def reopen(self, fd: int) -> None:
-        self._fd = fd
-
-    def forget(self) -> int:
-        """Drop what was not written yet."""
-        left = len(self._waiting)
-        if left:
-            self._loop.remove_writer(self._fd)
-            self._waiting.clear()
-        if self._at_end is not None:
-            self._at_end()
-            self._at_end = None
-        return left
