@@ -5,6 +5,7 @@ on iopub, which is when the outputs are complete.
 """
 
 import asyncio
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ class Kernel:
 
     async def start(self) -> None:
         """Until it answers a request."""
-        await self.manager.start_kernel()
+        await self.manager.start_kernel(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.client = self.manager.client()
         self.client.start_channels(hb=False)
         self.client.kernel_info()

@@ -47,9 +47,6 @@ VERSION = platform.python_version()
 HIGH_FD = 100
 """The wire's descriptor lies from here on, so that the first file a user opens is number 3, as anywhere."""
 
-PATIENCE = 0.003
-"""A prepared worker that hears nothing for so long is in the pool."""
-
 BROKEN = 70
 """Exit code of a worker that lost its wire or broke inside the guest."""
 
@@ -161,14 +158,19 @@ class Worker:
         self._reset_main()
         self._link.unmute(owner)
 
-    def run(self, fds: list[int], page: memoryview) -> None:
-        """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns."""
+    def run(self, fds: list[int], page: memoryview, *, spare: bool) -> None:
+        """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns.
+
+        A spare one, which goes to the pool, rehearses first: what its first cell would copy is copied then.
+        """
         os.setsid()
         self._interrupts.publish_to(page)
         self._pid = os.getpid()
         self._link.attach(_place(fds))
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _reseed_numpy()
+        if spare:
+            self._rehearse()
         try:
             self._serve()
         except WireLost:
@@ -188,9 +190,6 @@ class Worker:
 
     def _serve(self) -> None:
         self._link.send(Ready(self._pid, VERSION, sys.executable))
-        if not select.select([self._link.fd], [], [], PATIENCE)[0]:
-            # Nobody waits for this one: it goes to the pool. What its first cell would copy is copied now.
-            self._rehearse()
         while True:
             message = self._next()
             if isinstance(message, Execute):

@@ -66,7 +66,7 @@ def spawn(fds: list[int]) -> None:
     become_session(worker, fds)
 
 
-def become_session(worker: session.Worker, fds: list[int]) -> None:
+def become_session(worker: session.Worker, fds: list[int], *, spare: bool = False) -> None:
     """Fork the worker; this process is its init from now on. Neither of the two returns."""
     kernel.become_subreaper()
     if os.getpid() != os.getsid(0):
@@ -77,7 +77,7 @@ def become_session(worker: session.Worker, fds: list[int]) -> None:
         try:
             kernel.die_with_parent()
             os.close(fds[4])
-            worker.run(fds[:4], page)
+            worker.run(fds[:4], page, spare=spare)
         finally:
             os._exit(session.BROKEN)
     gc.disable()
@@ -188,15 +188,15 @@ class Zygote:
         for frame in self._reader.feed(data):
             message = messages.decode(frame)
             if isinstance(message, messages.Fork):
-                self._fork(message.ticket, fds, private)
+                self._fork(message, fds, private)
         return True
 
-    def _fork(self, ticket: int, fds: list[int], private: tuple[int, ...]) -> None:
+    def _fork(self, message: messages.Fork, fds: list[int], private: tuple[int, ...]) -> None:
         try:
             pid = kernel.fork_bare()
         except OSError as error:
             pid = -1
-            self._control.sendall(messages.encode(messages.ForkFailed(ticket, str(error))))
+            self._control.sendall(messages.encode(messages.ForkFailed(message.ticket, str(error))))
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -205,7 +205,7 @@ class Zygote:
                 os.close(fd)
             for fd in fds:
                 os.set_inheritable(fd, False)
-            become_session(self._worker, fds)
+            become_session(self._worker, fds, spare=message.spare)
         if pid > 0:
             self._inits.add(pid)
         for fd in fds:

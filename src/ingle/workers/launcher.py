@@ -54,7 +54,7 @@ class Launcher:
         """Fill the pool now."""
         async with self._filling:
             while len(self._pool) < self._settings.pool and not self._stopped:
-                self._pool.append(await self._make())
+                self._pool.append(await self._make(spare=True))
 
     def _fill_later(self) -> None:
         if self._forks and not self._stopped and (self._refill is None or self._refill.done()):
@@ -66,14 +66,14 @@ class Launcher:
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()
 
-    async def _make(self) -> Worker:
+    async def _make(self, *, spare: bool = False) -> Worker:
         for _ in range(TRIES):
             worker = Worker(self._loop)
             process: subprocess.Popen[bytes] | None = None
             try:
                 async with asyncio.timeout(self._settings.start_patience):
                     if self._forks:
-                        await (await self._get_zygote()).fork(worker)
+                        await (await self._get_zygote()).fork(worker, spare=spare)
                     else:
                         process = await self._spawn(worker)
                     ready = await worker.ready

@@ -169,15 +169,15 @@ class Zygote:
             )
         self.ready.set_exception(error)
 
-    async def fork(self, worker: Worker) -> None:
-        """Ask for one more prepared child, which gets this worker's ends."""
+    async def fork(self, worker: Worker, *, spare: bool) -> None:
+        """Ask for one more prepared child, which gets this worker's ends; a spare one is for the pool."""
         try:
             ends: ChildEnds = worker.make_ends()
         except OSError as error:
             raise StartFailed(f"no pipe could be made: {error.strerror}; raise the limit of open files") from None
         try:
             self._tickets += 1
-            frame = messages.encode(messages.Fork(self._tickets))
+            frame = messages.encode(messages.Fork(self._tickets, spare))
             async with self._sending:
                 while not self.dead:
                     try:

@@ -204,9 +204,13 @@ class Exited:
 
 @dataclass(frozen=True)
 class Fork:
-    """Make one more prepared child; its five descriptors come along with this frame."""
+    """Make one more prepared child; its five descriptors come along with this frame.
+
+    `spare`: nobody waits for it, so it has time to rehearse.
+    """
 
     ticket: int
+    spare: bool = False
 
 
 @dataclass(frozen=True)
