@@ -22,19 +22,22 @@ def _notice(number: int, frame: object) -> None:
 
 
 class Init:
-    def __init__(self, status_fd: int, worker: int, page: memoryview) -> None:
-        self._fd = status_fd
-        self._worker = worker
-        self._page = page
+    """Made in the zygote, so that its making is shared; alive from `run` on."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._worker = 0
+        self._page = memoryview(b"")
         self._signalled = 0
         self._nudges = 0
         self._reader = FrameReader()
         self._worker_gone = False
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
+        self._wake_read = self._wake_write = -1
 
-    def run(self) -> None:
+    def run(self, status_fd: int, worker: int, page: memoryview) -> None:
         """Until the worker or the host is gone; then all below is gone too."""
+        self._fd, self._worker, self._page = status_fd, worker, page
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         _signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, _notice)
         for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):

@@ -18,14 +18,10 @@ try:
     _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 except (ImportError, OSError):
     _libc = None
-if _libc is not None:
-    # Declared here once, so that a call makes no objects: it runs in processes that should share their pages.
-    _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
-    _prctl_with_text = ctypes.CDLL(None).prctl
-    _prctl_with_text.argtypes = (ctypes.c_int, ctypes.c_char_p, *[ctypes.c_ulong] * 3)
 
 
 def _prctl(option: int, value: int) -> bool:
+    # Small numbers need no declared types, and without them a call touches fewer of the pages that are shared.
     return _libc is not None and _libc.prctl(option, value, 0, 0, 0) == 0
 
 
@@ -59,7 +55,7 @@ def die_with_parent() -> bool:
 def set_name(name: str) -> None:
     """What `ps` and `top` call this process."""
     if _libc is not None:
-        _prctl_with_text(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+        _libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def _read(path: str) -> bytes:

@@ -63,10 +63,10 @@ def spawn(fds: list[int]) -> None:
     sys.argv[:] = [""]
     worker = session.Worker()
     worker.prepare()
-    become_session(worker, fds)
+    become_session(worker, Init(), fds)
 
 
-def become_session(worker: session.Worker, fds: list[int], *, spare: bool = False) -> None:
+def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare: bool = False) -> None:
     """Fork the worker; this process is its init from now on. Neither of the two returns."""
     kernel.become_subreaper()
     if os.getpid() != os.getsid(0):
@@ -85,7 +85,7 @@ def become_session(worker: session.Worker, fds: list[int], *, spare: bool = Fals
     for fd in (*fds[:4], 0, 1, 2):
         os.close(fd)
     try:
-        Init(fds[4], worker_pid, page).run()
+        init.run(fds[4], worker_pid, page)
     finally:
         os._exit(0)
 
@@ -149,6 +149,7 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self._worker = session.Worker()
         self._worker.prepare()
+        self._init = Init()
         gc.collect()
         # Objects made so far are left out of every later collection, so that a collection in a session does
         # not write to, and thereby copy, every page it shares with its neighbours.
@@ -205,7 +206,7 @@ class Zygote:
                 os.close(fd)
             for fd in fds:
                 os.set_inheritable(fd, False)
-            become_session(self._worker, fds, spare=message.spare)
+            become_session(self._worker, self._init, fds, spare=message.spare)
         if pid > 0:
             self._inits.add(pid)
         for fd in fds:
