@@ -212,8 +212,8 @@ class Out(io.TextIOWrapper):
         """Another descriptor of the session's pipe, for looking: code may point the usual one elsewhere."""
         self.stream = stream
         self._written = 0
-        self.writers: list[None] = []
-        """One for each write that is about to be made, or is made and not yet counted."""
+        self.writers: list[object] = []
+        """One for each write that is about to be made, or is made and not yet counted; each is told from the next."""
         super().__init__(ByteOut(self), "utf-8", "backslashreplace", "\n", write_through=True)
         self.mode = "w"  # type: ignore[misc]
 
@@ -222,8 +222,8 @@ class Out(io.TextIOWrapper):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         data = text.encode("utf-8", "backslashreplace")
         channel = self._channel
-        writers = self.writers
-        writers.append(None)
+        writers, write = self.writers, object()
+        writers.append(write)
         try:
             # What nearly every write is: the next on the same stream, nobody else about, taken whole by the pipe.
             if channel.turn is self and not channel.crowded and len(data) <= PIECE:
@@ -233,7 +233,7 @@ class Out(io.TextIOWrapper):
                     return len(text)
                 data = data[sent:]
         finally:
-            writers.pop()
+            writers.remove(write)
         self.write_bytes(data)
         return len(text)
 
@@ -248,8 +248,9 @@ class Out(io.TextIOWrapper):
 
     def _write_piece(self, data: bytes) -> None:
         channel = self._channel
+        write = object()
         # First: for whoever looks at the writers, those not among them will see what he has set before.
-        self.writers.append(None)
+        self.writers.append(write)
         try:
             if (channel.turn is not self or channel.crowded) and channel.before_write(self, data):
                 return
@@ -260,7 +261,7 @@ class Out(io.TextIOWrapper):
                 self._written += more
                 sent += more
         finally:
-            self.writers.pop()
+            self.writers.remove(write)
 
     def forget(self) -> None:
         self._written = 0

@@ -18,7 +18,7 @@ EVENT_COST = 300
 READ_AT_ONCE = 64
 """Events read from disk in one go: bounds memory, since each carries 64 KiB of text at most."""
 
-SPILL_AT_ONCE = 256
+SPILL_AT_ONCE = 2048
 """Events that go to disk in one go: small enough not to hold the loop up."""
 
 HEAD_SHARE = 0.35

@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import termios
+from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 from ingle.events import Exit
 from ingle.workers import codec
 from ingle.workers.exits import exit_of
-from ingle.workers.merge import STDERR, STDOUT, Merger, Piece
+from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
 from ingle.workers.sender import Sender
 from ingle_worker.wire import FrameReader, WireError, messages
 
@@ -342,7 +343,9 @@ class Worker:
             self._deliver(background)
 
     def _deliver(self, background: bool) -> None:
-        for each in self._merger.take():
+        taken = deque(self._merger.take())
+        while taken:
+            each = taken.popleft()
             if isinstance(each, Piece):
                 if self.owner is not None:
                     self.owner.on_output(each.stream, each.data, background or bool(self._begin_expected))
@@ -352,8 +355,15 @@ class Worker:
             elif self.owner is None:
                 continue
             elif isinstance(each.content, messages.Background):
-                number = STDERR if each.content.stream == "stderr" else STDOUT
-                self.owner.on_output(number, each.content.text.encode("utf-8", "replace"), True)
+                stream, texts = each.content.stream, [each.content.text]
+                # A thread that writes all the time says a thousand things at once: they make one event.
+                while taken and isinstance(taken[0], Note) and isinstance(taken[0].content, messages.Background):
+                    if taken[0].content.stream != stream:
+                        break
+                    texts.append(taken[0].content.text)
+                    taken.popleft()
+                number = STDERR if stream == "stderr" else STDOUT
+                self.owner.on_output(number, "".join(texts).encode("utf-8", "replace"), True)
             else:
                 self.owner.on_message(each.content)
 
@@ -366,7 +376,7 @@ class Worker:
         if self._broken is not None or self._wire.fileno() < 0:
             return
         try:
-            data = self._wire.recv(1 << 18)
+            data = self._wire.recv(1 << 16)
         except BlockingIOError:
             return
         except OSError:
