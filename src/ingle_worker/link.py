@@ -12,6 +12,9 @@ from typing import Any
 from ingle_worker.interrupts import Interrupts
 from ingle_worker.wire import FrameReader, FrameTooLarge, messages
 
+CHUNK = 1 << 15
+"""Bytes read in one go. Not more: from 128 KiB on, every read would map and unmap memory of its own."""
+
 
 class WireLost(Exception):
     """The host is gone, or code in this process has closed or replaced the wire's descriptor."""
@@ -103,7 +106,7 @@ class Link:
         """The next message of the host. Raises WireLost when there is none to come."""
         while not self._received:
             try:
-                data = os.read(self.fd, 1 << 18)
+                data = os.read(self.fd, CHUNK)
             except OSError as error:
                 raise WireLost(str(error)) from None
             if not data:

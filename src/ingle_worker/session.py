@@ -89,6 +89,11 @@ class Worker:
         self._link = Link(self._interrupts)
         self._channel = Channel(self._link)
         self._input = Input(self._link, self._channel, self._interrupts)
+        self._standard: tuple[tuple[str, Any], ...] = (
+            ("stdin", self._input.text),
+            ("stdout", self._channel.stdout),
+            ("stderr", self._channel.stderr),
+        )
         self._looping = Looping(self._interrupts)
         self._compiler = Compiler()
         self._cell = 0
@@ -367,11 +372,7 @@ class Worker:
             if event & select.POLLNVAL:
                 os.dup2(self._spares[number], number, inheritable=True)
                 notices.append(f"descriptor {number} had been closed and was opened again")
-        for name, stream in (
-            ("stdin", self._input.text),
-            ("stdout", self._channel.stdout),
-            ("stderr", self._channel.stderr),
-        ):
+        for name, stream in self._standard:
             current = getattr(sys, name, None)
             if current is not stream and (current is None or getattr(current, "closed", False) is True):
                 setattr(sys, name, stream)

@@ -27,6 +27,10 @@ from ingle_worker.wire import FrameReader, WireError, messages
 COALESCE = 0.001
 """Pause after a read of output, so that many small writes become one wake-up."""
 
+WIRE_CHUNK = 1 << 15
+"""Bytes read from the wire in one go: a talkative worker gets no more of the loop's time than this takes, and from
+128 KiB on every read would map and unmap memory of its own."""
+
 PIPE_SIZE = 1 << 20
 """A pipe that was seen full is enlarged to this; others stay as the kernel makes them."""
 
@@ -376,7 +380,7 @@ class Worker:
         if self._broken is not None or self._wire.fileno() < 0:
             return
         try:
-            data = self._wire.recv(1 << 16)
+            data = self._wire.recv(WIRE_CHUNK)
         except BlockingIOError:
             return
         except OSError:
