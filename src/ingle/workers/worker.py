@@ -28,8 +28,7 @@ COALESCE = 0.001
 """Pause after a read of output, so that many small writes become one wake-up."""
 
 WIRE_CHUNK = 1 << 15
-"""Bytes read from the wire in one go: a talkative worker gets no more of the loop's time than this takes, and from
-128 KiB on every read would map and unmap memory of its own."""
+"""Bytes read from the wire in one go: from 128 KiB on every read would map and unmap memory of its own."""
 
 PIPE_SIZE = 1 << 20
 """A pipe that was seen full is enlarged to this; others stay as the kernel makes them."""
@@ -376,23 +375,34 @@ class Worker:
         self._hand_on()
 
     def _receive(self) -> None:
-        """What is on the wire, to the merger: it knows where among the output each message belongs."""
+        """What is on the wire, to the merger: it knows where among the output each message belongs.
+
+        All that is there now, since a mark may be the last of it; but not what comes meanwhile.
+        """
+        left = self._receive_some()
+        if left == WIRE_CHUNK:
+            left = _unread(self._wire.fileno())
+            while left > 0 and (got := self._receive_some()):
+                left -= got
+
+    def _receive_some(self) -> int:
         if self._broken is not None or self._wire.fileno() < 0:
-            return
+            return 0
         try:
             data = self._wire.recv(WIRE_CHUNK)
         except BlockingIOError:
-            return
+            return 0
         except OSError:
             data = b""
         if not data:
             self._on_wire_lost()
-            return
+            return 0
         try:
             for frame in self._reader.feed(data):
                 self._handle(codec.decode(frame))
         except WireError as error:
             self._break(f"the session's process broke the protocol ({error})")
+        return len(data)
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.Mark):
