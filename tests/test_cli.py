@@ -405,3 +405,9 @@ def test_help_gives_an_example_and_stands_in_the_docs(command: list[str]) -> Non
     text = help_of(*command)
     assert re.search(r"Example: ingle \w+", text)
     assert f"```\n$ {' '.join(['ingle', *command, '--help'])}\n{text}```" in (DOCS / "cli.md").read_text()
+
+
+def test_a_file_that_is_not_there_is_not_taken_for_code() -> None:
+    ended = ingle("run", "nosuch.py")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "ingle: there is no file nosuch.py; name one that is there, or give the code itself\n"

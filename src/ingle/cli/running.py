@@ -25,6 +25,8 @@ def read_code(source: str) -> str:
         return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
     # By os.path, which answers False for whatever cannot be a path, however long.
     if not os.path.exists(source) or os.path.isdir(source):
+        if source.endswith(".py") and not source.split()[1:]:
+            raise Failure(f"there is no file {source}; name one that is there, or give the code itself")
         return source
     try:
         with tokenize.open(source) as file:  # minds the declared encoding
