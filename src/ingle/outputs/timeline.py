@@ -8,6 +8,7 @@ reading its worker's output until there is room: the writer waits, nothing is lo
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 from ingle.events import AnyEvent, Done, ErrorRaised, Notice, ResultShown, StateChanged, Stderr, Stdout
 from ingle.outputs.spill import Spill
@@ -24,21 +25,28 @@ SPILL_AT_ONCE = 2048
 HEAD_SHARE = 0.35
 
 
+def _done_size(event: Done) -> int:
+    # It shares value and error with the events before it, but may be the last that holds them.
+    value, error = event.result.result, event.result.error
+    size = sum(map(len, value.values())) if value else 0
+    return size + (len(error.value) + len(error.traceback) if error is not None else 0)
+
+
+_SIZES: dict[type, Callable[[Any], int]] = {
+    Stdout: lambda event: len(event.text),
+    Stderr: lambda event: len(event.text),
+    Notice: lambda event: len(event.text),
+    StateChanged: lambda event: len(event.code) if event.code else 0,
+    ResultShown: lambda event: sum(map(len, event.data.values())),
+    ErrorRaised: lambda event: len(event.value) + len(event.traceback),
+    Done: _done_size,
+}
+
+
 def cost(event: AnyEvent) -> int:
-    if isinstance(event, (Stdout, Stderr, Notice)):
-        return EVENT_COST + len(event.text)
-    if isinstance(event, StateChanged):
-        return EVENT_COST + len(event.code or "")
-    if isinstance(event, ResultShown):
-        return EVENT_COST + sum(map(len, event.data.values()))
-    if isinstance(event, ErrorRaised):
-        return EVENT_COST + len(event.value) + len(event.traceback)
-    if isinstance(event, Done):
-        # It shares value and error with the events before it, but may be the last that holds them.
-        value, error = event.result.result or {}, event.result.error
-        size = sum(map(len, value.values())) + (len(error.value) + len(error.traceback) if error is not None else 0)
-        return EVENT_COST + size
-    return EVENT_COST
+    """What an event weighs in memory, about."""
+    size = _SIZES.get(type(event))
+    return EVENT_COST + (size(event) if size is not None else 0)
 
 
 class Timeline:
@@ -54,6 +62,7 @@ class Timeline:
         self._disk_limit = disk_limit
         self._on_room = on_room
         self._events: list[AnyEvent] = []
+        self._weights: list[int] = []
         self._base = 1
         self._memory = 0
         self._spilling: asyncio.Task[None] | None = None
@@ -75,10 +84,12 @@ class Timeline:
         """The disk's share is used up, or the disk fails: text is no longer kept."""
         return self.broken is not None or self._spill.size >= self._disk_limit
 
-    def append(self, event: AnyEvent, weight: int = 0) -> None:
+    def append(self, event: AnyEvent) -> None:
         """Add the event with the number `next_seq`."""
+        weight = cost(event)
         self._events.append(event)
-        self._memory += weight or cost(event)
+        self._weights.append(weight)
+        self._memory += weight
         if self._memory > self._memory_limit and self._spilling is None and self.broken is None:
             self._spilling = asyncio.get_running_loop().create_task(self._spill_oldest())
         if self._readers:
@@ -92,11 +103,11 @@ class Timeline:
             while self._memory > self._memory_limit // 2 and self._events and not self._closed:
                 batch: list[AnyEvent] = []
                 weight = 0
-                for event in self._events[:SPILL_AT_ONCE]:
+                for event, its_weight in zip(self._events[:SPILL_AT_ONCE], self._weights, strict=False):
                     if weight > self._memory_limit // 2:
                         break
                     batch.append(event)
-                    weight += cost(event)
+                    weight += its_weight
                 try:
                     await asyncio.to_thread(self._spill.append, batch)
                 except OSError as error:
@@ -104,8 +115,9 @@ class Timeline:
                     self.broken = f"older output could not be written to disk ({error.strerror}) and is lost"
                     return
                 del self._events[: len(batch)]
+                del self._weights[: len(batch)]
                 self._base += len(batch)
-                self._memory = max(0, self._memory - weight)
+                self._memory -= weight
         finally:
             self._spilling = None
             self._on_room()
