@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import marked_processes, until
+from ingle.errors import StartFailed
 from ingle.events import Exit, Result
 from ingle.placement.local import Local
 from ingle.service import Service
@@ -502,3 +503,21 @@ async def test_a_spawned_session_whose_init_is_killed_leaves_no_daemon(mark: str
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
         expected = 3  # the new holder, init and worker
         assert await until(lambda: len(marked_processes(mark)) == expected), marked_processes(mark)
+
+
+async def test_a_folder_that_cannot_be_made_is_told_and_tried_no_more_than_asked(service: Service, home: Path) -> None:
+    await service.warm()
+    sessions = home / "sessions"
+    sessions.rename(home / "aside")
+    sessions.write_text("in the way")
+    try:
+        # Whether the session is refused or its first cell is: nothing runs, and nothing is tried over and over.
+        with pytest.raises(StartFailed):
+            await service.create_session("s")
+            await service.execute("s", "1")
+            await service.execute("s", "1")
+    finally:
+        sessions.unlink()
+        (home / "aside").rename(sessions)
+    await service.create_session("t")
+    assert (await service.execute("t", "1 + 1")).result == {"text/plain": "2"}

@@ -29,7 +29,7 @@ from ingle_worker.link import Link, WireLost
 from ingle_worker.looping import Looping
 from ingle_worker.stdin import Input
 from ingle_worker.streams import Channel
-from ingle_worker.wire import states
+from ingle_worker.wire import FrameReader, states
 from ingle_worker.wire.messages import (
     Done,
     Execute,
@@ -40,6 +40,8 @@ from ingle_worker.wire.messages import (
     Shutdown,
     Start,
     Started,
+    decode,
+    encode,
     encode_plain,
 )
 
@@ -145,6 +147,7 @@ class Worker:
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 1)
         self._pid = os.getpid()
+        self._rehearse_start()
         for _ in range(2):
             for cell, code in enumerate(REHEARSAL):
                 self._execute(Execute(-cell, code))
@@ -162,6 +165,17 @@ class Worker:
         self._names.clear()
         self._reset_main()
         self._link.unmute(owner)
+
+    def _rehearse_start(self) -> None:
+        path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
+        (frame,) = FrameReader().feed(encode(Start("rehearsal", os.getcwd(), "/", env={})))
+        self._start(decode(frame))
+        sys.path[:] = path
+        _set_environment({"TMPDIR": tmp})
+        for spare in self._spares.values():
+            os.close(spare)
+        self._spares.clear()
+        self._channel.stdout.pipe, self._channel.stderr.pipe = 1, 2
 
     def run(self, fds: list[int], page: memoryview, *, spare: bool) -> None:
         """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns.

@@ -72,6 +72,7 @@ class Session:
         self._crowded = False
         self._pending_notices: list[str] = []
         self._start_notices: list[str] = []
+        self._trusting = True
         self._names: set[str] = set()
         self._ended = False
         self._ended_event = asyncio.Event()
@@ -130,6 +131,9 @@ class Session:
         workspace, tmp = f"{folder}/workspace", f"{folder}/tmp-{self._worker_number}"
         start = messages.Start(self.id, self.plan.cwd or workspace, tmp, [folder, workspace, tmp], self.plan.env)
         worker.send(start)
+        if worker.spare and self._trusting and self.plan.cwd is None:
+            # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow on the heels of this.
+            return
         await self._started
 
     async def _ensure_started(self) -> None:
@@ -435,8 +439,8 @@ class Session:
         cell.execution_time = done.execution_time
         cell.notices += done.notices
         dropped = done.dropped_input
-        if worker.input_closed or not (self._background_waits or cell.waits):
-            # With a thread still reading, what is in the pipe is for that thread.
+        if not (self._background_waits or cell.waits):
+            # With a thread still reading, what is in the pipe, its end included, is for that thread.
             dropped += worker.drop_input()
         if dropped:
             cell.notices.append(f"{dropped} bytes of input were not read by this cell and were dropped")
@@ -583,6 +587,8 @@ class Session:
     def on_gone(self, exit: Exit) -> None:
         """The worker has ended, and everything below it; all its output has been seen."""
         cell = self._cell
+        if not self._started.done():
+            self._trusting = False
         lost = bool(self._names) or self.last_cell > 0
         self._names.clear()
         self._background_waits.clear()

@@ -96,6 +96,7 @@ class Launcher:
                 worker.kill()
                 raise
             self.version = ready.python
+            worker.spare = spare
             return worker
         raise StartFailed("workers end before they are ready; try again, or name another interpreter")
 

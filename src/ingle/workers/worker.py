@@ -76,6 +76,8 @@ class Worker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.owner: Owner | None = None
+        self.spare = False
+        """It comes from the pool, where it has shown that it lives."""
         self.ready: asyncio.Future[messages.Ready] = loop.create_future()
         self.gone: asyncio.Future[Exit] = loop.create_future()
         self.pid: int | None = None
