@@ -510,12 +510,16 @@ async def test_a_folder_that_cannot_be_made_is_told_and_tried_no_more_than_asked
     sessions = home / "sessions"
     sessions.rename(home / "aside")
     sessions.write_text("in the way")
-    try:
+
+    async def use() -> None:
         # Whether the session is refused or its first cell is: nothing runs, and nothing is tried over and over.
+        await service.create_session("s")
+        await service.execute("s", "1")
+        await service.execute("s", "1")
+
+    try:
         with pytest.raises(StartFailed):
-            await service.create_session("s")
-            await service.execute("s", "1")
-            await service.execute("s", "1")
+            await use()
     finally:
         sessions.unlink()
         (home / "aside").rename(sessions)

@@ -102,7 +102,10 @@ class Channel:
             if type(out) is not Out or not isinstance(sep, shown) or not isinstance(end, shown):
                 original(*args, sep=sep, end=end, file=file, flush=flush)
                 return
-            text = (" " if sep is None else sep).join([str(each) for each in args])
+            if len(args) == 1:
+                text = str(args[0])
+            else:
+                text = (" " if sep is None else sep).join([str(each) for each in args])
             out.write(text + ("\n" if end is None else end))
 
         print.__doc__ = original.__doc__
@@ -218,7 +221,7 @@ class Out(io.TextIOWrapper):
         self.mode = "w"  # type: ignore[misc]
 
     def write(self, text: str) -> int:
-        if not isinstance(text, str):
+        if type(text) is not str and not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         data = text.encode("utf-8", "backslashreplace")
         channel = self._channel
