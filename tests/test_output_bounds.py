@@ -214,6 +214,8 @@ class TestDiskShare:
         # The session itself is as good as before.
         result = await run("x = 20 + 22\nx")
         assert (result.status, result.result) == ("ok", {"text/plain": "42"})
+        result = await run("print('still heard')")
+        assert (result.stdout, result.notices) == ("still heard\n", [])
 
     async def test_one_sessions_share_is_not_anothers(self, service: Service, run) -> None:
         await run("print('x' * 3_000_000)")

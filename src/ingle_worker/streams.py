@@ -28,6 +28,7 @@ CELL: ContextVar[int] = ContextVar("ingle_cell")
 """The cell that code was started by: tasks of the event loop inherit it, threads do not."""
 
 _NO_BYTES = b"\0\0\0\0"
+write_to = os.write
 
 PIECE = 1 << 16
 """Bytes written in one go: between two of them it may become another cell's turn."""
@@ -101,12 +102,11 @@ class Channel:
             out = sys.stdout if file is None else file
             if type(out) is not Out or not isinstance(sep, shown) or not isinstance(end, shown):
                 original(*args, sep=sep, end=end, file=file, flush=flush)
-                return
-            if len(args) == 1:
-                text = str(args[0])
+            elif len(args) == 1:
+                out.write(str(args[0]) + ("\n" if end is None else end))
             else:
                 text = (" " if sep is None else sep).join([str(each) for each in args])
-            out.write(text + ("\n" if end is None else end))
+                out.write(text + ("\n" if end is None else end))
 
         print.__doc__ = original.__doc__
         print.__module__ = "builtins"
@@ -229,10 +229,11 @@ class Out(io.TextIOWrapper):
         writers.append(write)
         try:
             # What nearly every write is: the next on the same stream, nobody else about, taken whole by the pipe.
-            if channel.turn is self and not channel.crowded and len(data) <= PIECE:
-                sent = os.write(self._number, data)
+            size = len(data)
+            if channel.turn is self and not channel.crowded and size <= PIECE:
+                sent = write_to(self._number, data)
                 self._written += sent
-                if sent == len(data):
+                if sent == size:
                     return len(text)
                 data = data[sent:]
         finally:

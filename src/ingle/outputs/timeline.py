@@ -82,7 +82,7 @@ class Timeline:
     @property
     def exhausted(self) -> bool:
         """The disk's share is used up, or the disk fails: text is no longer kept."""
-        return self.broken is not None or self._spill.size >= self._disk_limit
+        return self.broken is not None or self._spill.size + self._memory >= self._disk_limit + self._memory_limit
 
     def append(self, event: AnyEvent) -> None:
         """Add the event with the number `next_seq`."""

@@ -88,6 +88,10 @@ class RunningCell:
             notices=list(self.notices),
         )
 
+    @property
+    def kept_text(self) -> int:
+        return self.characters["stdout"] + self.characters["stderr"]
+
     def counted(self) -> Truncated:
         return Truncated(**self.characters)
 

@@ -33,6 +33,9 @@ CHUNK = 65536
 
 PROMPT_LENGTH = 1000
 
+ALWAYS_KEPT = 10_000
+"""Characters that a cell may still say when its session's share of the disk is used up."""
+
 START_TRIES = 2
 """A prepared worker may have died unseen; the second one is fresh."""
 
@@ -386,17 +389,19 @@ class Session:
             text = text.replace("\0", "␀")
         cell = self._cell
         kind = events.Stdout if stream == STDOUT else events.Stderr
-        if cell is not None and not background:
-            if self.timeline.exhausted:
-                cell.dropped_text += len(text)
-                return
-            cell.characters["stdout" if stream == STDOUT else "stderr"] += len(text)
-            if stream == STDOUT:
-                cell.last_line = (cell.last_line + text[-PROMPT_LENGTH:]).rpartition("\n")[2][-PROMPT_LENGTH:]
-        elif self.timeline.exhausted:
-            return
+        if background:
+            cell = None
+        if cell is not None and stream == STDOUT:
+            cell.last_line = (cell.last_line + text[-PROMPT_LENGTH:]).rpartition("\n")[2][-PROMPT_LENGTH:]
         for start in range(0, len(text), CHUNK):
-            self._append(kind(**self._stamp(), text=text[start : start + CHUNK], background=background))
+            piece = text[start : start + CHUNK]
+            if self.timeline.exhausted and (cell is None or cell.kept_text > ALWAYS_KEPT):
+                if cell is not None:
+                    cell.dropped_text += len(piece)
+                continue
+            if cell is not None:
+                cell.characters["stdout" if stream == STDOUT else "stderr"] += len(piece)
+            self._append(kind(**self._stamp(), text=piece, background=background))
         if self.timeline.full and self._worker is not None:
             self._worker.pause()
 

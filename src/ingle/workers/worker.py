@@ -31,7 +31,11 @@ WIRE_CHUNK = 1 << 15
 """Bytes read from the wire in one go: from 128 KiB on every read would map and unmap memory of its own."""
 
 PIPE_SIZE = 1 << 20
-"""A pipe that was seen full is enlarged to this; others stay as the kernel makes them."""
+"""A pipe that was seen busy is enlarged to this; others stay as the kernel makes them."""
+
+BUSY = 1 << 15
+"""Bytes in a pipe that make it busy: half of what it takes. Small writes leave gaps in its pages, so it is never full
+to the last byte."""
 
 KILL_PATIENCE = 0.5
 """How long init may take to end everything before it is killed itself."""
@@ -303,7 +307,7 @@ class Worker:
                 got = True
                 left -= len(data)
                 self._merger.feed(number, data, began, monotonic_ns())
-                if len(data) == 1 << 16 and self._chunk == 1 << 16:
+                if len(data) >= BUSY and self._chunk != PIPE_SIZE:
                     self._enlarge()
         return got
 
