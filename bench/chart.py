@@ -30,5 +30,5 @@ def draw(rows: list[tuple[str, float]]) -> str:
         end = x(ratio)
         parts.append(f'<text x="{LEFT - 10}" y="{y + 14}" text-anchor="end">{escape(name)}</text>')
         parts.append(f'<rect x="{LEFT}" y="{y}" width="{max(1.0, end - LEFT):.1f}" height="{BAR}" fill="{FIRE}"/>')
-        parts.append(f'<text x="{end + 6:.1f}" y="{y + 14}">{ratio:,.3g}x</text>')
+        parts.append(f'<text x="{end + 6:.1f}" y="{y + 14}">{ratio:,.{0 if ratio >= 100 else 1}f}x</text>')
     return "\n".join([*parts, "</svg>", ""])

@@ -47,6 +47,8 @@ class Channel:
         self.crowded = False
         """There may be writers that do not belong to the running cell: look before each write."""
         self.looping = False
+        self.alone = False
+        """The cell's own thread is the only one: nobody can look while it writes."""
         self._older: frozenset[int] = frozenset()
         self._strays: WeakSet[threading.Thread] = WeakSet()
         """Threads that the background has started since the running cell began."""
@@ -61,6 +63,7 @@ class Channel:
             self._older = other_threads()
             self._strays.clear()
             self.crowded = True
+            self.alone = False
             self._wait_for_writers()
             # Last: until here every thread is background because no cell runs, from here on because it is older.
             self.cell = cell
@@ -68,6 +71,7 @@ class Channel:
         else:
             self._older = frozenset()
             self.crowded = self.looping
+            self.alone = True
             self.cell = cell
 
     def cell_ended(self) -> bool:
@@ -84,6 +88,7 @@ class Channel:
         start = threading.Thread.start
 
         def start_thread(thread: threading.Thread) -> None:
+            self.alone = False
             if self.crowded and self.is_background():
                 self._strays.add(thread)
             start(thread)
@@ -100,10 +105,10 @@ class Channel:
             *args: object, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False
         ) -> None:
             out = sys.stdout if file is None else file
-            if type(out) is not Out or not isinstance(sep, shown) or not isinstance(end, shown):
+            if type(out) is Out and len(args) == 1 and sep == " " and end == "\n":
+                out.write(str(args[0]) + "\n")  # by far the most frequent
+            elif type(out) is not Out or not isinstance(sep, shown) or not isinstance(end, shown):
                 original(*args, sep=sep, end=end, file=file, flush=flush)
-            elif len(args) == 1:
-                out.write(str(args[0]) + ("\n" if end is None else end))
             else:
                 text = (" " if sep is None else sep).join([str(each) for each in args])
                 out.write(text + ("\n" if end is None else end))
@@ -225,19 +230,13 @@ class Out(io.TextIOWrapper):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         data = text.encode("utf-8", "backslashreplace")
         channel = self._channel
-        writers, write = self.writers, object()
-        writers.append(write)
-        try:
-            # What nearly every write is: the next on the same stream, nobody else about, taken whole by the pipe.
-            size = len(data)
-            if channel.turn is self and not channel.crowded and size <= PIECE:
-                sent = write_to(self._number, data)
-                self._written += sent
-                if sent == size:
-                    return len(text)
-                data = data[sent:]
-        finally:
-            writers.remove(write)
+        # What nearly every write is: the next on the same stream, and nobody else about.
+        if channel.alone and channel.turn is self and not channel.crowded and len(data) <= PIECE:
+            sent = write_to(self._number, data)
+            self._written += sent
+            if sent == len(data):
+                return len(text)
+            data = data[sent:]
         self.write_bytes(data)
         return len(text)
 

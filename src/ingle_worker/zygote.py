@@ -76,6 +76,7 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
     if worker_pid == 0:
         try:
             kernel.die_with_parent()
+            kernel.set_name("ingle-session")
             os.close(fds[4])
             worker.run(fds[:4], page, spare=spare)
         finally:
