@@ -9,7 +9,6 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Awaitable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,9 +66,6 @@ class Bench:
 
     def add(self, name: str, unit: str, **figures: Any) -> None:
         self.rows.append(Row(name, unit, **figures))
-
-    async def on_uvloop(self, work: Awaitable[Any]) -> Any:
-        return await work
 
     async def run_ours(self) -> dict[str, Any]:
         """Everything of ingle's, on its own loop."""

@@ -3,8 +3,6 @@
 The shapes and names are those of docs/contract.md, section 1. Nothing in here does anything.
 """
 
-from typing import ClassVar
-
 from msgspec import Struct, field
 
 MimeBundle = dict[str, str]
@@ -58,7 +56,6 @@ class Result(Struct):
 class Event(Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=True):
     """What all events have. `cell` is the cell that was running, null when none was."""
 
-    text_bearing: ClassVar[bool] = False
     seq: int
     time: float
     session_id: str
@@ -66,13 +63,11 @@ class Event(Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=T
 
 
 class Stdout(Event, frozen=True, tag="stdout", kw_only=True, omit_defaults=True):
-    text_bearing: ClassVar[bool] = True
     text: str
     background: bool = False
 
 
 class Stderr(Event, frozen=True, tag="stderr", kw_only=True, omit_defaults=True):
-    text_bearing: ClassVar[bool] = True
     text: str
     background: bool = False
 

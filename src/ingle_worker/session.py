@@ -257,7 +257,7 @@ class Worker:
             os.chdir(start.cwd)
         except OSError as error:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
-        sys.path[:0] = ["", *start.path]
+        sys.path.insert(0, "")
         for number in (0, 1, 2):
             self._spares[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
         self._channel.stdout.pipe, self._channel.stderr.pipe = self._spares[1], self._spares[2]

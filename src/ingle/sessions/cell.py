@@ -8,9 +8,8 @@ from ingle_worker.wire import messages, states
 
 
 class RunningCell:
-    def __init__(self, number: int, first_event: int, timeout: float | None) -> None:
+    def __init__(self, number: int, timeout: float | None) -> None:
         self.number = number
-        self.first_event = first_event
         self.timeout = timeout
         self.began = time.monotonic()
         self.status = states.RUNNING
@@ -19,7 +18,6 @@ class RunningCell:
         self.exit: Exit | None = None
         self.exiting: Exit | None = None
         self.timed_out = False
-        self.interrupted = False
         self.needs_more_input = False
         self.execution_time: float | None = None
         self.prompt: str | None = None

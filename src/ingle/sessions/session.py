@@ -177,7 +177,7 @@ class Session:
         worker = self._worker
         assert worker is not None
         number = self.last_cell + 1
-        cell = RunningCell(number, self.timeline.next_seq, timeout)
+        cell = RunningCell(number, timeout)
         cell.notices += self._pending_notices
         self._pending_notices.clear()
         self._history.begin()
@@ -269,7 +269,6 @@ class Session:
         cell = self._cell
         if cell is None or self._worker is None:
             return None
-        cell.interrupted = True
         if cell.status == states.WAITING:
             cell.interrupted_wait = cell.waits_shown
         self._signal(cell)

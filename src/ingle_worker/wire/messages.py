@@ -25,7 +25,6 @@ class Start:
     tmp: str
     folders: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
-    path: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

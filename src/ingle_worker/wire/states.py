@@ -48,7 +48,6 @@ ERROR: Final = "error"
 INTERRUPTED: Final = "interrupted"
 EXIT: Final = "exit"
 FINAL_STATUSES: Final = (OK, ERROR, INTERRUPTED, EXIT)
-STATUSES: Final = (*FINAL_STATUSES, RUNNING, WAITING)
 
 
 class IllegalMove(Exception):
