@@ -2,8 +2,13 @@
 
 import __future__
 
+import argparse
 import asyncio
 import inspect
+import sys
+import textwrap
+import typing
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,11 +19,17 @@ NOTHING = object()
 
 
 def run(compiled: Compiled, space: dict[str, Any] | None = None) -> Any:
-    """The value that would be shown, or NOTHING."""
+    """The value that would be shown, or NOTHING. Code of one line shows its value by itself."""
     space = {} if space is None else space
-    if compiled.body is not None:
-        exec(compiled.body, space)
-    return eval(compiled.last, space) if compiled.last is not None else NOTHING
+    shown = [NOTHING]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "displayhook", shown.append)
+        if compiled.body is not None:
+            exec(compiled.body, space)
+        if compiled.last is not None:
+            sys.displayhook(eval(compiled.last, space))
+    assert len(shown) <= 2
+    return shown[-1]
 
 
 def value_of(code: str) -> Any:
@@ -104,6 +115,22 @@ def test_a_semicolon_hides_the_value(code: str) -> None:
 def test_a_lone_surrogate_in_the_source_is_refused_as_a_syntax_error_is() -> None:
     with pytest.raises(SYNTAX_ERRORS):
         Compiler().compile("'\ud800'", "<cell 1>")
+
+
+@pytest.mark.parametrize("module", [argparse, inspect, textwrap, typing])
+def test_a_line_is_taken_by_itself_if_and_only_if_it_is_a_cell(module: ModuleType) -> None:
+    def compiles(line: str) -> bool:
+        try:
+            Compiler()._compile_tree(line, "<cell 1>")
+        except SYNTAX_ERRORS:
+            return False
+        return True
+
+    lines = {line.strip() for line in inspect.getsource(module).splitlines() if not set(line) & set(":;\\")}
+    quick = {line for line in lines if Compiler()._compile_line(line, "<cell 1>")}
+    assert len(quick) > 50
+    # A blank line or a remark is a cell, but nothing that a prompt would take.
+    assert quick == {line for line in lines if line and not line.startswith("#") and compiles(line)}
 
 
 # --- indented code -----------------------------------------------------------------------------------------

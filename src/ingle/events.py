@@ -1,6 +1,8 @@
 """The vocabulary that every door renders: events of the timeline, the result of a cell, a session as others see it.
 
 The shapes and names are those of docs/contract.md, section 1. Nothing in here does anything.
+
+None of these can be part of a cycle, and a busy server holds a million of them: the garbage collector leaves them out.
 """
 
 from msgspec import Struct, field
@@ -8,13 +10,13 @@ from msgspec import Struct, field
 MimeBundle = dict[str, str]
 
 
-class CellError(Struct, frozen=True):
+class CellError(Struct, frozen=True, gc=False):
     name: str
     value: str
     traceback: str
 
 
-class Exit(Struct, frozen=True):
+class Exit(Struct, frozen=True, gc=False):
     """How a worker's process ended."""
 
     code: int | None = None
@@ -22,14 +24,14 @@ class Exit(Struct, frozen=True):
     message: str | None = None
 
 
-class Truncated(Struct, frozen=True):
+class Truncated(Struct, frozen=True, gc=False):
     """Characters left out of a result's text."""
 
     stdout: int = 0
     stderr: int = 0
 
 
-class Result(Struct):
+class Result(Struct, gc=False):
     """The result of a cell, as it is at the moment it is asked for."""
 
     session_id: str
@@ -53,7 +55,7 @@ class Result(Struct):
     """Ask again with `from` this number to get only the text that came since."""
 
 
-class Event(Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=True):
+class Event(Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
     """What all events have. `cell` is the cell that was running, null when none was."""
 
     seq: int
@@ -62,43 +64,43 @@ class Event(Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=T
     cell: int | None
 
 
-class Stdout(Event, frozen=True, tag="stdout", kw_only=True, omit_defaults=True):
+class Stdout(Event, frozen=True, gc=False, tag="stdout", omit_defaults=True):
     text: str
     background: bool = False
 
 
-class Stderr(Event, frozen=True, tag="stderr", kw_only=True, omit_defaults=True):
+class Stderr(Event, frozen=True, gc=False, tag="stderr", omit_defaults=True):
     text: str
     background: bool = False
 
 
-class ResultShown(Event, frozen=True, tag="result", kw_only=True):
+class ResultShown(Event, frozen=True, gc=False, tag="result"):
     data: MimeBundle
 
 
-class ErrorRaised(Event, frozen=True, tag="error", kw_only=True):
+class ErrorRaised(Event, frozen=True, gc=False, tag="error"):
     name: str
     value: str
     traceback: str
 
 
-class InputWanted(Event, frozen=True, tag="input_wait", kw_only=True):
+class InputWanted(Event, frozen=True, gc=False, tag="input_wait"):
     prompt: str
     secret: bool
 
 
-class StateChanged(Event, frozen=True, tag="state", kw_only=True, omit_defaults=True):
+class StateChanged(Event, frozen=True, gc=False, tag="state", omit_defaults=True):
     """`code` stands with the state `running`: the source of the cell that begins."""
 
     state: str
     code: str | None = None
 
 
-class Notice(Event, frozen=True, tag="notice", kw_only=True):
+class Notice(Event, frozen=True, gc=False, tag="notice"):
     text: str
 
 
-class Done(Event, frozen=True, tag="done", kw_only=True):
+class Done(Event, frozen=True, gc=False, tag="done"):
     """The whole result, without repeating streamed text, and how many characters were streamed."""
 
     result: Result

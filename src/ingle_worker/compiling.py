@@ -24,6 +24,10 @@ SYNTAX_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryE
 """What compile() raises for text it cannot take: NUL bytes, huge numbers and deep nesting among it."""
 
 
+_BEYOND_A_LINE = frozenset("\n\r\f\\:;")
+"""Without any of these a cell is at most one simple statement, and no warning of the parser's can come twice."""
+
+
 class Compiled(NamedTuple):
     body: CodeType | None
     last: CodeType | None
@@ -37,6 +41,29 @@ class Compiler:
         self.flags = 0
 
     def compile(self, code: str, filename: str) -> Compiled:
+        line = self._compile_line(code, filename) if _BEYOND_A_LINE.isdisjoint(code) else None
+        return line or self._compile_tree(code, filename)
+
+    def _compile_line(self, code: str, filename: str) -> Compiled | None:
+        """One simple statement on one line, as at a prompt: without a tree, in a third of the time.
+
+        Compiled as for a prompt, the value of an expression goes to `sys.displayhook` by itself. None where the
+        longer way is needed, for an error too, so that there is one way in which errors look.
+        """
+        try:
+            flags = self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            made = compile(code, filename, "single", flags, dont_inherit=True)
+        except SYNTAX_ERRORS:
+            return None
+        if made.co_flags & inspect.CO_COROUTINE:
+            return None
+        self.flags = (flags | made.co_flags) & FUTURE_MASK
+        lasting = bool(getattr(made, "co_exceptiontable", b"unknown"))
+        for const in made.co_consts:
+            lasting = lasting or type(const) is CodeType
+        return Compiled(made, None, False, lasting)
+
+    def _compile_tree(self, code: str, filename: str) -> Compiled:
         tree = self._parse(code, filename)
         last: ast.Expression | None = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not hides_value(code, tree.body[-1]):

@@ -90,7 +90,7 @@ class Link:
 
     def _write_held(self) -> None:
         while count := len(self._held):
-            data = b"".join(self._held[:count])
+            data = self._held[0] if count == 1 else b"".join(self._held[:count])
             del self._held[:count]
             self._write(data)
 

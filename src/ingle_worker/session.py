@@ -42,6 +42,7 @@ from ingle_worker.wire.messages import (
     Started,
     decode,
     encode,
+    encode_ok,
     encode_plain,
 )
 
@@ -99,6 +100,8 @@ class Worker:
         self._looping = Looping(self._interrupts)
         self._compiler = Compiler()
         self._cell = 0
+        self._value: dict[str, str] | None = None
+        self._healed: list[str] = []
         self._names: set[str] = set()
         self._hook = display.make_hook(self._show)
         self._main = types.ModuleType("__main__")
@@ -269,7 +272,7 @@ class Worker:
         cell = execute.cell
         filename = tracebacks.cell_name(cell)
         notices = self._heal()
-        restore = _set_environment(execute.envs)
+        restore = _set_environment(execute.envs) if execute.envs else {}
         outcome = Outcome()
         self._cell = cell
         self._channel.looping = self._looping.exists
@@ -291,12 +294,14 @@ class Worker:
         if os.getpid() != self._pid:
             # A process forked by the cell came back from it. The session goes on in its parent.
             self._leave_fork(outcome)
-        if compiled is None or (outcome.status == states.OK and not compiled.lasting):
-            tracebacks.forget_source(filename)
-        _set_environment(restore)
+        if restore:
+            _set_environment(restore)
         if outcome.exit is not None:
             self._exit(cell, outcome.exit, took)
         self._finish(cell, outcome, took, notices)
+        # While the host takes the answer. What a thread breaks between now and the next cell waits for the one after.
+        if compiled is None or (outcome.status == states.OK and not compiled.lasting):
+            tracebacks.forget_source(filename)
 
     def _leave_fork(self, outcome: Outcome) -> None:
         code = 0 if outcome.status == states.OK else 1
@@ -321,7 +326,13 @@ class Worker:
                 self._names = {name for name in names if type(name) is str}
             except RuntimeError:  # a thread of the user's defines names meanwhile; the next cell tells
                 pass
+        value, self._value = self._value, None
+        if outcome.status == states.OK and not (dropped or crowded or added or removed or notices):
+            self._link.send(encode_ok(cell, took, value))
+            return
         done: dict[str, Any] = {"cell": cell, "status": outcome.status, "execution_time": took}
+        if value is not None:
+            done["value"] = value
         if outcome.error is not None:
             done["error"] = outcome.error
             done["needs_more_input"] = outcome.needs_more_input
@@ -374,7 +385,14 @@ class Worker:
             sys.displayhook(value)
 
     def _show(self, data: dict[str, str]) -> None:
-        self._link.hold(encode_plain(Result, {"cell": self._cell, "data": data}))
+        """A value goes out with the cell's Done, unless another one follows it."""
+        self._tell_value()
+        self._value = data
+
+    def _tell_value(self) -> None:
+        if self._value is not None:
+            self._link.hold(encode_plain(Result, {"cell": self._cell, "data": self._value}))
+            self._value = None
 
     def _heal(self) -> list[str]:
         """Put back what the next cell cannot do without, and say what was put back."""
@@ -396,6 +414,7 @@ class Worker:
     def _exit(self, cell: int, exc: SystemExit, took: float) -> None:
         """Say so, give handlers and finalizers their time, and go."""
         code, message = ending.exit_code(exc)
+        self._tell_value()
         self._link.send(Exiting(cell, code, message, took))
         if message is not None:
             self._channel.stderr.write(message + "\n")

@@ -6,31 +6,36 @@ import time
 from ingle.events import CellError, Exit, MimeBundle, Result, Truncated
 from ingle_worker.wire import messages, states
 
+NO_TEXT = Truncated()
+
 
 class RunningCell:
+    # What most cells never change stands here once.
+    status: str = states.RUNNING
+    value: MimeBundle | None = None
+    error: CellError | None = None
+    exit: Exit | None = None
+    exiting: Exit | None = None
+    timed_out = False
+    needs_more_input = False
+    execution_time: float | None = None
+    prompt: str | None = None
+    prompt_secret = False
+    stdout_characters = 0
+    stderr_characters = 0
+    dropped_text = 0
+    last_line = ""
+    raw_wait = False
+    waits_shown = 0
+    interrupted_wait = 0
+    answers = 0
+
     def __init__(self, number: int, timeout: float | None) -> None:
         self.number = number
         self.timeout = timeout
         self.began = time.monotonic()
-        self.status = states.RUNNING
-        self.value: MimeBundle | None = None
-        self.error: CellError | None = None
-        self.exit: Exit | None = None
-        self.exiting: Exit | None = None
-        self.timed_out = False
-        self.needs_more_input = False
-        self.execution_time: float | None = None
-        self.prompt: str | None = None
-        self.prompt_secret = False
         self.notices: list[str] = []
-        self.characters = {"stdout": 0, "stderr": 0}
-        self.dropped_text = 0
-        self.last_line = ""
         self.waits: dict[int, messages.InputWait] = {}
-        self.raw_wait = False
-        self.waits_shown = 0
-        self.interrupted_wait = 0
-        self.answers = 0
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -57,24 +62,25 @@ class RunningCell:
         """Until there is something to answer, or the time is over. Leaving early changes nothing for the cell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while not self.settled and (left := deadline - loop.time()) > 0:
+        while not self.settled and seconds > 0:
             waiter = loop.create_future()
             self._waiters.append(waiter)
-            timer = loop.call_later(left, _finish, waiter)
+            timer = loop.call_later(seconds, _finish, waiter)
             try:
                 await waiter
             finally:
                 timer.cancel()
+            seconds = deadline - loop.time()
         # Should it go on waiting all the same, the next who asks is told so at once.
         self.interrupted_wait = 0
 
     def result(self, session_id: str) -> Result:
         """As it is now, without text."""
         return Result(
-            session_id=session_id,
-            cell=self.number,
-            status=self.status,
-            success=self.status == states.OK,
+            session_id,
+            self.number,
+            self.status,
+            self.status == states.OK,
             result=self.value,
             error=self.error,
             exit=self.exit,
@@ -83,15 +89,15 @@ class RunningCell:
             execution_time=self.age if self.execution_time is None else self.execution_time,
             prompt=self.prompt,
             prompt_secret=self.prompt_secret,
-            notices=list(self.notices),
+            notices=self.notices.copy(),
         )
 
     @property
     def kept_text(self) -> int:
-        return self.characters["stdout"] + self.characters["stderr"]
+        return self.stdout_characters + self.stderr_characters
 
     def counted(self) -> Truncated:
-        return Truncated(**self.characters)
+        return Truncated(self.stdout_characters, self.stderr_characters) if self.kept_text else NO_TEXT
 
 
 def _finish(waiter: "asyncio.Future[None]") -> None:

@@ -4,7 +4,6 @@ Of each cell only the numbers of its first and last event are kept; all else is 
 disk. Reading changes nothing, so it can be done as often as one likes.
 """
 
-import copy
 from array import array
 
 from ingle import errors, events
@@ -57,13 +56,16 @@ class History:
             result, counted = running.result(self._id), running.counted()
         else:
             done = await self._done(last)
-            result, counted = copy.copy(done.result), done.characters
+            # Bare, it takes a tenth of what copy.copy() takes.
+            result, counted = done.result.__copy__(), done.characters  # type: ignore[attr-defined]
         result.next_event = last + 1
         if from_event > first:
             first, counted = from_event, await self._count_text(from_event, last)
-        limit = self._limit
-        result.stdout, out_left = await self._timeline.text(events.Stdout, first, last, counted.stdout, limit)
-        result.stderr, err_left = await self._timeline.text(events.Stderr, first, last, counted.stderr, limit)
+        limit, out_left, err_left = self._limit, 0, 0
+        if counted.stdout:
+            result.stdout, out_left = await self._timeline.text(events.Stdout, first, last, counted.stdout, limit)
+        if counted.stderr:
+            result.stderr, err_left = await self._timeline.text(events.Stderr, first, last, counted.stderr, limit)
         if out_left or err_left:
             result.truncated = Truncated(out_left, err_left)
             result.notices = [

@@ -11,7 +11,7 @@ import codecs
 import shutil
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ class Session:
         self.cwd = plan.cwd or str(plan.folder / "workspace")
         # Apart for cells and for the background: half a character of the one must not begin a text of the other.
         self._decoders = {background: [_decoder(), _decoder()] for background in (False, True)}
+        self._undecided = {False: False, True: False}
+        """Whether there was output since, so that a decoder may hold half a character."""
         self.timeline = Timeline(
             plan.folder / "timeline.ndjson",
             settings.timeline_memory,
@@ -173,18 +175,22 @@ class Session:
                 "put the data into a file"
             )
         self.last_used = time.monotonic()
-        await self._wait_for_turn(queue)
         worker = self._worker
-        assert worker is not None
+        if worker is None or self.state != states.IDLE or self._queue or self._granted or worker.interrupts_under_way:
+            await self._wait_for_turn(queue)
+            worker = self._worker
+            assert worker is not None
         number = self.last_cell + 1
         cell = RunningCell(number, timeout)
-        cell.notices += self._pending_notices
-        self._pending_notices.clear()
+        if self._pending_notices:
+            cell.notices += self._pending_notices
+            self._pending_notices.clear()
         self._history.begin()
         self._cell = cell
         self.last_executed = time.time()
         self._move(states.RUNNING, code=_visible(code))
-        worker.execute(messages.Execute(number, code, envs or {}), crowded=self._crowded)
+        # First of all: while the worker works on it, the rest of this is done.
+        worker.execute(number, code, envs or {}, crowded=self._crowded)
         self._flush_decoders(background=True)
         if timeout is not None:
             self._timers.append(self._loop.call_later(timeout, self._on_timeout, cell))
@@ -372,12 +378,16 @@ class Session:
 
     def on_output(self, stream: int, data: bytes, background: bool) -> None:
         background = background or self._cell is None
+        self._undecided[background] = True
         text = self._decoders[background][stream].decode(data)
         if text:
             self._add_text(stream, text, background)
 
     def _flush_decoders(self, background: bool) -> None:
         """No more is to come: what was left of a character is shown as it is."""
+        if not self._undecided[background]:
+            return
+        self._undecided[background] = False
         for number, decoder in enumerate(self._decoders[background]):
             if decoder.getstate()[0]:
                 self._add_text(number, decoder.decode(b"", final=True), background)
@@ -399,8 +409,11 @@ class Session:
                     cell.dropped_text += len(piece)
                 continue
             if cell is not None:
-                cell.characters["stdout" if stream == STDOUT else "stderr"] += len(piece)
-            self._append(kind(**self._stamp(), text=piece, background=background))
+                if stream == STDOUT:
+                    cell.stdout_characters += len(piece)
+                else:
+                    cell.stderr_characters += len(piece)
+            self._append(kind, piece, background)
         if self.timeline.full and self._worker is not None:
             self._worker.pause()
 
@@ -416,7 +429,7 @@ class Session:
         elif isinstance(message, messages.Result):
             if cell is not None:
                 cell.value = message.data
-                self._append(events.ResultShown(**self._stamp(), data=message.data))
+                self._append(events.ResultShown, message.data)
         elif isinstance(message, messages.InputWait):
             self._on_input_wait(message)
         elif isinstance(message, messages.InputTaken):
@@ -437,8 +450,12 @@ class Session:
         worker = self._worker
         assert worker is not None
         self._crowded = done.crowded
-        self._names.difference_update(done.names_removed)
-        self._names.update(done.names_added)
+        if done.names_removed or done.names_added:
+            self._names.difference_update(done.names_removed)
+            self._names.update(done.names_added)
+        if done.value is not None:
+            cell.value = done.value
+            self._append(events.ResultShown, done.value)
         cell.needs_more_input = done.needs_more_input
         cell.execution_time = done.execution_time
         cell.notices += done.notices
@@ -448,7 +465,8 @@ class Session:
             dropped += worker.drop_input()
         if dropped:
             cell.notices.append(f"{dropped} bytes of input were not read by this cell and were dropped")
-        self._background_waits.update(cell.waits)
+        if cell.waits:
+            self._background_waits.update(cell.waits)
         if done.error is not None:
             cell.error = CellError(done.error.name, done.error.value, done.error.traceback)
         status = done.status if done.status in states.FINAL_STATUSES else states.ERROR
@@ -475,13 +493,11 @@ class Session:
             cell.notices.append(f"{cell.dropped_text} characters of output were not kept: {why}")
         if cell.error is not None:
             error = cell.error
-            self._append(
-                events.ErrorRaised(**self._stamp(), name=error.name, value=error.value, traceback=error.traceback)
-            )
+            self._append(events.ErrorRaised, error.name, error.value, error.traceback)
         self._history.end(cell.number)
         result = cell.result(self.id)
         result.next_event = self.timeline.next_seq + 1
-        self._append(events.Done(**self._stamp(), result=result, characters=cell.counted()))
+        self._append(events.Done, result, cell.counted())
         self._cell = None
         self.last_used = time.monotonic()
         cell.wake()
@@ -517,7 +533,7 @@ class Session:
         if cell.status != states.WAITING:
             cell.status = states.WAITING
             self._move(states.WAITING)
-        self._append(events.InputWanted(**self._stamp(), prompt=cell.prompt, secret=secret))
+        self._append(events.InputWanted, cell.prompt, secret)
         cell.wake()
 
     def _on_input_taken(self, wait: int) -> None:
@@ -649,21 +665,14 @@ class Session:
 
     # --- events ---
 
-    def _stamp(self) -> dict[str, Any]:
-        cell = self._cell
-        return {
-            "seq": self.timeline.next_seq,
-            "time": time.time(),
-            "session_id": self.id,
-            "cell": cell.number if cell is not None else None,
-        }
-
-    def _append(self, event: AnyEvent) -> None:
-        self.timeline.append(event)
+    def _append(self, kind: Callable[..., AnyEvent], *content: Any) -> None:
+        """The next event of the timeline."""
+        cell, timeline = self._cell, self.timeline
+        timeline.append(kind(timeline.next_seq, time.time(), self.id, cell.number if cell else None, *content))
 
     def _move(self, state: str, code: str | None = None) -> None:
         self.state = states.move(self.state, state)
-        self._append(events.StateChanged(**self._stamp(), state=state, code=code))
+        self._append(events.StateChanged, state, code)
 
 
 def _decoder() -> codecs.IncrementalDecoder:

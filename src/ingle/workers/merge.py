@@ -128,15 +128,18 @@ class Merger:
         """A note without a mark is among what waits."""
         return any(stop.places is None for stop in self._stops)
 
+    def take_notes(self) -> list[Any] | None:
+        """The common case: nothing was written, so there is nothing to put in order. None when there is."""
+        out, err = self._streams
+        if self._cuts or out.held or err.held:
+            return None
+        notes = [stop.note for stop in self._stops]
+        self._stops.clear()
+        return notes
+
     def take(self) -> list[Piece | Note]:
         """Everything whose place in the order is certain, in that order."""
         taken: list[Piece | Note] = []
-        out, err = self._streams
-        if not self._cuts and not out.held and not err.held:
-            # The common case: nothing was written, so there is nothing to put in order.
-            taken += [Note(stop.note) for stop in self._stops]
-            self._stops.clear()
-            return taken
         while self._stops:
             places = self._stops[0].places or self._bound()
             for number in (STDOUT, STDERR):

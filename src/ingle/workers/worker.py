@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import socket
 import struct
@@ -133,6 +134,9 @@ class Worker:
         self._status.setblocking(False)
         self.stdin_inode = os.fstat(self._stdin_peek).st_ino
         self._pipes = {STDOUT: self._stdout, STDERR: self._stderr}
+        self._readable = select.poll()
+        for fd in self._pipes.values():
+            self._readable.register(fd, select.POLLIN)
         self._wire_out = Sender(self._loop, self._wire.fileno(), self._wire.send, self._on_wire_lost)
         self._stdin_out = Sender(self._loop, self._stdin, self._write_stdin, lambda: None)
         self._status_out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
@@ -149,6 +153,8 @@ class Worker:
     def _unwatch(self, fd: int) -> None:
         if fd in self._open:
             self._open.discard(fd)
+            if fd in self._pipes.values():
+                self._readable.unregister(fd)
             self._loop.remove_reader(fd)
 
     # --- what the owner asks ---
@@ -160,14 +166,14 @@ class Worker:
     def send(self, message: Any) -> None:
         self._wire_out.write(messages.encode(message))
 
-    def execute(self, message: messages.Execute, *, crowded: bool) -> None:
+    def execute(self, cell: int, code: str, envs: dict[str, str], *, crowded: bool) -> None:
         """Start a cell. Output that is there already belongs to none."""
         if self._read_pipes():
             self._receive()
             self._hand_on(background=True)
         if crowded:
-            self._begin_expected = message.cell
-        self.send(message)
+            self._begin_expected = cell
+        self._wire_out.write(messages.encode_execute(cell, code, envs))
 
     def interrupt(self, cell: int, *, again: bool = False) -> asyncio.Future[bool]:
         """SIGINT for the worker's group while it runs this cell; True when the worker does not take it just now."""
@@ -292,6 +298,8 @@ class Worker:
 
     def _read_pipes(self) -> bool:
         got = False
+        if not self._readable.poll(0):
+            return got
         for number, fd in self._pipes.items():
             if fd not in self._open:
                 continue
@@ -345,6 +353,11 @@ class Worker:
             if not self._read_pipes():
                 break
             self._receive()
+        notes = self._merger.take_notes()
+        if notes is not None:
+            for content in notes:
+                self._tell(content)
+            return
         self._deliver(background)
         if self._merger.holds_notes and not self._noted:
             # All that was written before the message has been read, so a mark was placed too far.
@@ -375,6 +388,10 @@ class Worker:
                 self.owner.on_output(number, "".join(texts).encode("utf-8", "replace"), True)
             else:
                 self.owner.on_message(each.content)
+
+    def _tell(self, content: Any) -> None:
+        if self.owner is not None:
+            self.owner.on_message(content)
 
     def _read_wire(self) -> None:
         self._receive()

@@ -58,6 +58,13 @@ class FrameReader:
         if self._buffer:
             self._buffer += data
             whole: bytes | bytearray = self._buffer
+        elif len(data) >= PREFIX.size:
+            size, header_size, kind = PREFIX.unpack_from(data)
+            if header_size <= size == len(data) - PREFIX.size <= self._limit:
+                # What nearly always comes: one frame, whole.
+                header_end = PREFIX.size + header_size
+                return [Frame(kind, data[PREFIX.size : header_end], data[header_end:])]
+            whole = data
         else:
             whole = data
         frames: list[Frame] = []

@@ -100,7 +100,7 @@ class Background:
 
 @dataclass(frozen=True)
 class Result:
-    """The value of the cell's last expression, as a mime bundle."""
+    """A value shown before the cell's end: only code that calls `sys.displayhook` itself does that."""
 
     cell: int
     data: dict[str, str]
@@ -144,11 +144,12 @@ class Exiting:
 
 @dataclass(frozen=True)
 class Done:
-    """The cell ended and the session is ready for the next."""
+    """The cell ended and the session is ready for the next. `value` is the mime bundle of its last expression."""
 
     cell: int
     status: str
     execution_time: float
+    value: dict[str, str] | None = None
     error: Raised | None = None
     needs_more_input: bool = False
     dropped_input: int = 0
@@ -292,8 +293,9 @@ DEFAULTS: dict[tuple[type, str], Any] = {
     for f in fields(cls)
     if f.default is not MISSING or f.default_factory is not MISSING
 }
+_quote: Callable[[str], str] = json.encoder.encode_basestring
 _encode_json: Callable[[Any, int], Any] = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
-    None, _plain, json.encoder.encode_basestring, None, ":", ",", False, False, True
+    None, _plain, _quote, None, ":", ",", False, False, True
 )
 _scan_json: Callable[[str, int], tuple[Any, int]] = json.scanner.c_make_scanner(  # type: ignore[attr-defined]
     json.JSONDecoder()
@@ -317,6 +319,22 @@ def encode_plain(cls: type, plain: dict[str, Any], payload: bytes = b"") -> byte
     """The frame of a message given as its fields: what the guest says after every cell is not made an object first."""
     header = "".join(_encode_json(plain, 0)).encode("utf-8", "ingle.visible")
     return encode_frame(NUMBERS[cls], header, payload)
+
+
+def encode_execute(cell: int, code: str, envs: dict[str, str]) -> bytes:
+    """The frame of an Execute: the host sends one for every cell."""
+    payload = code.encode("utf-8", "surrogatepass")
+    if envs:
+        return encode_plain(Execute, {"cell": cell, "envs": envs}, payload)
+    return encode_frame(NUMBERS[Execute], b'{"cell":%d}' % cell, payload)
+
+
+def encode_ok(cell: int, execution_time: float, value: dict[str, str] | None) -> bytes:
+    """The frame of a Done that has nothing more to say: the guest sends one after almost every cell."""
+    header = f'{{"cell":{cell},"status":"ok","execution_time":{execution_time!r}'
+    if value is not None:
+        header += ',"value":{' + ",".join([f"{_quote(mime)}:{_quote(text)}" for mime, text in value.items()]) + "}"
+    return encode_frame(NUMBERS[Done], (header + "}").encode("utf-8", "ingle.visible"))
 
 
 def decode(frame: Frame) -> Any:
