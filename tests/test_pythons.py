@@ -184,7 +184,10 @@ async def test_an_interrupt_keeps_the_state(service: Service, run, tmp_path: Pat
         assert (await service.wait("s", wait=30)).status == "waiting_for_input"
     result = await service.interrupt("s")
     assert (result.status, result.error.name) == ("interrupted", "KeyboardInterrupt")
-    assert f'  File "<cell 2>", line 2, in <module>\n    {wait.partition(": ")[0]}' in result.error.traceback
+    # The sign is there as soon as it is opened: under load the interrupt may find the cell still in its first line.
+    assert re.search(
+        r'  File "<cell 2>", line [12], in <module>\n    (open|while|time|await|input)', result.error.traceback
+    )
     assert (await run("kept")).result == {"text/plain": "'kept'"}
 
 

@@ -13,12 +13,19 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 from typing import Any
 
 from ingle_worker import kernel, reaper, session
 from ingle_worker.init import Init
 from ingle_worker.wire import FrameReader, messages
+
+SPARE, AWAITED = b"s", b"a"
+"""What a waiting init is told: whether somebody waits for the session already."""
+
+FIVE = struct.Struct(f"{messages.FDS_PER_FORK}i")
+CMSG_SIZE = socket.CMSG_SPACE(FIVE.size)
 
 
 def main(args: list[str]) -> None:
@@ -64,6 +71,21 @@ def spawn(fds: list[int]) -> None:
     worker = session.Worker()
     worker.prepare()
     become_session(worker, Init(), fds)
+
+
+def wait_for_session(worker: session.Worker, init: Init, control: socket.socket) -> None:
+    """Wait to be told which session to become; go when the zygote goes. Never returns."""
+    try:
+        # By hand: `socket.recv_fds` would touch, and so copy, more of the pages that are shared.
+        data, extra, _, _ = control.recvmsg(1, CMSG_SIZE)
+        if data:
+            fds = list(FIVE.unpack(extra[0][2]))
+            control.close()
+            for fd in fds:
+                os.set_inheritable(fd, False)
+            become_session(worker, init, fds, spare=data == SPARE)
+    finally:
+        os._exit(0)
 
 
 def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare: bool = False) -> None:
@@ -133,12 +155,32 @@ class Holder:
             reaper.sweep(self._on_exit, spare=tuple(self._sessions))
 
 
+class WaitingInit:
+    """A process that is to be the init of the next session, as the zygote sees it."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self.taken = False
+
+    def take(self, fds: list[int], *, spare: bool) -> bool:
+        """Have it become a session on these descriptors. False when it is no longer there."""
+        self.taken = True
+        try:
+            socket.send_fds(self._control, [SPARE if spare else AWAITED], fds)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        finally:
+            self._control.close()
+        return True
+
+
 class Zygote:
     def __init__(self, control: int, modules: list[str]) -> None:
         self._control = socket.socket(fileno=control)
         self._modules = modules
         self._reader = FrameReader()
         self._inits: set[int] = set()
+        self._next: WaitingInit | None = None
 
     def run(self) -> None:
         kernel.become_subreaper()
@@ -158,6 +200,10 @@ class Zygote:
         self._control.sendall(
             messages.encode(messages.ZygoteReady(os.getpid(), session.VERSION, sys.executable, preloaded, missing))
         )
+        try:
+            self._prepare_init((wake_read, wake_write))
+        except OSError:
+            self._next = None
         poller = select.poll()
         poller.register(self._control.fileno(), select.POLLIN)
         poller.register(wake_read, select.POLLIN)
@@ -195,23 +241,42 @@ class Zygote:
 
     def _fork(self, message: messages.Fork, fds: list[int], private: tuple[int, ...]) -> None:
         try:
-            pid = kernel.fork_bare()
+            if self._next is None or not self._next.take(fds, spare=message.spare):
+                self._prepare_init(private)
+                assert self._next is not None
+                self._next.take(fds, spare=message.spare)
         except OSError as error:
-            pid = -1
             self._control.sendall(messages.encode(messages.ForkFailed(message.ticket, str(error))))
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._control.close()
-            for fd in private:
-                os.close(fd)
-            for fd in fds:
-                os.set_inheritable(fd, False)
-            become_session(self._worker, self._init, fds, spare=message.spare)
-        if pid > 0:
-            self._inits.add(pid)
         for fd in fds:
             os.close(fd)
+        if self._next is None or self._next.taken:
+            try:
+                self._prepare_init(private)
+            except OSError:
+                # No process is to be had. Whoever needs one will be told so.
+                self._next = None
+
+    def _prepare_init(self, private: tuple[int, ...]) -> None:
+        """Fork the init of the session to come, which saves that session one of two forks."""
+        self._next = None
+        ours, theirs = socket.socketpair()
+        try:
+            pid = kernel.fork_bare()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for each in (self._control, ours):
+                    each.close()
+                for fd in private:
+                    os.close(fd)
+                wait_for_session(self._worker, self._init, theirs)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._inits.add(pid)
+        self._next = WaitingInit(ours)
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
         if pid in self._inits:
