@@ -16,7 +16,7 @@ from typing import NamedTuple
 FOLD_FROM = 3
 """So many equal lines in a row are folded, if that makes the text shorter."""
 
-FAR_RIGHT = 500
+FAR_RIGHT = 200
 """No sequence sends the cursor further right than this past the end of its row: the gap is filled with blanks."""
 
 # Kept for the second step: moves and erasures, in the only form that programs use.
@@ -29,8 +29,9 @@ _ESCAPE = re.compile(
     + r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     # Character sets, and all the short ones; a lone escape too.
     + r"|\x1b[ -/]*[0-~]?"
-    # The same in 8 bits, only where it is whole: these characters also come from text that was decoded wrongly.
-    + r"|\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+    # The same in 8 bits, only where it is whole: these characters also come from text that was decoded wrongly. None
+    # of them may stand inside, or each would be a reason to look for the end anew.
+    + r"|\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c\n\x90\x98\x9d-\x9f]*(?:\x07|\x1b\\|\x9c)"
 )
 _MOVES = re.compile(r"[\r\x08\x1b]")
 _TOKEN = re.compile(r"[^\r\x08\x1b]+|\r|\x08|\x1b\[([0-9;]*)([A-HJKf])")

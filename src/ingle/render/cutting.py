@@ -40,7 +40,9 @@ class Passage:
 
     @property
     def length(self) -> int:
-        return sum(len(row.text) + 1 for row in self.head) + sum(len(row.text) + 1 for row in self.tail or ())
+        """Characters, the mark of the gap included."""
+        shown = sum(len(row.text) + 1 for row in self.head)
+        return shown if self.tail is None else shown + MARK_ROOM + sum(len(row.text) + 1 for row in self.tail)
 
 
 def passage(text: str, first_line: int = 1, gap: tuple[int, int, int] | None = None, *, fold: bool = True) -> Passage:
@@ -63,7 +65,7 @@ def cut(whole: Passage, limit: int, say: Callable[[Omitted], str]) -> list[str]:
     """Lines of the passage, in `limit` characters or about."""
     everything = whole.head + (whole.tail or [])
     gap = len(whole.head) if whole.tail is not None else None
-    if whole.length <= limit - (0 if gap is None else MARK_ROOM):
+    if whole.length <= limit:
         if gap is None:
             return [row.text for row in everything]
         first, shown, last, hidden = gap - 1, len(whole.head[-1].text), gap, 0
@@ -102,7 +104,8 @@ def _take_tail(some: list[Row], start: int, room: int) -> tuple[int, int]:
     for index in range(len(some) - 1, start - 1, -1):
         text = some[index].text
         if len(text) >= room:
-            if len(text) > LONG_LINE or index == len(some) - 1:
+            # Of the last row there is always something to be seen.
+            if index == len(some) - 1 or (len(text) > LONG_LINE and room > 1):
                 return index, len(text) - max(1, room - 1)
             return index + 1, 0
         room -= len(text) + 1
