@@ -31,6 +31,19 @@ class Truncated(Struct, frozen=True, gc=False):
     stderr: int = 0
 
 
+class Excerpt(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Where the text of one stream in a result stands in all that the cell wrote there, when it is not all of it."""
+
+    first_line: int = 1
+    """The number of the line with which the text begins."""
+    head: int = 0
+    """Characters before the gap, if there is one."""
+    left_out: int = 0
+    """Characters in the gap."""
+    left_out_lines: int = 0
+    """Ends of lines in the gap."""
+
+
 class Result(Struct, gc=False):
     """The result of a cell, as it is at the moment it is asked for."""
 
@@ -51,6 +64,8 @@ class Result(Struct, gc=False):
     prompt_secret: bool = False
     truncated: Truncated = Truncated()
     notices: list[str] = field(default_factory=list)
+    excerpts: dict[str, Excerpt] = field(default_factory=dict)
+    """By stream, for a text that is not whole."""
     next_event: int = 0
     """Ask again with `from` this number to get only the text that came since."""
 
@@ -100,11 +115,12 @@ class Notice(Event, frozen=True, gc=False, tag="notice"):
     text: str
 
 
-class Done(Event, frozen=True, gc=False, tag="done"):
-    """The whole result, without repeating streamed text, and how many characters were streamed."""
+class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
+    """The whole result, without repeating streamed text, and how many characters and ends of lines were streamed."""
 
     result: Result
     characters: Truncated
+    lines: Truncated = Truncated()
 
 
 AnyEvent = Stdout | Stderr | ResultShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
@@ -127,6 +143,35 @@ class SessionInfo(Struct):
     idle_timeout: float
     durable: bool
     notices: list[str]
+
+
+class Line(Struct, frozen=True, omit_defaults=True):
+    """One line of a cell's output, or a piece of a long one."""
+
+    number: int
+    text: str
+    offset: int = 0
+    """Characters of the line before this text."""
+    left: int = 0
+    """Characters of the line after it."""
+    next_offset: int = 0
+    """Where on this line to go on, if some of it is left."""
+    context: bool = False
+    """No match itself, but near one."""
+
+
+class OutputPage(Struct):
+    """Some lines of a cell's output, counted from 1, and where to go on (null when there is no more)."""
+
+    session_id: str
+    cell: int
+    stream: str
+    lines: list[Line]
+    next_line: int | None
+    follow_line: int
+    """Once all is read: where to look for what is still to come. An unfinished line is read again."""
+    matches: int | None = None
+    """Lines among these that match, where a pattern was given."""
 
 
 class CellInfo(Struct):

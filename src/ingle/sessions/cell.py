@@ -23,6 +23,8 @@ class RunningCell:
     prompt_secret = False
     stdout_characters = 0
     stderr_characters = 0
+    stdout_lines = 0
+    stderr_lines = 0
     dropped_text = 0
     last_line = ""
     raw_wait = False
@@ -96,8 +98,22 @@ class RunningCell:
     def kept_text(self) -> int:
         return self.stdout_characters + self.stderr_characters
 
-    def counted(self) -> Truncated:
-        return Truncated(self.stdout_characters, self.stderr_characters) if self.kept_text else NO_TEXT
+    def count(self, stream: str, text: str) -> None:
+        if stream == "stdout":
+            self.stdout_characters += len(text)
+            self.stdout_lines += text.count("\n")
+        else:
+            self.stderr_characters += len(text)
+            self.stderr_lines += text.count("\n")
+
+    def counted(self) -> tuple[Truncated, Truncated]:
+        """Characters and ends of lines so far."""
+        if not self.kept_text:
+            return NO_TEXT, NO_TEXT
+        return (
+            Truncated(self.stdout_characters, self.stderr_characters),
+            Truncated(self.stdout_lines, self.stderr_lines),
+        )
 
 
 def _finish(waiter: "asyncio.Future[None]") -> None:

@@ -4,13 +4,16 @@ Of each cell only the numbers of its first and last event are kept; all else is 
 disk. Reading changes nothing, so it can be done as often as one likes.
 """
 
+import sys
 from array import array
 
 from ingle import errors, events
 from ingle.events import CellInfo, Result, Truncated
-from ingle.outputs.reading import OutputPage, read_lines
-from ingle.outputs.timeline import HEAD_SHARE, Timeline
-from ingle.sessions.cell import RunningCell
+from ingle.outputs.reading import PRINTED, OutputPage, Reading, printed, read_lines, whole
+from ingle.outputs.timeline import Timeline
+from ingle.render.bundles import shown_texts
+from ingle.render.wording import left_out_notices
+from ingle.sessions.cell import NO_TEXT, RunningCell
 
 
 class History:
@@ -53,50 +56,79 @@ class History:
         """A cell's result as it is now; with `from_event`, only the text that came from that event on."""
         first, last = self._span(cell)
         if running is not None and running.number == cell:
-            result, counted = running.result(self._id), running.counted()
+            result = running.result(self._id)
+            characters, lines = running.counted()
         else:
             done = await self._done(last)
             # Bare, it takes a tenth of what copy.copy() takes.
-            result, counted = done.result.__copy__(), done.characters  # type: ignore[attr-defined]
+            result = done.result.__copy__()  # type: ignore[attr-defined]
+            characters, lines = done.characters, done.lines
         result.next_event = last + 1
+        before = NO_TEXT
         if from_event > first:
-            first, counted = from_event, await self._count_text(from_event, last)
-        limit, out_left, err_left = self._limit, 0, 0
-        if counted.stdout:
-            result.stdout, out_left = await self._timeline.text(events.Stdout, first, last, counted.stdout, limit)
-        if counted.stderr:
-            result.stderr, err_left = await self._timeline.text(events.Stderr, first, last, counted.stderr, limit)
-        if out_left or err_left:
-            result.truncated = Truncated(out_left, err_left)
-            result.notices = [
-                *result.notices,
-                *(
-                    f"{left} characters of {stream} were left out after the first {int(limit * HEAD_SHARE)}; "
-                    f"read them by line number or by grep in the output of cell {cell}"
-                    for stream, left in (("stdout", out_left), ("stderr", err_left))
-                    if left
-                ),
-            ]
+            all_lines = lines
+            first, (characters, lines) = from_event, await self._count_text(from_event, last)
+            before = Truncated(all_lines.stdout - lines.stdout, all_lines.stderr - lines.stderr)
+        if characters == before == NO_TEXT:
+            return result
+        result.stdout, out = await self._excerpt(
+            events.Stdout, first, last, characters.stdout, lines.stdout, before.stdout
+        )
+        result.stderr, err = await self._excerpt(
+            events.Stderr, first, last, characters.stderr, lines.stderr, before.stderr
+        )
+        result.excerpts = {
+            stream: part for stream, part in (("stdout", out), ("stderr", err)) if part != events.Excerpt()
+        }
+        if out.left_out or err.left_out:
+            result.truncated = Truncated(out.left_out, err.left_out)
+            result.notices = [*result.notices, *left_out_notices(result)]
         return result
 
-    async def _count_text(self, first: int, last: int) -> Truncated:
-        counts = {"stdout": 0, "stderr": 0}
+    async def _excerpt(
+        self,
+        stream: type[events.Stdout] | type[events.Stderr],
+        first: int,
+        last: int,
+        total: int,
+        lines: int,
+        before: int,
+    ) -> tuple[str, events.Excerpt]:
+        """The text of one stream, and what it is of all that the cell wrote there."""
+        head, tail = await self._timeline.text(stream, first, last, total, self._limit)
+        if tail is None:
+            return head, events.Excerpt(before + 1)
+        text = head + tail
+        return text, events.Excerpt(before + 1, len(head), total - len(text), lines - text.count("\n"))
+
+    async def _count_text(self, first: int, last: int) -> tuple[Truncated, Truncated]:
+        """Characters and ends of lines of each stream."""
+        counts, lines = {"stdout": 0, "stderr": 0}, {"stdout": 0, "stderr": 0}
         while first <= last:
             some = await self._timeline.read(first, last)
             if not some:
                 break
             for event in some:
                 if isinstance(event, (events.Stdout, events.Stderr)) and not event.background:
-                    counts["stdout" if isinstance(event, events.Stdout) else "stderr"] += len(event.text)
+                    stream = "stdout" if isinstance(event, events.Stdout) else "stderr"
+                    counts[stream] += len(event.text)
+                    lines[stream] += event.text.count("\n")
             first = some[-1].seq + 1
-        return Truncated(**counts)
+        return Truncated(**counts), Truncated(**lines)
 
-    async def output(self, cell: int, stream: str, from_line: int, lines: int, grep: str | None) -> OutputPage:
+    async def output(self, cell: int, running: RunningCell | None, reading: Reading) -> OutputPage:
+        """Lines of a cell: what it printed, what threads printed after it, or what it showed."""
+        reading.check()
         first, last = self._span(cell)
-        found, following = await read_lines(
-            self._timeline, first, last, stream=stream, from_line=from_line, count=lines, grep=grep
-        )
-        return OutputPage(self._id, cell, stream, found, following)
+        if reading.stream == "background":
+            # Up to the next cell, or until now.
+            last = self._first_events[cell] - 1 if cell < self.count else self._timeline.next_seq - 1
+        if reading.stream in PRINTED:
+            texts = printed(self._timeline, first, last, reading.stream)
+        else:
+            # From so far on, a result brings no printed text.
+            texts = whole(shown_texts(await self.result(cell, running, sys.maxsize), reading.stream))
+        return await read_lines(texts, reading, self._id, cell)
 
     async def cells(self, first: int, count: int, running: RunningCell | None) -> list[CellInfo]:
         infos = []

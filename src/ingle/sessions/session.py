@@ -18,7 +18,7 @@ from typing import Any
 
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo
-from ingle.outputs.reading import OutputPage
+from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.history import History
@@ -331,17 +331,9 @@ class Session:
         """The result as it is now; with `from_event`, only the text that came from that event on."""
         return await self._history.result(cell, self._cell, from_event)
 
-    async def output(
-        self,
-        cell: int,
-        *,
-        stream: str = "stdout",
-        from_line: int = 1,
-        lines: int = 200,
-        grep: str | None = None,
-    ) -> OutputPage:
+    async def output(self, cell: int, reading: Reading) -> OutputPage:
         """Lines of a cell's output, however long it is."""
-        return await self._history.output(cell, stream, from_line, lines, grep)
+        return await self._history.output(cell, self._cell, reading)
 
     async def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
         """What ran, how it ended, when and how long."""
@@ -409,10 +401,7 @@ class Session:
                     cell.dropped_text += len(piece)
                 continue
             if cell is not None:
-                if stream == STDOUT:
-                    cell.stdout_characters += len(piece)
-                else:
-                    cell.stderr_characters += len(piece)
+                cell.count("stdout" if stream == STDOUT else "stderr", piece)
             self._append(kind, piece, background)
         if self.timeline.full and self._worker is not None:
             self._worker.pause()
@@ -497,7 +486,7 @@ class Session:
         self._history.end(cell.number)
         result = cell.result(self.id)
         result.next_event = self.timeline.next_seq + 1
-        self._append(events.Done, result, cell.counted())
+        self._append(events.Done, result, *cell.counted())
         self._cell = None
         self.last_used = time.monotonic()
         cell.wake()
