@@ -84,5 +84,8 @@ class Local:
             cell, stream=stream, from_line=from_line, lines=lines, grep=grep
         )
 
+    async def figure(self, session_id: str, file_id: str) -> bytes:
+        return await self.manager.get(session_id).figure(file_id)
+
     def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]:
         return self.manager.get(session_id).follow(first)

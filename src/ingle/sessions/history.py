@@ -51,15 +51,18 @@ class History:
         return held[0]
 
     async def result(self, cell: int, running: RunningCell | None, from_event: int) -> Result:
-        """A cell's result as it is now; with `from_event`, only the text that came from that event on."""
+        """A cell's result as it is now; with `from_event`, only what was printed and shown from that event on."""
         first, last = self._span(cell)
         if running is not None and running.number == cell:
-            result, counted = running.result(self._id), running.counted()
+            result, counted, shown = running.result(self._id), running.counted(), running.displays.events
         else:
             done = await self._done(last)
-            result, counted = copy.copy(done.result), done.characters
+            result, counted, shown = copy.copy(done.result), done.characters, done.shown
         result.next_event = last + 1
         if from_event > first:
+            recent = [place for place, seq in enumerate(shown) if seq >= from_event]
+            result.displays = [result.displays[place] for place in recent]
+            result.displays_metadata = [result.displays_metadata[place] for place in recent]
             first, counted = from_event, await self._count_text(from_event, last)
         limit = self._limit
         result.stdout, out_left = await self._timeline.text(events.Stdout, first, last, counted.stdout, limit)
