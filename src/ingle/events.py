@@ -5,9 +5,15 @@ The shapes and names are those of docs/contract.md, section 1. Nothing in here d
 None of these can be part of a cycle, and a busy server holds a million of them: the garbage collector leaves them out.
 """
 
+from typing import Any
+
 from msgspec import Struct, field
 
 MimeBundle = dict[str, str]
+"""By mime type: text as it is, JSON as its text, everything else in base64."""
+
+Metadata = dict[str, Any]
+"""JSON, by mime type. Of an image: `width`, `height`, and `full` with the `file` of a larger one that was kept."""
 
 
 class CellError(Struct, frozen=True, gc=False):
@@ -55,6 +61,9 @@ class Result(Struct, gc=False):
     stderr: str = ""
     result: MimeBundle | None = None
     displays: list[MimeBundle] = field(default_factory=list)
+    result_metadata: Metadata = field(default_factory=dict)
+    displays_metadata: list[Metadata] = field(default_factory=list)
+    """One for each of `displays`."""
     error: CellError | None = None
     exit: Exit | None = None
     timed_out: bool = False
@@ -89,8 +98,19 @@ class Stderr(Event, frozen=True, gc=False, tag="stderr", omit_defaults=True):
     background: bool = False
 
 
-class ResultShown(Event, frozen=True, gc=False, tag="result"):
+class ResultShown(Event, frozen=True, gc=False, tag="result", omit_defaults=True):
     data: MimeBundle
+    metadata: Metadata = field(default_factory=dict)
+
+
+class DisplayShown(Event, frozen=True, gc=False, tag="display", omit_defaults=True):
+    """`update`: it takes the place of what was shown with this id before."""
+
+    data: MimeBundle
+    metadata: Metadata = field(default_factory=dict)
+    display_id: str | None = None
+    update: bool = False
+    background: bool = False
 
 
 class ErrorRaised(Event, frozen=True, gc=False, tag="error"):
@@ -121,9 +141,11 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
     result: Result
     characters: Truncated
     lines: Truncated = Truncated()
+    shown: list[int] = field(default_factory=list)
+    """The number of the event that each of the result's displays came with."""
 
 
-AnyEvent = Stdout | Stderr | ResultShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
+AnyEvent = Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
 
 
 class SessionInfo(Struct):

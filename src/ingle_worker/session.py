@@ -36,7 +36,6 @@ from ingle_worker.wire.messages import (
     Exiting,
     Raised,
     Ready,
-    Result,
     Shutdown,
     Start,
     Started,
@@ -56,7 +55,15 @@ BROKEN = 70
 ANNOTATIONS: dict[str, Any] = {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
 
 
-REHEARSAL = ("x = 1", "print(x)", "1 + 1", "1 / 0", "def f(: pass", "for i in range(2):\n    f'{i}'")
+REHEARSAL = (
+    "x = 1",
+    "print(x)",
+    "1 + 1",
+    "1 / 0",
+    "def f(: pass",
+    "for i in range(2):\n    f'{i}'",
+    "class R:\n    def _repr_html_(self): return '<b>'\ndisplay(R(), display_id='r')\nR()",
+)
 """Cells that the zygote runs before any fork: what they load and specialise is then shared by all sessions."""
 
 
@@ -100,10 +107,9 @@ class Worker:
         self._looping = Looping(self._interrupts)
         self._compiler = Compiler()
         self._cell = 0
-        self._value: dict[str, str] | None = None
-        self._healed: list[str] = []
         self._names: set[str] = set()
-        self._hook = display.make_hook(self._show)
+        self._screen = display.Screen(self._link, self._channel)
+        self._input.before_wait = self._screen.figures.input_waits
         self._main = types.ModuleType("__main__")
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
@@ -132,7 +138,8 @@ class Worker:
         sys.stderr = sys.__stderr__ = self._channel.stderr  # type: ignore[misc]
         self._channel.install()
         self._input.install()
-        sys.displayhook = self._hook
+        self._screen.install()
+        sys.displayhook = self._screen.hook
         # The module that started this process must stay alive, or its globals would be cleared under us.
         self._booted_by = sys.modules["__main__"]
         sys.modules["__main__"] = self._main
@@ -299,7 +306,7 @@ class Worker:
         if outcome.exit is not None:
             self._exit(cell, outcome.exit, took)
         self._finish(cell, outcome, took, notices)
-        # While the host takes the answer. What a thread breaks between now and the next cell waits for the one after.
+        # While the host takes the answer: nobody waits for this.
         if compiled is None or (outcome.status == states.OK and not compiled.lasting):
             tracebacks.forget_source(filename)
 
@@ -326,7 +333,9 @@ class Worker:
                 self._names = {name for name in names if type(name) is str}
             except RuntimeError:  # a thread of the user's defines names meanwhile; the next cell tells
                 pass
-        value, self._value = self._value, None
+        value, self._screen.value = self._screen.value, None
+        if self._screen.notices:
+            notices += self._screen.take_notices()
         if outcome.status == states.OK and not (dropped or crowded or added or removed or notices):
             self._link.send(encode_ok(cell, took, value))
             return
@@ -359,6 +368,7 @@ class Worker:
                 outcome.error = _describe_safely(exc)
                 outcome.needs_more_input = isinstance(exc, SyntaxError) and needs_more_input(code)
             else:
+                self._screen.figures.cell_begins()
                 self._run(compiled)
         except SystemExit as exc:
             outcome.status, outcome.exit = states.EXIT, exc
@@ -369,6 +379,11 @@ class Worker:
                 outcome.error = _describe_safely(exc)
             except KeyboardInterrupt:
                 outcome.status, outcome.error = states.INTERRUPTED, tracebacks.bare(exc, ask=False)
+        try:
+            self._screen.figures.cell_ends()
+        except KeyboardInterrupt as exc:
+            if outcome.status == states.OK:
+                outcome.status, outcome.error = states.INTERRUPTED, _describe_safely(exc)
         outcome.finished = True
         return compiled
 
@@ -383,16 +398,6 @@ class Worker:
             value = eval(compiled.last, space) if compiled.last is not None else None
         if compiled.last is not None:
             sys.displayhook(value)
-
-    def _show(self, data: dict[str, str]) -> None:
-        """A value goes out with the cell's Done, unless another one follows it."""
-        self._tell_value()
-        self._value = data
-
-    def _tell_value(self) -> None:
-        if self._value is not None:
-            self._link.hold(encode_plain(Result, {"cell": self._cell, "data": self._value}))
-            self._value = None
 
     def _heal(self) -> list[str]:
         """Put back what the next cell cannot do without, and say what was put back."""
@@ -414,7 +419,7 @@ class Worker:
     def _exit(self, cell: int, exc: SystemExit, took: float) -> None:
         """Say so, give handlers and finalizers their time, and go."""
         code, message = ending.exit_code(exc)
-        self._tell_value()
+        self._screen.tell_value()
         self._link.send(Exiting(cell, code, message, took))
         if message is not None:
             self._channel.stderr.write(message + "\n")

@@ -17,7 +17,7 @@ import struct
 import sys
 from typing import Any
 
-from ingle_worker import kernel, reaper, session
+from ingle_worker import figures, kernel, reaper, session
 from ingle_worker.init import Init
 from ingle_worker.wire import FrameReader, messages
 
@@ -185,6 +185,7 @@ class Zygote:
     def run(self) -> None:
         kernel.become_subreaper()
         sys.argv[:] = [""]
+        figures.choose_backends()
         preloaded, missing = self._preload()
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)

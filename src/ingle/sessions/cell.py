@@ -3,16 +3,21 @@
 import asyncio
 import time
 
-from ingle.events import CellError, Exit, MimeBundle, Result, Truncated
+from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
+from ingle.sessions.displays import Displays
 from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()
+NO_METADATA: Metadata = {}
+NO_DISPLAYS = Displays()
 
 
 class RunningCell:
     # What most cells never change stands here once.
     status: str = states.RUNNING
     value: MimeBundle | None = None
+    value_metadata: Metadata = NO_METADATA
+    displays: Displays = NO_DISPLAYS
     error: CellError | None = None
     exit: Exit | None = None
     exiting: Exit | None = None
@@ -54,6 +59,12 @@ class RunningCell:
             self.status == states.WAITING and self.waits_shown != self.interrupted_wait
         )
 
+    def show(self, seq: int, data: MimeBundle, metadata: Metadata, display_id: str | None, update: bool) -> None:
+        """Something was shown, by the event of this number."""
+        if self.displays is NO_DISPLAYS:
+            self.displays = Displays()
+        self.displays.add(seq, data, metadata, display_id, update)
+
     def wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -84,6 +95,9 @@ class RunningCell:
             self.status,
             self.status == states.OK,
             result=self.value,
+            displays=list(self.displays.bundles),
+            result_metadata=self.value_metadata,
+            displays_metadata=list(self.displays.metadata),
             error=self.error,
             exit=self.exit,
             timed_out=self.timed_out,
@@ -91,7 +105,7 @@ class RunningCell:
             execution_time=self.age if self.execution_time is None else self.execution_time,
             prompt=self.prompt,
             prompt_secret=self.prompt_secret,
-            notices=self.notices.copy(),
+            notices=[*self.notices, *self.displays.notices(self.number)],
         )
 
     @property

@@ -53,19 +53,23 @@ class History:
         return held[0]
 
     async def result(self, cell: int, running: RunningCell | None, from_event: int) -> Result:
-        """A cell's result as it is now; with `from_event`, only the text that came from that event on."""
+        """A cell's result as it is now; with `from_event`, only what was printed and shown from that event on."""
         first, last = self._span(cell)
         if running is not None and running.number == cell:
             result = running.result(self._id)
             characters, lines = running.counted()
+            shown = running.displays.events
         else:
             done = await self._done(last)
             # Bare, it takes a tenth of what copy.copy() takes.
             result = done.result.__copy__()  # type: ignore[attr-defined]
-            characters, lines = done.characters, done.lines
+            characters, lines, shown = done.characters, done.lines, done.shown
         result.next_event = last + 1
         before = NO_TEXT
         if from_event > first:
+            recent = [place for place, seq in enumerate(shown) if seq >= from_event]
+            result.displays = [result.displays[place] for place in recent]
+            result.displays_metadata = [result.displays_metadata[place] for place in recent]
             all_lines = lines
             first, (characters, lines) = from_event, await self._count_text(from_event, last)
             before = Truncated(all_lines.stdout - lines.stdout, all_lines.stderr - lines.stderr)

@@ -11,13 +11,16 @@ import codecs
 import shutil
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo
+from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
@@ -38,6 +41,12 @@ ALWAYS_KEPT = 10_000
 
 START_TRIES = 2
 """A prepared worker may have died unseen; the second one is fresh."""
+
+MAX_WAITING = 64 * 1024 * 1024
+"""Bytes of images that wait for the disk; with more, the worker has to wait."""
+
+MAX_METADATA = 100_000
+"""Bytes of a display's metadata; an honest worker sends less."""
 
 RESEND_SIGINT = 0.02
 """While the worker does not take SIGINT (libc's system() ignores it), it is sent again this often."""
@@ -94,6 +103,7 @@ class Session:
             settings.timeline_disk,
             self._on_room,
         )
+        self._figures = Figures(plan.folder / "figures", settings.figures_disk)
         self._history = History(self.id, self.timeline, settings.result_chars)
 
     # --- starting ---
@@ -303,6 +313,7 @@ class Session:
             self._finish_cell(self._cell, states.EXIT, Exit(message="the session was ended"))
         if self.state != states.DEAD:
             self._move(states.DEAD)
+        await self._figures.close()
         for task in list(self._tasks):
             task.cancel()
         await self.timeline.close()
@@ -403,12 +414,37 @@ class Session:
             if cell is not None:
                 cell.count("stdout" if stream == STDOUT else "stderr", piece)
             self._append(kind, piece, background)
-        if self.timeline.full and self._worker is not None:
+        self._pause_if_behind()
+
+    def _pause_if_behind(self) -> None:
+        if self._worker is not None and (self.timeline.full or self._figures.waiting > MAX_WAITING):
             self._worker.pause()
 
     def _on_room(self) -> None:
-        if not self.timeline.full and self._worker is not None:
+        if self._worker is not None and not self.timeline.full and self._figures.waiting <= MAX_WAITING:
             self._worker.resume()
+
+    def _on_display(self, shown: messages.Display) -> None:
+        cell = self._cell
+        background = shown.background or cell is None
+        if self.timeline.exhausted and (cell is None or cell.displays.left_out):
+            return
+        data, metadata, name = shown.data, _bounded(shown.metadata), shown.display_id
+        if cell is not None and not background:
+            cell.show(self.timeline.next_seq, data, metadata, name, shown.update)
+        self._append(events.DisplayShown, data, metadata, name, shown.update, background)
+        self._pause_if_behind()
+
+    async def _keep_figure(self, keeping: Coroutine[None, None, None]) -> None:
+        await keeping
+        self._on_room()
+
+    async def figure(self, file_id: str) -> bytes:
+        """An image in full size, by the id that a display's metadata gives."""
+        data = await self._figures.read(file_id)
+        if data is None:
+            raise errors.FigureNotFound(self.id, file_id)
+        return data
 
     def on_message(self, message: Any) -> None:
         cell = self._cell
@@ -417,8 +453,13 @@ class Session:
                 self._on_done(cell, message)
         elif isinstance(message, messages.Result):
             if cell is not None:
-                cell.value = message.data
-                self._append(events.ResultShown, message.data)
+                cell.value, cell.value_metadata = message.data, _bounded(message.metadata)
+                self._append(events.ResultShown, cell.value, cell.value_metadata)
+        elif isinstance(message, messages.Display):
+            self._on_display(message)
+        elif isinstance(message, messages.Keep):
+            self._keep(self._keep_figure(self._figures.keep(message.data)))
+            self._pause_if_behind()
         elif isinstance(message, messages.InputWait):
             self._on_input_wait(message)
         elif isinstance(message, messages.InputTaken):
@@ -486,7 +527,7 @@ class Session:
         self._history.end(cell.number)
         result = cell.result(self.id)
         result.next_event = self.timeline.next_seq + 1
-        self._append(events.Done, result, *cell.counted())
+        self._append(events.Done, result, *cell.counted(), cell.displays.events)
         self._cell = None
         self.last_used = time.monotonic()
         cell.wake()
@@ -662,6 +703,10 @@ class Session:
     def _move(self, state: str, code: str | None = None) -> None:
         self.state = states.move(self.state, state)
         self._append(events.StateChanged, state, code)
+
+
+def _bounded(metadata: events.Metadata) -> events.Metadata:
+    return metadata if not metadata or len(msgspec.json.encode(metadata)) <= MAX_METADATA else {}
 
 
 def _decoder() -> codecs.IncrementalDecoder:
