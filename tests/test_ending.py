@@ -615,8 +615,8 @@ class TestPolicyEnd:
 
     @pytest.mark.req("idle.expire")
     async def test_every_use_begins_the_time_anew(self, service: Service) -> None:
-        await service.create_session("used", idle_timeout=0.4)
-        await service.create_session("unused", idle_timeout=0.4)
+        await service.create_session("used", idle_timeout=1.5)
+        await service.create_session("unused", idle_timeout=1.5)
         while "unused" in await names(service):
             await run(service, "used", "1")
         assert await names(service) == ["used"]
