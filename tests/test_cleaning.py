@@ -84,11 +84,11 @@ def test_a_block_of_progress_bars_is_its_last_drawing() -> None:
 def test_a_line_keeps_the_number_of_the_raw_line_where_it_began() -> None:
     text = "one\n10%\r20%\ntwo\nthree\x1b[A\x1b[A\rTWENTY\n\n\nfour"
     assert rows(text, 7) == [
-        Row("one", 7),
-        Row("TWENTY", 8),
-        Row("two", 9),
-        Row("three", 10),
-        Row("four", 13),
+        ("one", 7),
+        ("TWENTY", 8),
+        ("two", 9),
+        ("three", 10),
+        ("four", 13),
     ]
 
 
@@ -101,16 +101,16 @@ def test_one_line_by_itself_stays_one_line() -> None:
 
 
 def numbered(*texts: str) -> list[Row]:
-    return [Row(text, number) for number, text in enumerate(texts, 1)]
+    return [(text, number) for number, text in enumerate(texts, 1)]
 
 
 def test_equal_lines_in_a_row_are_counted() -> None:
     lines = numbered("first", *["the same thing again"] * 812, "last")
     assert folded(lines) == [
-        Row("first", 1),
-        Row("the same thing again", 2),
-        Row("… 811 more of the same line …", 3),
-        Row("last", 814),
+        ("first", 1),
+        ("the same thing again", 2),
+        ("… 811 more of the same line …", 3),
+        ("last", 814),
     ]
 
 

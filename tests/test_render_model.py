@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from ingle.events import CellError, Excerpt, Exit, Line, OutputPage, Result
 from ingle.render.bundles import lines_of
-from ingle.render.cleaning import Row
 from ingle.render.cutting import MARK_ROOM, Omitted, Passage, cut, passage, shares
 from ingle.render.images import picture
 from ingle.render.model import ERROR_SHARE, TEXT_LIMIT, Hints, Image, Part, Text, text, view
@@ -385,7 +384,7 @@ def test_shares_are_fair() -> None:
 
 def test_an_empty_passage_is_nothing() -> None:
     assert cut(Passage([]), 100, str) == []
-    assert cut(Passage([Row("a", 1)]), 100, str) == ["a"]
+    assert cut(Passage([("a", 1)]), 100, str) == ["a"]
 
 
 # --- words -------------------------------------------------------------------------------------------------
