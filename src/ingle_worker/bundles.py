@@ -85,8 +85,8 @@ class Bundle:
         if mime.startswith("image/") and mime not in TEXTUAL:
             self._add_image(mime, content, metadata)
             return
-        if mime == "application/json" or mime.endswith("+json"):
-            text = content if kind is str and mime != "application/json" else _dump(content)
+        if mime == "application/json" or (mime.startswith("application/") and kind in (dict, list)):
+            text = _dump(content)
         elif kind is str:
             text = content
         elif kind is bytes and (mime.startswith("text/") or mime in TEXTUAL):
