@@ -139,9 +139,11 @@ Bad()
          " def __getattr__(self, name): return lambda *a, **k: 'x'\nAny()", "any"),
         ("class M(type):\n def __getattr__(cls, name): return lambda *a: 'x'\n"
          "class C(metaclass=M):\n def __repr__(self): return 'c'\nC()", "c"),
+        ("class M(type):\n def __eq__(cls, other): raise RuntimeError('eq')\n"
+         "class C(metaclass=M):\n def __repr__(self): return 'c'\nC()", "c"),
         ("class L(int):\n def __repr__(self): return 'lying'\n __class__ = dict\nL(3)", "lying"),
     ],
-    ids=["a class", "a mock", "answers to every name", "its class does", "lies about its class"],
+    ids=["a class", "a mock", "answers to every name", "its class does", "unhashable class", "lies about its class"],
 )  # fmt: skip
 async def test_what_only_seems_to_have_methods_is_shown_as_text(run, code: str, text: str | None) -> None:
     result = await run(code)
@@ -472,6 +474,21 @@ async def test_an_id_that_names_no_image_is_refused(run, service: Service) -> No
     for name in ("0" * 64, "../timeline.ndjson", "", "0" * 64 + ".part", "/etc/passwd"):
         with pytest.raises(errors.FigureNotFound):
             await service.figure("s", name)
+
+
+class TestLittleRoomForEvents:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(preload=[], pool=1, timeline_memory=10_000, timeline_disk=1_000_000)
+
+    @pytest.mark.req("out.bounded")
+    async def test_displays_beyond_the_sessions_share_of_the_disk_are_short(self, run) -> None:
+        first = await run("for n in range(40): display('x' * 100_000)")
+        assert first.status == "ok"
+        assert any("displays were kept as short text only" in notice for notice in first.notices)
+        assert len(first.displays[0]["text/plain"]) == 100_002
+        assert len(first.displays[-1]["text/plain"]) == 1000
+        assert (await run("display(1)\n2")).result == {"text/plain": "2"}
 
 
 class TestLittleDisk:

@@ -149,6 +149,19 @@ async def test_drawing_can_be_interrupted_and_the_interrupt_is_not_lost(run, ser
     assert (await run("plt.get_fignums()")).result == {"text/plain": "[]"}
 
 
+async def test_a_figure_that_takes_too_long_does_not_cost_a_timed_out_cell_its_session(run, service: Service) -> None:
+    await run(
+        PLOT + "import signal\nsignal.signal(signal.SIGALRM, print)\nfrom matplotlib.artist import Artist\n"
+        "class Slow(Artist):\n def draw(self, renderer):\n  while True: pass\n"
+    )
+    result = await service.execute("s", "plt.figure().add_artist(Slow())\nwhile True: pass", timeout=0.2)
+    assert (result.status, result.timed_out, result.displays) == ("interrupted", True, [])
+    assert result.notices == ["figures of this interrupted cell took longer than 0.5 s to draw, and are not shown"]
+    assert (await run("signal.getsignal(signal.SIGALRM) is print, plt.get_fignums()")).result == {
+        "text/plain": "(True, [])"
+    }
+
+
 async def test_a_figure_that_cannot_be_drawn_is_a_notice(run) -> None:
     code = PLOT + (
         "from matplotlib.artist import Artist\nclass Bad(Artist):\n def draw(self, renderer): raise ValueError('bad')\n"

@@ -118,7 +118,7 @@ class Notice(Event, frozen=True, tag="notice", kw_only=True):
     text: str
 
 
-class Done(Event, frozen=True, tag="done", kw_only=True):
+class Done(Event, frozen=True, tag="done", kw_only=True, omit_defaults=True):
     """The whole result, without repeating streamed text, and how many characters were streamed."""
 
     result: Result

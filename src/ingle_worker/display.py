@@ -66,7 +66,7 @@ class Screen:
             if value is None:
                 return
             builtins._ = None  # type: ignore[attr-defined]
-            if type(value) in PLAIN:
+            if id(type(value)) in PLAIN:
                 self._send_result({"text/plain": shorten(repr(value))})
             else:
                 self._show_result(value)
@@ -95,7 +95,7 @@ class Screen:
 
     def _shows_itself(self, value: Any, cls: type) -> bool:
         """Whether it has the method with which an object shows itself, and no other; then that was called."""
-        if cls in PLAIN or issubclass(cls, type):
+        if id(cls) in PLAIN or issubclass(cls, type):
             return False
         found = bundles.methods_of(cls)
         if "_ipython_display_" not in found or "_repr_mimebundle_" in found:

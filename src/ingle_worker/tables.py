@@ -55,7 +55,7 @@ def preview(value: Any, cls: type) -> Preview | None:
         bases = _mro(cls)
         for name, show in names:
             kind = loaded(library, name)
-            if isinstance(kind, type) and kind in bases:
+            if isinstance(kind, type) and any(base is kind for base in bases):
                 try:
                     return show(value, module)
                 except Exception as error:  # the border to the library, and to what a user has derived from it
