@@ -31,6 +31,7 @@ class RunningCell:
     stdout_lines = 0
     stderr_lines = 0
     dropped_text = 0
+    dropped_displays = 0
     last_line = ""
     raw_wait = False
     waits_shown = 0
