@@ -162,7 +162,7 @@ class Figures:
 
     def draw(self, figure: Any) -> Bundle | None:
         """The bundle of a figure, for who shows it himself; from then on this picture counts as shown."""
-        if not any(getattr(figure, each, None) for each in CONTENTS):
+        if not _has_contents(figure):
             return None
         bundle = self._draw(figure)
         if bundle is not None:
@@ -188,9 +188,15 @@ class Figures:
 
     def _take_some(self, close: bool, background: bool, all: bool) -> None:
         managers = [each for each in self._managers() if all or (each.canvas.figure in self._strangers) == background]
+        if all:
+            # One that has nothing in it yet is just being made, by a thread: closed now, it would be lost.
+            managers = [each for each in managers if _has_contents(each.canvas.figure)]
         figures = [each.canvas.figure for each in managers]
-        if not background:
-            figures += [each for each in list(self._seen) if each.stale and each not in figures]
+        figures += [
+            each
+            for each in list(self._seen)
+            if each.stale and each not in figures and (each in self._strangers) == background
+        ]
         try:
             for figure in figures:
                 if figure.stale or figure not in self._seen:
@@ -202,7 +208,7 @@ class Figures:
                     destroy(manager)
 
     def _show(self, figure: Any, background: bool, *, asked: bool) -> None:
-        if not any(getattr(figure, each, None) for each in CONTENTS):
+        if not _has_contents(figure):
             return
         bundle = self._draw(figure)
         if bundle is None:
@@ -230,6 +236,10 @@ class Figures:
             self._say(f"figure {number} could not be drawn: {type(error).__name__}: {error}"[:500])
             figure.stale = False
             return None
+
+
+def _has_contents(figure: Any) -> bool:
+    return any(getattr(figure, each, None) for each in CONTENTS)
 
 
 def _fit(figure: Any) -> images.Fitted:
