@@ -12,12 +12,14 @@ An exception in a user's cell is a result, not an error of ours.
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
-    │   └── CellNotFound        404  cell_not_found
+    │   ├── CellNotFound        404  cell_not_found
+    │   └── VariableNotFound    404  variable_not_found
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
     │   ├── Busy                409  busy                 a cell runs; nothing was started
     │   └── NotWaiting          409  not_waiting          nobody waits for input
     ├── TooManySessions         429  too_many_sessions
+    ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     └── StartFailed             503  start_failed         no worker could be started
 """
@@ -77,6 +79,18 @@ class CellNotFound(NotFound):
     def __init__(self, session_id: str, cell: int, last: int) -> None:
         known = f"its cells are 1 to {last}" if last else "it has run no cell yet"
         super().__init__(f"session {session_id!r} has no cell {cell}; {known}")
+
+
+class VariableNotFound(NotFound):
+    code = "variable_not_found"
+
+    def __init__(self, name: str, near: list[str]) -> None:
+        hint = f"did you mean {' or '.join(near)}?" if near else "list the variables to see which there are"
+        super().__init__(f"there is no variable {name[:80]!r} in this session; {hint}")
+
+
+class VariableUntold(IngleError):
+    code, status = "variable_untold", 504
 
 
 class Conflict(IngleError):

@@ -24,43 +24,14 @@ _TRIMMING = re.compile(
 
 _MENTIONED = re.compile(r"\bpip[\d.]*\s+install\b")
 _SPECIAL = set(";&|<>`$()\n")
+_ESSENTIAL = re.compile("error|no matching|not find|\u00d7|\u2570|hint|failed", re.IGNORECASE)
 _NORMAL = re.compile(r"[-_.]+")
 
 VALUED = frozenset(
-    [
-        "-i",
-        "--index-url",
-        "--extra-index-url",
-        "-f",
-        "--find-links",
-        "--proxy",
-        "--cert",
-        "--client-cert",
-        "--trusted-host",
-        "--timeout",
-        "--retries",
-        "--cache-dir",
-        "--no-binary",
-        "--only-binary",
-        "--config-settings",
-        "-C",
-        "--log",
-        "--exists-action",
-        "--global-option",
-        "--keyring-provider",
-        "--use-feature",
-        "--use-deprecated",
-        "--progress-bar",
-        "-c",
-        "--constraint",
-        "--root-user-action",
-        "--index-strategy",
-        "--exclude-newer",
-        "--resolution",
-        "--prerelease",
-        "--index",
-        "--default-index",
-    ]
+    """-i --index-url --extra-index-url -f --find-links --proxy --cert --client-cert --trusted-host --timeout
+    --retries --cache-dir --no-binary --only-binary --config-settings -C --log --exists-action --global-option
+    --keyring-provider --use-feature --use-deprecated --progress-bar -c --constraint --root-user-action
+    --index-strategy --exclude-newer --resolution --prerelease --index --default-index""".split()  # noqa: SIM905
 )
 """Options whose value is the next word."""
 
@@ -120,23 +91,17 @@ def arguments_of(command: str) -> list[str] | None:
     if match is None:
         return None
     rest = match["rest"] or ""
-    at = next((n for n, char in enumerate(rest) if char in _SPECIAL), len(rest))
-    if _TRIMMING.fullmatch(rest, at) is None and _TRIMMING.fullmatch(rest, rest.rfind(" ", 0, at) + 1) is None:
-        # A `<` or `>` may belong to a quoted requirement; a shell knows.
-        at = _unquoted_special(rest)
-        if at is not None and _TRIMMING.fullmatch(rest, at) is None:
-            return None
     at = _unquoted_special(rest)
+    if _TRIMMING.fullmatch(rest, at) is None:
+        return None
     try:
-        words = split(rest if at is None else rest[:at])
+        return split(rest[:at])
     except ValueError:
         return None
-    if at is not None and words and words[-1] in ("1", "2", "&"):
-        words.pop()  # the number of a descriptor that was redirected
-    return words
 
 
-def _unquoted_special(text: str) -> int | None:
+def _unquoted_special(text: str) -> int:
+    """Where the shell's own language begins. The `>` of `six>=1.0` is not meant for it, whatever the shell thinks."""
     quote = ""
     for place, char in enumerate(text):
         if quote:
@@ -144,8 +109,12 @@ def _unquoted_special(text: str) -> int | None:
         elif char in "'\"":
             quote = char
         elif char in _SPECIAL:
-            return place
-    return None
+            word = text[:place].rpartition(" ")[2]
+            if char not in "<>" or not word:
+                return place
+            if word in ("1", "2"):  # the number of a descriptor
+                return place - 1
+    return len(text)
 
 
 def mentioned(command: str) -> bool:
@@ -268,9 +237,8 @@ def _options(arguments: list[str]) -> list[str]:
             next(words, None)
         elif word in VALUED:
             options += [word, next(words, "")]
-        elif word.startswith("-") and not word.startswith(("-r", "--requirement=", "--upgrade-strategy=")):
-            if word not in (*UPGRADING, "--no-deps"):
-                options.append(word)
+        elif word.startswith("-") and not word.startswith(("-r", "--requirement=", *UPGRADING, "--no-deps")):
+            options.append(word)
     return options
 
 
@@ -281,10 +249,7 @@ def _requirements(arguments: list[str]) -> list[str]:
 
 def _uninstall(arguments: list[str]) -> int:
     """What is in the session's own folder is removed here; pip would not touch it, for it is in no environment."""
-    rest = []
-    for each in arguments:
-        if each.startswith("-") or each == "uninstall" or not _remove(each):
-            rest.append(each)
+    rest = [each for each in arguments if each.startswith("-") or each == "uninstall" or not _remove(each)]
     importlib.invalidate_caches()
     if all(each.startswith("-") or each == "uninstall" for each in rest):
         return 0
@@ -429,9 +394,7 @@ def _tell_failure(log: list[str]) -> None:
         complain(f"{sys.executable} has no pip, and there is no uv on the PATH: install one of them for the server")
         return
     lines = [line for line in text.splitlines() if line.strip()]
-    essential = [
-        line for line in lines if re.search(r"error|No matching|not find|×|╰|hint|failed", line, re.IGNORECASE)
-    ]
+    essential = [line for line in lines if _ESSENTIAL.search(line)]
     complain("nothing was installed; the installer said:")
     complain("\n".join((essential or lines)[-20:]))
     complain(f"(all it said: {os.path.join(_folder, 'install.log')})")

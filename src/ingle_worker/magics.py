@@ -145,7 +145,7 @@ def run_file(frame: FrameType, line: str) -> None:
     with open(name, "rb") as file:
         code = compile(file.read(), name, "exec", dont_inherit=True)
     space = frame.f_globals
-    kept = {key: space[key] for key in ("__file__", "__name__") if key in space}
+    kept: dict[str, Any] = {key: space[key] for key in ("__file__", "__name__") if key in space}
     arguments_before = sys.argv
     sys.argv = [name, *given]
     folder = os.path.dirname(os.path.abspath(name))

@@ -74,7 +74,7 @@ def in_words(seconds: float) -> str:
             if count:
                 parts.append(f"{count}{unit}")
         return " ".join(parts)
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
+    for name, least in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+        if seconds >= least:
+            return f"{seconds / least:.3g} {name}"
     return f"{max(seconds, 0.0) * 1e9:.3g} ns"

@@ -37,10 +37,6 @@ DEPTH = 3
 DIGITS = 600
 """Bits of an integer above which it is not written out."""
 
-FRESH = frozenset(
-    {"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__annotations__", "__builtins__", "__file__"}
-)
-
 # How a type says what it is called, past anything that its metaclass may have defined.
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 _qualname_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
@@ -49,12 +45,12 @@ _flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 HEAP_TYPE = 1 << 9
 """Set in the flags of every class that is made by a `class` statement."""
 
-_size_of = object.__sizeof__
+_contents_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__  # type: ignore[index]
 _function = types.FunctionType
 _plain = (int, float, complex, bool, type(None), type(...), range)
 _callables = (types.BuiltinFunctionType, types.MethodType, type(list.append), type(object.__init__))
 _sized: dict[type, Callable[[Any], int]] = {
-    each: each.__len__  # type: ignore[attr-defined]
+    each: each.__len__
     for each in (
         str,
         bytes,
@@ -82,14 +78,12 @@ def names_of(space: dict[Any, Any]) -> list[str]:
 
 def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
     """Each variable, as the fields of a message, and how many more there are."""
-    values = space.copy()  # in one step: threads go on meanwhile
-    names = names_of(values)
+    made = _made(space)
     deadline = time.monotonic() + TIME
     libraries = Libraries()
     listed: list[dict[str, Any]] = []
     used = 0
-    for name in names[:NAMES]:
-        value = values[name]
+    for name, value in made[:NAMES]:
         variable: dict[str, Any] = {"name": _cut(name), "type": _cut(type_name(value))}
         used += len(variable["name"]) + len(variable["type"]) + 60
         if used > BYTES:
@@ -98,7 +92,7 @@ def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
             describe(value, variable, libraries)
             used += len(variable.get("preview", ""))
         listed.append(variable)
-    return listed, len(names) - len(listed)
+    return listed, len(made) - len(listed)
 
 
 def type_name(value: object) -> str:
@@ -115,13 +109,17 @@ def describe(value: Any, variable: dict[str, Any], libraries: "Libraries") -> No
     """Add extent, size and preview, as far as they can be told without the user's code."""
     kind = type(value)
     try:
+        if libraries.describe(value, variable):
+            return
+        if type(kind) is not type:  # a metaclass may have any __eq__ and __hash__: not even to be looked up
+            variable.update(size=object.__sizeof__(value), preview=_preview_named(value, kind))
+            return
         length = _sized.get(kind)
         if length is not None:
             variable["length"] = length(value)
-        size = kind.__sizeof__(value) if length is not None or kind in _plain else _size_of(value)
-        variable["size"] = size
-        if not libraries.describe(value, variable):
-            variable["preview"] = _cut(preview(value))
+        sized = kind if length is not None or kind in _plain else object
+        variable["size"] = sized.__sizeof__(value)  # type: ignore[call-arg]
+        variable["preview"] = _cut(preview(value))
     except Exception:  # the border to the cell: a container may change while it is looked at
         variable.setdefault("preview", f"<{_cut(_name_of(kind))}>")
 
@@ -129,6 +127,8 @@ def describe(value: Any, variable: dict[str, Any], libraries: "Libraries") -> No
 def preview(value: Any, depth: int = DEPTH, room: int = PREVIEW) -> str:
     """A short text of a value, made of exact builtin types only."""
     kind = type(value)
+    if type(kind) is not type:
+        return _preview_named(value, kind)
     if kind is str:
         return repr(value[:room]) + ("…" if len(value) > room else "")
     if kind is int:
@@ -169,7 +169,7 @@ def _preview_named(value: Any, kind: type) -> str:
             names.append(f"**{extra.pop(0)}")
         return f"{_cut(value.__name__, 80)}({_cut(', '.join(names), 110)})"
     if kind is types.ModuleType:
-        name = types.ModuleType.__dict__["__dict__"].__get__(value).get("__name__")
+        name = _contents_of(value).get("__name__")
         return f"<module {_cut(name)!r}>" if type(name) is str else "<module>"
     if issubclass(kind, type):
         return f"<class {_cut(_qualname_of(value))!r}>"
@@ -204,33 +204,32 @@ class Libraries:
     """The types of numpy, pandas and the like that are imported already: looked up once for a listing."""
 
     def __init__(self) -> None:
-        self._describers: dict[type, Callable[[Any, dict[str, Any]], None]] = {}
+        self._describers: list[tuple[type, Callable[[Any, dict[str, Any]], None]]] = []
         for module, name, describer, compiled in (
             ("numpy", "ndarray", self._array, True),
             ("pandas.core.frame", "DataFrame", self._frame, False),
             ("pandas.core.series", "Series", self._series, False),
             ("polars.dataframe.frame", "DataFrame", self._polars, False),
-            ("torch", "Tensor", self._tensor, False),
         ):
             kind = _attribute(module, name)
             # numpy's types are C; one that is not is somebody else's of the same name.
-            if isinstance(kind, type) and not (compiled and _flags_of(kind) & HEAP_TYPE):
-                self._describers[kind] = describer
+            if type(kind) is type and not (compiled and _flags_of(kind) & HEAP_TYPE):
+                self._describers.append((kind, describer))
 
     def describe(self, value: Any, variable: dict[str, Any]) -> bool:
         """False where the type is none of theirs."""
-        describer = self._describers.get(type(value))
-        if describer is None:
-            return False
-        describer(value, variable)
-        return True
+        for kind, describer in self._describers:
+            if type(value) is kind:
+                describer(value, variable)
+                return True
+        return False
 
     @staticmethod
     def _array(value: Any, variable: dict[str, Any]) -> None:
         shape, kind = list(value.shape), value.dtype.kind
         variable.update(shape=shape, size=int(value.nbytes))
         head = f"array of {value.dtype}" if kind != "V" else "array"
-        if kind in "biufcSU" and value.ndim == 1:
+        if kind in "biufcSU" and value.ndim == 1 and value.itemsize <= 1000:
             items = value[:ITEMS].tolist()
             head = _joined("", [*items, *([0] if shape[0] > ITEMS else [])], "", 1, PREVIEW - 30) + f" ({value.dtype})"
         variable["preview"] = _cut(head)
@@ -256,16 +255,10 @@ class Libraries:
         variable["preview"] = _cut("columns: " + ", ".join(value.columns[:ITEMS]))
         variable["size"] = int(value.estimated_size())
 
-    @staticmethod
-    def _tensor(value: Any, variable: dict[str, Any]) -> None:
-        variable["shape"] = [int(each) for each in value.shape]
-        variable["preview"] = _cut(f"tensor of {value.dtype}")
-        variable["size"] = int(value.element_size() * value.nelement())
-
 
 def _attribute(module: str, name: str) -> Any:
     found = sys.modules.get(module)
-    return types.ModuleType.__dict__["__dict__"].__get__(found).get(name) if type(found) is types.ModuleType else None
+    return _contents_of(found).get(name) if type(found) is types.ModuleType else None
 
 
 def _is_plain(array: Any) -> bool:
@@ -275,9 +268,9 @@ def _is_plain(array: Any) -> bool:
 
 
 def _columns(index: Any) -> str:
-    labels = index._values[:ITEMS]
-    names = [preview(each, 1, 40) if type(each) is not str else each[:40] for each in labels.tolist()]
-    return ", ".join(names) + (", …" if len(index._values) > ITEMS else "")
+    labels = index[: ITEMS + 1]._values.tolist()
+    names = [each[:40] if type(each) is str else preview(each, 1, 40) for each in labels]
+    return ", ".join(names[:ITEMS]) + (", …" if len(names) > ITEMS else "")
 
 
 # --- one variable ------------------------------------------------------------------------------------------
@@ -329,6 +322,9 @@ class Inquiries:
             empty = answer = Listed(ticket, [], interrupted=True)
         else:
             empty = answer = Asked(ticket, interrupted=True)
+        if time.monotonic() > message.until:
+            self._link.send(empty)
+            return
         try:
             try:
                 # Under a number that no cell has: an interrupt that is meant for this hits nothing else.

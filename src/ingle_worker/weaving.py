@@ -147,7 +147,8 @@ class Woven:
         self._bound[name] = bound
         # Through an attribute: to call a text is something the compiler would warn of.
         constant = _place(ast.Constant(name), place)
-        return _place(ast.Call(_place(ast.Attribute(constant, "__call__", ast.Load()), place), list(args), []), place)
+        function = _place(ast.Attribute(constant, "__call__", ast.Load()), place)
+        return ast.copy_location(ast.Call(function, list(args), []), place)
 
     def _timed(self, body: list[ast.stmt], place: ast.AST, *, hidden: bool) -> list[ast.stmt]:
         """Statements with the clock running; the value of the last one, if it has one, stays the value."""

@@ -40,16 +40,21 @@ class Execute:
 
 @dataclass(frozen=True)
 class ListVariables:
-    """Say what variables there are. Interrupted, if it takes too long, under the cell number `-ticket`."""
+    """Say what variables there are. Interrupted, if it takes too long, under the cell number `-ticket`.
+
+    Not begun at all when the monotonic clock is past `until`: nobody waits any more.
+    """
 
     ticket: int
+    until: float
 
 
 @dataclass(frozen=True)
 class AskVariable:
-    """Say all about one variable: its own `__repr__` and `__str__` run. Interrupted like a listing."""
+    """Say all about one variable: its own `__repr__` and `__str__` run. Interrupted, or not begun, like a listing."""
 
     ticket: int
+    until: float
     name: str
 
 
