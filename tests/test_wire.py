@@ -162,6 +162,8 @@ def plain(value: Any) -> Any:
     """Nested messages as the guest's decoder leaves them, which the host never sends."""
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
     return value
 
 
