@@ -164,6 +164,8 @@ def plain(value: Any) -> Any:
     """Nested messages as the guest's decoder leaves them, which the host never sends."""
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
     return value
 
 
@@ -187,7 +189,8 @@ def test_every_message_comes_back_through_the_guests_own_decoder(cls: type, data
 
 
 def test_every_kind_is_a_message_of_the_host_or_of_the_guest() -> None:
-    to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork}
+    asking = {wire.ListVariables, wire.AskVariable}
+    to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork} | asking
     assert set(codec.FROM_GUEST) | to_guest == set(wire.NUMBERS)
     assert set(codec.FROM_GUEST) & to_guest == set()
     assert {wire.KINDS[number]: number for number in wire.KINDS} == wire.NUMBERS

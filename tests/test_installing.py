@@ -1,0 +1,221 @@
+"""`%pip install` in a session: into its own folder, only what is missing, and usable on the next line."""
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from base64 import urlsafe_b64encode
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ingle.events import Result
+from ingle.service import Service
+from ingle_worker import installing
+
+pytestmark = [pytest.mark.req("rich.magics"), pytest.mark.timeout(300)]
+
+Run = Callable[..., Awaitable[Result]]
+
+
+def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
+    """A wheel of one module that knows its version."""
+    info = f"{name}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    files = {
+        f"{name}.py": f"version = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(
+        f"{path},sha256={urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}\n"
+        for path, text in files.items()
+    )
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    make_wheel(folder, "hearthstone", "1.0", "emberlog")
+    make_wheel(folder, "hearthstone", "2.0", "emberlog")
+    make_wheel(folder, "emberlog", "0.5")
+    return folder
+
+
+def path_without_uv() -> str:
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(each for each in folders if not os.path.exists(os.path.join(each, "uv")))
+
+
+@pytest.fixture(params=["pip", "uv"])
+def tool(request: pytest.FixtureRequest) -> str:
+    if request.param == "uv" and shutil.which("uv") is None:
+        pytest.skip("there is no uv on the PATH")
+    return request.param
+
+
+@pytest.fixture
+async def run(service: Service, wheels: Path, tool: str, tmp_path: Path) -> Run:
+    env = {
+        "PATH": os.environ["PATH"] if tool == "uv" else path_without_uv(),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "UV_NO_INDEX": "1",
+        "UV_FIND_LINKS": str(wheels),
+        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
+    }
+    await service.create_session("s", env=env)
+
+    async def execute(code: str, **options: object) -> Result:
+        return await service.execute("s", code, wait=200, **options)
+
+    return execute
+
+
+async def test_a_package_and_what_it_needs_can_be_imported_on_the_next_line(run: Run) -> None:
+    result = await run("%pip install hearthstone\nimport hearthstone, emberlog\nhearthstone.version, emberlog.version")
+    assert (result.status, result.stderr) == ("ok", "")
+    assert result.result == {"text/plain": "('2.0', '0.5')"}
+    assert sorted(result.stdout.splitlines()[-1].removeprefix("installed ").split(", ")) == [
+        "emberlog 0.5",
+        "hearthstone 2.0",
+    ]
+    folder = (await run("import os\nos.path.dirname(hearthstone.__file__)")).result["text/plain"]
+    assert folder.endswith("/packages'")
+    assert (await run("!" + sys.executable + " -c 'import emberlog; print(emberlog.version)'")).stdout == "0.5\n"
+    assert (await run("sorted(n for n in globals() if not n.startswith('_'))")).result == {
+        "text/plain": "['emberlog', 'hearthstone', 'os']"
+    }
+
+
+async def test_what_is_there_is_not_installed_again_and_an_upgrade_asks_for_a_restart(run: Run) -> None:
+    assert (await run("%pip install 'hearthstone==1.0'\nimport hearthstone")).status == "ok"
+    result = await run("%pip install hearthstone==1.0")
+    assert result.stdout == "already there: hearthstone==1.0\n"
+    result = await run("%pip install --upgrade hearthstone\nhearthstone.version")
+    assert result.stdout.splitlines() == [
+        "installing hearthstone 2.0",
+        "installed hearthstone 2.0",
+        "hearthstone was imported before, and stays as it was: restart the session to use what is new",
+    ]
+    assert result.result == {"text/plain": "'1.0'"}
+
+
+async def test_what_a_worker_installed_is_there_for_the_one_that_takes_its_place(run: Run) -> None:
+    await run("%pip install emberlog")
+    await run("import os\nos._exit(1)")
+    assert (await run("import emberlog\nemberlog.version")).result == {"text/plain": "'0.5'"}
+
+
+async def test_a_package_that_does_not_exist_is_told_in_a_few_lines(run: Run) -> None:
+    result = await run("!pip install nosuchthing\n_exit_code")
+    assert (result.status, result.stdout) == ("ok", "")
+    assert result.result != {"text/plain": "0"}
+    assert "nosuchthing" in result.stderr
+    assert result.stderr.startswith("nothing was installed; the installer said:\n")
+    assert len(result.stderr.splitlines()) < 25
+
+
+async def test_a_package_can_be_shown_and_removed(run: Run, tool: str) -> None:
+    await run("%pip install emberlog")
+    shown = await run("%pip show emberlog")
+    assert "Version: 0.5" in shown.stdout
+    assert "emberlog" in (await run("%pip list")).stdout
+    result = await run("%pip uninstall emberlog\nimport emberlog")
+    assert result.stdout == "removed emberlog from the session's packages\n"
+    assert result.error.name == "ModuleNotFoundError"
+
+
+async def test_a_longer_command_with_pip_in_it_installs_into_the_folder_too(run: Run, tool: str) -> None:
+    result = await run("!pip install -q emberlog && echo did\nimport emberlog\nemberlog.__file__")
+    assert (result.status, result.stdout) == ("ok", "did\n")
+    assert result.result["text/plain"].endswith("/packages/emberlog.py'")
+
+
+async def test_an_interrupt_stops_an_installation(service: Service, run: Run, wheels: Path) -> None:
+    # Nobody ever writes to it, so the installer waits until it is stopped.
+    os.mkfifo(wheels / "requirements.txt")
+    running = await service.execute("s", f"kept = 1\n%pip install -r {wheels}/requirements.txt\nkept = 2", wait=0.5)
+    assert running.status == "running"
+    result = await service.interrupt("s", wait=30)
+    assert result is not None
+    assert (result.status, result.error.name) == ("interrupted", "KeyboardInterrupt")
+    assert (await run("kept")).result == {"text/plain": "1"}
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("pip install a", ["install", "a"]),
+        ("pip3 install 'a>=1' -q", ["install", "a>=1", "-q"]),
+        ("python -m pip install a", ["install", "a"]),
+        ("python3.11 -m pip install a>=1,<2", ["install", "a>=1,<2"]),
+        ("uv pip install a", ["install", "a"]),
+        ("pip install a 2>&1 | tail -1", ["install", "a"]),
+        ("pip install -q a > /dev/null 2>&1", ["install", "-q", "a"]),
+        ("pip install a >/dev/null", ["install", "a"]),
+        ("pip --version", ["--version"]),
+        ("pip", []),
+        ("pip install a && echo x", None),
+        ("pip install a; ls", None),
+        ("pip install a > log.txt", None),
+        ("pip install $(cat list)", None),
+        ("pip freeze > requirements.txt", None),
+        ("echo pip install a", None),
+        ("pipx install a", None),
+        ("cd x && pip install a", None),
+    ],
+)
+def test_a_plain_call_of_pip_is_told_from_a_shell_command(command: str, arguments: list[str] | None) -> None:
+    assert installing.arguments_of(command) == arguments
+
+
+def test_options_of_an_installation_are_told_from_what_is_installed() -> None:
+    words = ["-U", "-i", "URL", "--no-binary", ":all:", "-r", "req.txt", "--find-links=x", "six", "--pre"]
+    words += ["--no-deps", "-c", "con.txt", "iniconfig"]
+    assert installing._options(words) == [
+        *("-i", "URL", "--no-binary", ":all:", "--find-links=x", "--pre", "-c", "con.txt"),
+    ]
+
+
+async def test_an_interpreter_without_pip_installs_all_the_same(service: Service, wheels: Path, tmp_path: Path) -> None:
+    import ensurepip
+
+    if not list((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")):
+        pytest.skip("this Python comes without its pip")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    env = {"PATH": path_without_uv(), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    await service.create_session("s", python=str(tmp_path / "bare" / "bin" / "python"), env=env)
+    result = await service.execute("s", "%pip install emberlog\nimport emberlog\nemberlog.version", wait=200)
+    assert (result.status, result.result) == ("ok", {"text/plain": "'0.5'"})
+
+
+@functools.cache
+def index_answers() -> bool:
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", "/dev/null/no", "six"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return "No matching distribution" not in asked.stderr and "connection" not in asked.stderr.lower()
+
+
+async def test_a_package_comes_from_the_index(service: Service, tool: str) -> None:
+    if not index_answers():
+        pytest.skip("no package index can be reached")
+    env = {"PATH": os.environ["PATH"] if tool == "uv" else path_without_uv()}
+    await service.create_session("s", env=env)
+    result = await service.execute("s", "%pip install six\nimport six\nsix.moves, six.__file__", wait=200)
+    assert result.status == "ok", result.stderr
+    assert "installed six 1." in result.stdout or result.stdout == "already there: six\n"
