@@ -321,4 +321,4 @@ async def test_a_cell_without_a_magic_is_compiled_without_looking_for_one(monkey
     from ingle_worker import compiling
 
     monkeypatch.setattr(compiling, "weaving", None)
-    assert compiling.Compiler().compile("1 + 1", "<cell 1>").last is not None
+    assert compiling.Compiler().compile("x = 1\n1 + 1", "<cell 1>").last is not None

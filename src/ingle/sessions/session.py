@@ -191,7 +191,7 @@ class Session:
             )
         self.last_used = time.monotonic()
         worker = self._worker
-        if worker is None or self.state != states.IDLE or self._queue or self._granted or worker.interrupts_under_way:
+        if worker is None or self.state != states.IDLE or self._queue or self._granted or self._under_way(worker):
             await self._wait_for_turn(queue)
             worker = self._worker
             assert worker is not None
@@ -204,7 +204,6 @@ class Session:
         self._cell = cell
         self.last_executed = time.time()
         self._move(states.RUNNING, code=_visible(code))
-        # First of all: while the worker works on it, the rest of this is done.
         worker.execute(number, code, envs or {}, crowded=self._crowded)
         self._flush_decoders(background=True)
         if timeout is not None:
@@ -231,18 +230,18 @@ class Session:
                 if self._cell is not None or (self._granted is not None and self._granted is not granted):
                     self._refuse_as_busy()
                 assert self._worker is not None
-                under_way: list[asyncio.Future[Any]] = [
-                    *self._worker.interrupts_under_way,
-                    *self._inquiries.under_way,
-                ]
+                under_way = self._under_way(self._worker)
                 if not under_way:
                     return
-                # A signal that was meant for an earlier cell must have landed before the next one begins; and what
-                # is being told of a variable has its own limit.
                 await asyncio.wait(under_way)
         finally:
             if granted is not None:
                 self._granted = None
+
+    def _under_way(self, worker: Worker) -> list[asyncio.Future[Any]]:
+        """What the next cell waits for: a signal that was meant for an earlier one must have landed, and what is being
+        told of a variable has its own limit."""
+        return [*worker.interrupts_under_way, *self._inquiries.under_way]
 
     def _refuse_as_busy(self) -> None:
         running = self._cell
