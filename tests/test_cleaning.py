@@ -114,7 +114,7 @@ def test_equal_lines_in_a_row_are_counted() -> None:
     ]
 
 
-@pytest.mark.parametrize("lines", [["a warning of some length"] * 2, ["a"] * 5, [""] * 20, ["a", "b"] * 50])
+@pytest.mark.parametrize("lines", [["a warning, " * 9] * 2, ["a"] * 5, [""] * 20, ["a", "b"] * 50])
 def test_what_would_not_get_shorter_is_left_alone(lines: list[str]) -> None:
     assert folded(numbered(*lines)) == numbered(*lines)
 

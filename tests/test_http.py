@@ -177,6 +177,35 @@ def test_output_is_read_by_line_and_by_pattern(server: Server) -> None:
     assert errors_page["lines"] == [{"number": 1, "text": "oops"}]
 
 
+@pytest.mark.req("out.clean")
+def test_output_is_read_clean_or_raw_with_neighbours_and_from_an_offset(server: Server) -> None:
+    server.make_session()
+    server.execute(r"print('one\n\x1b[31mtwo\x1b[0m\nthree')" + "\nprint('x' * 30_000)")
+    path = "/v1/sessions/main/cells/1/output"
+    found = server.client.get(path, params={"grep": "^two$", "context": 1}).json()
+    assert found == {
+        "session_id": "main",
+        "cell": 1,
+        "stream": "stdout",
+        "lines": [
+            {"number": 1, "text": "one", "context": True},
+            {"number": 2, "text": "two"},
+            {"number": 3, "text": "three", "context": True},
+        ],
+        "next_line": None,
+        "follow_line": 5,
+        "matches": 1,
+    }
+    raw = server.client.get(path, params={"raw": "true", "from_line": 2, "lines": 1}).json()
+    assert raw["lines"] == [{"number": 2, "text": "\x1b[31mtwo\x1b[0m"}]
+    long = server.client.get(path, params={"from_line": 4}).json()["lines"]
+    assert long == [{"number": 4, "text": "x" * 20_000, "left": 10_000, "next_offset": 20_000}]
+    rest = server.client.get(path, params={"from_line": 4, "offset": 20_000}).json()["lines"]
+    assert rest == [{"number": 4, "text": "x" * 10_000, "offset": 20_000}]
+    for wrong in ({"offset": -1}, {"context": "x"}, {"raw": "perhaps"}):
+        assert server.client.get(path, params=wrong).status_code == 422
+
+
 def test_input_is_answered_and_its_end_told(server: Server) -> None:
     server.make_session()
     asked = server.execute("print([input('one? '), input('two? ')])\nimport sys\nsys.stdin.read()")

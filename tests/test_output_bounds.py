@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingle import errors
-from ingle.events import Done, Stdout
+from ingle.events import Done, Excerpt, Stdout
 from ingle.outputs.reading import Line
 from ingle.service import Service
 from ingle.settings import Settings
@@ -54,6 +54,9 @@ async def test_an_answer_carries_head_and_tail_what_was_left_out_and_how_to_read
     text, left_out = shortened(whole)
     assert (result.status, result.stdout, result.truncated.stdout) == ("ok", text, left_out)
     assert (result.stderr, result.truncated.stderr) == ("", 0)
+    # Where the gap is, in characters and in lines.
+    lines_left_out = whole[HEAD : HEAD + left_out].count("\n")
+    assert result.excerpts == {"stdout": Excerpt(1, HEAD, left_out, lines_left_out)}
     assert result.notices == [
         f"{left_out} characters of stdout were left out after the first {HEAD}; "
         "read them by line number or by grep in the output of cell 1"
@@ -117,6 +120,10 @@ async def test_text_since_an_event_is_read_from_disk_as_well(service: Service, r
     whole = "".join(f"{i:09}\n" for i in range(3000))[before:]
     result = await service.wait("s", 1, from_event=start)
     assert (result.stdout, result.truncated.stdout) == (shortened(whole) if len(whole) > LIMIT else (whole, 0))
+    before_lines = 3000 - whole.count("\n")
+    part = result.excerpts["stdout"]
+    assert (part.first_line, part.left_out) == (before_lines + 1, max(0, len(whole) - LIMIT))
+    assert part.left_out_lines == (whole[HEAD : HEAD + part.left_out].count("\n") if part.left_out else 0)
 
 
 async def _first_events(service: Service, count: int):

@@ -450,3 +450,10 @@ def test_a_page_is_cut_to_the_budget_and_says_where_to_go_on() -> None:
         "[cell 12 · stdout · line 1 · more: read_output(cell=12, from_line=2)]",
     ]
     assert len("\n".join(long)) <= TEXT_LIMIT
+    # The number before a match is no part of the line.
+    hit = page_text(page([Line(1, "y" * 20_000)], matches=1), MAIN).split("\n")
+    assert hit == [
+        "1: " + "y" * 9_697,
+        "… 10,303 more characters on line 1: read_output(cell=12, from_line=1, offset=9697) …",
+        "[cell 12 · stdout · line 1 · the end]",
+    ]

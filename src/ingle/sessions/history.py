@@ -122,8 +122,8 @@ class History:
 
     async def output(self, cell: int, running: RunningCell | None, reading: Reading) -> OutputPage:
         """Lines of a cell: what it printed, what threads printed after it, or what it showed."""
-        reading.check()
         first, last = self._span(cell)
+        reading.check()
         if reading.stream == "background":
             # Up to the next cell, or until now.
             last = self._first_events[cell] - 1 if cell < self.count else self._timeline.next_seq - 1
