@@ -26,6 +26,10 @@ from ingle_worker.wire import FrameReader, messages
 LOOK_MS = 25
 """How often a tree with limits is looked at: what a fork bomb can do in between is little enough to be ended."""
 
+GROUP_ROUNDS = 50
+GROUPS_SEEN = 500
+"""Processes looked at for their groups in one round: few groups have many members, and those go in one step."""
+
 VERSION = ".".join(map(str, sys.version_info[:3]))
 ENVIRONMENT = dict(os.environ)
 DEFAULT_SIGNALS = [number for number in signal.valid_signals() if number not in (signal.SIGKILL, signal.SIGSTOP)]
@@ -159,6 +163,7 @@ class TaskInit:
                 self._gather()
                 if self._limited and not self._over:
                     self._look()
+        self._kill_groups()
         reaper.sweep(self._on_exit)
         if self._run is not None:
             self._tell_end(left=False)
@@ -176,8 +181,8 @@ class TaskInit:
         assert self._run is not None
         if left and self._run.lingers:
             self._tell_end(left=True)
-        elif left or self._run.files or self._run.file_size:
-            # Limits that init has taken on itself cannot be lifted again.
+        elif left or self._run.files or self._run.file_size or self._run.processes:
+            # Limits that init has taken on itself are not lifted again.
             self._over = True
         else:
             self._tell_end(left=False)
@@ -249,6 +254,8 @@ class TaskInit:
         """
         self._run = run
         reason = f"the folder {run.cwd}"
+        if run.processes:
+            _stay_ahead()
         try:
             os.chdir(run.cwd)
             reason = run.argv[0]
@@ -257,6 +264,9 @@ class TaskInit:
                     hard = resource.getrlimit(limit)[1]
                     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
                     resource.setrlimit(limit, (value, value))
+            if run.processes:
+                # Counted over all processes of the user, and not for root: the last resort, where looking is too late.
+                _limit_processes(run.processes)
             actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(self._fds)]
             if run.pty:
                 # A terminal that the leader of a new session opens becomes its own.
@@ -282,6 +292,30 @@ class TaskInit:
         os.chdir("/")
         self._send(messages.InitUp(os.getpid(), self._program))
 
+    def _kill_groups(self) -> None:
+        """Kill whole process groups first: the kernel does that in one step, so that no fork gets away.
+
+        Process by process, a fork bomb was seen to make them faster than they could be killed. Groups are made by the
+        members of a session, and all sessions below init were begun below it: nobody else can be in one of these.
+        """
+        own = os.getpgid(0)
+        for _ in range(GROUP_ROUNDS):
+            groups = set()
+            for pid in reaper.below(os.getpid(), most=GROUPS_SEEN):
+                try:
+                    groups.add(os.getpgid(pid))
+                except ProcessLookupError:
+                    continue
+            groups.discard(own)
+            if not groups:
+                return
+            for group in groups:
+                try:
+                    os.killpg(group, _signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue
+            reaper.reap(self._on_exit)
+
     # --- limits ---
 
     def _look(self) -> None:
@@ -301,6 +335,29 @@ class TaskInit:
                 self._over = True
                 self._send(messages.Breach(name, value))
                 return
+
+
+def _stay_ahead() -> None:
+    """Be scheduled before the programs that are watched, where the system lets us: a fork bomb takes all there is."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        pass
+
+
+def _limit_processes(most: int) -> None:
+    me, mine = os.getuid(), 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                mine += os.stat(f"/proc/{name}").st_uid == me
+            except OSError:
+                continue
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    # Twice, so that a breach is seen and named by whoever looks before the kernel refuses forks.
+    value = mine + 2 * most
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (value, hard))
 
 
 def _notice(number: int, frame: object) -> None:

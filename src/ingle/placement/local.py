@@ -1,6 +1,7 @@
 """Sessions and shell tasks on this machine."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +22,8 @@ class Local:
     def __init__(self, settings: Settings, home: Path) -> None:
         self.manager = Manager(settings, home)
         self.tasks = Tasks(settings, self.manager.folder("tasks"), self._lives)
-        self._shell_folder = settings.shell_folder or str(home / "shell")
+        self._shell_folder = os.path.abspath(settings.shell_folder or home / "shell")
+        self._shell_folder_made = False
 
     async def start(self) -> None:
         await self.manager.start()
@@ -124,7 +126,7 @@ class Local:
         shell_session: str | None,
     ) -> str:
         session = None if session_id is None else self.manager.get(session_id)
-        folder = await asyncio.to_thread(self._folder_for, session, cwd)
+        folder = await self._folder_for(session, cwd)
         task = await self.tasks.start(
             Order(
                 command,
@@ -142,20 +144,19 @@ class Local:
         )
         return task.id
 
-    def _folder_for(self, session: Session | None, cwd: str | None) -> str:
+    async def _folder_for(self, session: Session | None, cwd: str | None) -> str:
         """Where a command runs: where it is told to, where its session is now, or in the shell's own folder."""
         if session is None:
-            if cwd is None:
-                os.makedirs(self._shell_folder, mode=0o700, exist_ok=True)
-            return os.path.join(self._shell_folder, cwd or "")
-        worker = session.worker
-        now = session.cwd
-        if worker is not None and worker.pid is not None:
-            try:
-                now = os.readlink(f"/proc/{worker.pid}/cwd")
-            except OSError:
-                pass
-        return os.path.join(now, cwd or "")
+            folder = self._shell_folder
+            if cwd is None and not self._shell_folder_made:
+                await asyncio.to_thread(os.makedirs, folder, 0o700, exist_ok=True)
+                self._shell_folder_made = True
+        else:
+            folder = session.cwd
+            if session.worker is not None and session.worker.pid is not None:
+                with contextlib.suppress(OSError):
+                    folder = os.readlink(f"/proc/{session.worker.pid}/cwd")
+        return os.path.join(folder, cwd) if cwd is not None else folder
 
     async def shell_wait(self, task_id: str, seconds: float, *, from_event: int = 0, from_line: int = 0) -> Task:
         task = self.tasks.get(task_id)

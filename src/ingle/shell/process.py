@@ -47,6 +47,7 @@ class Process:
         """Told when nothing is left of the task and init could run another one."""
         self._exited = False
         self._killed = False
+        self._reusable = True
         self._orders = 0
         self._signalled: dict[int, asyncio.Future[None]] = {}
         self._kill_timer: asyncio.TimerHandle | None = None
@@ -71,6 +72,8 @@ class Process:
 
     def run(self, message: messages.Run, fds: list[int]) -> None:
         """Start the program, once, with these three descriptors."""
+        # Limits that init takes on itself for a program cannot be lifted again.
+        self._reusable = not (message.files or message.file_size or message.processes)
         frame = messages.encode(message)
         try:
             sent = socket.send_fds(self._status, [frame], fds)
@@ -176,7 +179,7 @@ class Process:
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         # With an order still under way, nobody can tell what it would hit.
-        free = free and not (self._killed or self._signalled or self._out.pending)
+        free = free and self._reusable and not (self._killed or self._signalled or self._out.pending)
         self._out.forget()
         self._loop.remove_reader(self._status.fileno())
         if free and self.on_free is not None:

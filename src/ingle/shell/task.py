@@ -132,6 +132,7 @@ class Task:
 
     def begin(self, runner: Runner) -> None:
         self._runner = runner
+        self.began = time.monotonic()
         if self.order.timeout is not None:
             self._timeout_timer = self._loop.call_later(self.order.timeout, self._on_timeout)
 

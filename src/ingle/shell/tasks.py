@@ -38,6 +38,8 @@ class Tasks:
         self._chore: asyncio.Task[None] | None = None
         self._helpers: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self._shell: str | None = None
+        self._last_cwd: str | None = None
 
     # --- starting ---
 
@@ -81,11 +83,14 @@ class Tasks:
         if self._chore is None:
             await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True, mode=0o700)
             self._chore = self._chore or self._loop.create_task(self._look_after())
-        shell, there = await asyncio.to_thread(_look, self._settings.shell, order.cwd)
+        shell = self._shell = self._shell or await asyncio.to_thread(_find, self._settings.shell)
         if shell is None:
             raise errors.StartFailed(f"there is no shell {self._settings.shell!r}; install it, or set shell to another")
-        if not there:
-            raise errors.InvalidRequest(f"there is no folder {order.cwd[:200]!r} to run in; give an absolute path")
+        if order.cwd != self._last_cwd:
+            # Looked at once, not for every command; should it go meanwhile, init finds out and tells.
+            if not await asyncio.to_thread(_is_folder, order.cwd):
+                raise errors.InvalidRequest(f"there is no folder {order.cwd[:200]!r} to run in; give an absolute path")
+            self._last_cwd = order.cwd
         return shell
 
     async def _script(self, task: Task) -> str | None:
@@ -190,6 +195,10 @@ class Tasks:
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
-def _look(shell: str, cwd: str) -> tuple[str | None, bool]:
+def _find(shell: str) -> str | None:
     found = shutil.which(shell)
-    return found and os.path.abspath(found), "\0" not in cwd and os.path.isabs(cwd) and os.path.isdir(cwd)
+    return found and os.path.abspath(found)
+
+
+def _is_folder(path: str) -> bool:
+    return "\0" not in path and os.path.isabs(path) and os.path.isdir(path)
