@@ -331,7 +331,10 @@ async def test_the_end_of_input_on_a_terminal_is_a_key(service: Service) -> None
 
 @pytest.mark.req("shell.manage")
 async def test_usage_is_told_while_it_runs_and_after(service: Service, gate: Path) -> None:
-    burn = "b = bytearray(60_000_000); from time import process_time as now; t = now()\nwhile now() - t < 0.3: pass\ninput()"
+    burn = (
+        "b = bytearray(60_000_000); from time import process_time as now; t = now()\n"
+        "while now() - t < 0.3: pass\ninput()"
+    )
     task = await service.shell(f"python3 -c '{burn}'", interactive=True, wait=0)
     seen = Usage()
     for _ in range(1000):

@@ -98,6 +98,7 @@ class Log:
     async def close(self) -> None:
         """No more events; whoever follows comes to the end."""
         await self._timeline.close()
+        await self._timeline.rest()
 
     def delete(self) -> None:
         """Remove the file. Blocking, for a thread."""

@@ -20,6 +20,8 @@ from ingle_worker.wire import messages
 END_OF_INPUT = b"\x04"
 """Ctrl-D: on a terminal an end of file is a character."""
 
+NOT_STARTED = 127
+
 MAX_WAITING = 1 << 24
 """Bytes of input that may wait for a program which does not read them."""
 
@@ -193,6 +195,8 @@ class Program:
         task = self._task
         task.use(Usage(self._process.cpu_seconds, self._process.peak))
         if self._process.failure is not None:
+            # As a shell says of a command that it cannot find.
+            task.exit_code = NOT_STARTED
             task.notices.append(f"it could not be started: {self._process.failure}")
         elif task.ended_at is None:
             task.killed_from_outside()
