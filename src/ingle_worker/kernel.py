@@ -107,6 +107,18 @@ def sigint_state(pid: int) -> tuple[bool, bool]:
     return ignored, stopped
 
 
+def takes_sigint(pid: int) -> bool:
+    """Whether SIGINT would end a process: it neither ignores nor catches it, and is no zombie."""
+    found = {}
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(b":")
+        found[name] = value.split()
+    if b"SigIgn" not in found or found[b"State"][0] in (b"Z", b"X"):
+        return False
+    handled = int(found[b"SigIgn"][0], 16) | int(found[b"SigCgt"][0], 16)
+    return not handled >> (signal.SIGINT - 1) & 1
+
+
 def own_memory(pid: int) -> int:
     """Bytes of memory that a process shares with no file: what would be free without it, about."""
     fields = _read(f"/proc/{pid}/statm").split()

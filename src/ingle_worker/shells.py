@@ -26,6 +26,9 @@ from ingle_worker.wire import FrameReader, messages
 LOOK_MS = 25
 """How often a tree with limits is looked at: what a fork bomb can do in between is little enough to be ended."""
 
+CHECKS = 20
+"""How often, after SIGINT, it is looked for processes that should have ended by it."""
+
 GROUP_ROUNDS = 50
 GROUPS_SEEN = 500
 """Processes looked at for their groups in one round: few groups have many members, and those go in one step."""
@@ -137,6 +140,8 @@ class TaskInit:
         self._told = False
         self._cpu = 0.0
         self._peak = 0
+        self._interrupted: set[int] = set()
+        self._checks = 0
 
     def run(self) -> None:
         """Until the host is gone or wants an end; then all below is gone too."""
@@ -153,7 +158,7 @@ class TaskInit:
         poller.register(self._fd, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
         while not self._over:
-            ready = poller.poll(LOOK_MS if self._limited else None)
+            ready = poller.poll(LOOK_MS if self._limited or self._checks else None)
             for fd, _ in ready:
                 if fd == wake_read:
                     os.read(wake_read, 4096)
@@ -163,6 +168,8 @@ class TaskInit:
                 self._gather()
                 if self._limited and not self._over:
                     self._look()
+                if self._checks:
+                    self._check_interrupted()
         self._kill_groups()
         reaper.sweep(self._on_exit)
         if self._run is not None:
@@ -230,6 +237,8 @@ class TaskInit:
         return True
 
     def _signal(self, order: messages.Signal) -> None:
+        if order.number == _signal.SIGINT:
+            self._interrupted, self._checks = set(reaper.below(os.getpid())), CHECKS
         if order.group and self._program:
             try:
                 os.killpg(self._program, order.number)
@@ -243,7 +252,19 @@ class TaskInit:
                     if pid not in done:
                         done.add(pid)
                         reaper.kill_quietly(pid, order.number)
+        if order.number == _signal.SIGINT:
+            self._interrupted.update(reaper.below(os.getpid()))
         self._send(messages.Signalled(order.order, False))
+
+    def _check_interrupted(self) -> None:
+        """A process that bash was just making has lost a SIGINT to the handler it had before its exec; it comes again.
+
+        Not to those that catch or ignore it, and not to those that came later.
+        """
+        self._checks -= 1
+        own = [pid for pid in self._interrupted if kernel.takes_sigint(pid)]
+        for pid in set(own).intersection(reaper.below(os.getpid())):
+            reaper.kill_quietly(pid, _signal.SIGINT)
 
     def _start(self, run: messages.Run) -> None:
         """The program, or the reason why not.

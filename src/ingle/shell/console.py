@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import signal
+from asyncio import FIRST_COMPLETED
 from pathlib import Path
 
 from ingle import errors
@@ -24,7 +25,7 @@ from ingle.shell import trees
 from ingle.shell.launcher import Launcher
 from ingle.shell.process import Process
 from ingle.shell.reading import Reader
-from ingle.shell.task import Task
+from ingle.shell.task import KILLED, Task
 from ingle.workers.merge import STDERR, STDOUT
 from ingle.workers.sender import Sender
 from ingle_worker.wire import messages
@@ -34,13 +35,21 @@ ARGS = ("--norc", "--noprofile", "--noediting", "-i")
 PRELUDE = "set +H +o history; PS1= PS2=; unset HISTFILE MAILCHECK PROMPT_COMMAND\n"
 
 LINE = (
-    "IFS= read -r -d '' <{folder}/command || :; LINENO=0; "
+    "builtin echo {token} {number} begun; IFS= read -r -d '' <{folder}/command || :; LINENO=0; "
     'eval "$REPLY" <{stdin} >{folder}/out 2>{folder}/err\nbuiltin echo {token} {number} $?\n'
 )
 
 KNOCK = 0.02
 MAX_KNOCK = 5.0
 """How soon and how seldom, after an interrupt, the shell is asked whether it is back: a report may have been lost."""
+
+SETTLE = 0.05
+SETTLE_TRIES = 100
+"""How long, and how often, bash is given to answer after an interrupt before the next command; then it is replaced."""
+
+WATCH = 0.02
+MAX_WATCH = 1.0
+"""How soon and how seldom it is looked whether what a command left in the background still lives."""
 
 HELD = 4096
 """Bytes of reports kept, at most, while one is not whole: all else on that pipe are words of traps."""
@@ -55,7 +64,7 @@ class Console:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._token = secrets.token_hex(8)
-        self._report = re.compile(rb"%s (\d+) (\d+)\n" % self._token.encode())
+        self._report = re.compile(rb"%s (\d+) (\d+|begun)\n" % self._token.encode())
         self._process: Process | None = None
         self._numbers = 0
         self._turn: Turn | None = None
@@ -64,6 +73,9 @@ class Console:
         self._ended = False
         self._lost: str | None = None
         self._held = b""
+        self._signals: set[asyncio.Future[None]] = set()
+        self._unsettled = False
+        self._settled: asyncio.Future[None] | None = None
         self._cpu = 0.0
         self._strays: set[int] = set()
         """What earlier commands have left running."""
@@ -77,6 +89,7 @@ class Console:
             raise errors.ShellBusy(self._name, turn.task.id if turn else "to come", turn.task.age if turn else 0.0)
         self._starting = True
         try:
+            await self._settle()
             if self._process is None or not self._process.alive:
                 await self._open(task)
             self._numbers += 1
@@ -112,6 +125,7 @@ class Console:
         process.owner = self
         self._process = process
         self._held = b""
+        self._unsettled = False
         self._cpu, self._strays = 0.0, set()
         # Init may have run other tasks, and waited for them.
         self._waited = 0.0 if process.init_pid is None else trees.waited_for(process.init_pid)
@@ -142,14 +156,52 @@ class Console:
         end = 0
         for found in self._report.finditer(self._held):
             end = found.end()
-            self._on_status(int(found[1]), int(found[2]))
+            self._on_word(int(found[1]), found[2])
         self._held = self._held[end:][-HELD:]
 
-    def _on_status(self, number: int, status: int) -> None:
+    def _on_word(self, number: int, word: bytes) -> None:
         turn = self._turn
-        if turn is not None and number == turn.number:
-            self._turn = None
-            turn.on_reported(status)
+        if number == 0:
+            if self._settled is not None and not self._settled.done():
+                self._settled.set_result(None)
+        elif turn is not None and number == turn.number:
+            if word == b"begun":
+                turn.on_begun()
+            else:
+                self._turn = None
+                turn.on_reported(int(word))
+
+    def interrupt(self, turn: "Turn") -> None:
+        """SIGINT for the shell's group, which runs this turn."""
+        if self._process is None:
+            return
+        sent = self._process.signal(signal.SIGINT, group=True)
+        self._signals.add(sent)
+        self._unsettled = True
+
+        def on_sent(sent: "asyncio.Future[None]") -> None:
+            self._signals.discard(sent)
+            self._loop.call_later(KNOCK, self.knock, turn, KNOCK)
+
+        sent.add_done_callback(on_sent)
+
+    async def _settle(self) -> None:
+        """After an interrupt: until no signal is under way and bash reads lines whole again.
+
+        One that hits bash while it reads a line costs that line, so none of the next command's may be sent before.
+        """
+        while self._signals:
+            await asyncio.wait(self._signals)
+        tries = 0
+        while self._unsettled and self._process is not None and self._process.alive:
+            self._settled = self._loop.create_future()
+            self._send(f"\n\nbuiltin echo {self._token} 0 0\n")
+            await asyncio.wait({self._settled, self._process.gone}, timeout=SETTLE, return_when=FIRST_COMPLETED)
+            self._unsettled = not self._settled.done()
+            tries += 1
+            if tries == SETTLE_TRIES and self._unsettled:
+                self._process.kill()
+                await self._process.gone
 
     def knock(self, turn: "Turn", pause: float) -> None:
         """After an interrupt: have the status told again, should its report have gone lost with the line it was in."""
@@ -221,6 +273,8 @@ class Console:
 
     async def end(self) -> None:
         self._ended = True
+        for turn in self._turns:
+            turn.task.end(KILLED, "killed: its shell was ended", now=True)
         if self._process is not None:
             process = self._process
             process.kill()
@@ -240,6 +294,8 @@ class Turn:
         self._keepers: list[int] = []
         self._left: list[int] = []
         """What the command had started and left running when it ended."""
+        self._begun = False
+        self._interrupt_wanted = False
         self._reported = False
         self._over = False
 
@@ -277,9 +333,23 @@ class Turn:
         self._let_go()
         self._reader.read_now()
         # bash tells a signal as 128 and its number, and so do we, since the shell itself has not been hit by it.
-        self.task.on_program_end(status << 8, usage, left=not self._reader.at_end)
-        if self._reader.at_end:
+        # Without a process of the command's, only bash itself can still have its output open: `exec 3>&1` does that.
+        over = self._reader.at_end or not self.living()
+        self.task.on_program_end(status << 8, usage, left=not over)
+        if over:
             self._finish()
+        else:
+            self._watch(WATCH)
+
+    def _watch(self, pause: float) -> None:
+        """Over, when nothing that the command started lives: then only bash itself still has its output open."""
+        if self._over:
+            return
+        if self.task.answered and not self.living():
+            self._reader.read_now()
+            self._finish()
+        else:
+            self._loop.call_later(pause, self._watch, min(2 * pause, MAX_WATCH))
 
     def _let_go(self) -> None:
         for fd in self._keepers:
@@ -310,10 +380,15 @@ class Turn:
     # --- what the task asks ---
 
     def interrupt(self) -> None:
-        process = self._console.process
-        if process is not None and not self._reported:
-            sent = process.signal(signal.SIGINT, group=True)
-            sent.add_done_callback(lambda _: self._loop.call_later(KNOCK, self._console.knock, self, KNOCK))
+        """At once, or as soon as the command has begun: before, bash would take it for nothing."""
+        if self._begun and not self._reported:
+            self._console.interrupt(self)
+        self._interrupt_wanted = not self._begun
+
+    def on_begun(self) -> None:
+        self._begun = True
+        if self._interrupt_wanted:
+            self.interrupt()
 
     def terminate(self) -> None:
         """As Ctrl-C: the shell goes on. What is left in the background gets SIGTERM."""
