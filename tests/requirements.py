@@ -102,9 +102,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "state.hibernate",
         "state.restart",
     ),
-    *_later(
+    *_proven(
         "8. Shell",
-        "comes with ingle.shell",
         "shell.fallback",
         "shell.status",
         "shell.manage",

@@ -1,10 +1,11 @@
-"""The command line: `ingle serve`, `ingle run`. What is slow to load is loaded by the command that needs it."""
+"""The command line: `serve`, `run`, `sh`. What is slow to load is loaded by the command that needs it."""
 
 import click
 
 from ingle import __version__
 from ingle.cli.running import run
 from ingle.cli.serving import serve
+from ingle.cli.shelling import sh
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: ingle run 'print(6 * 7)'")
@@ -15,3 +16,4 @@ def main() -> None:
 
 main.add_command(run)
 main.add_command(serve)
+main.add_command(sh)

@@ -5,6 +5,7 @@ to disk, so that most sessions never have one.
 """
 
 import os
+import threading
 from array import array
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Spill:
         self._path = path
         self._fd = -1
         self._index = array("Q")
+        self._using = threading.Lock()
         self.count = 0
         self.size = 0
 
@@ -61,10 +63,28 @@ class Spill:
             end_block -= 1
         last = min(last, end_block * INDEX_STEP)
         end = self._index[end_block] if end_block < len(self._index) else self.size
-        data = os.pread(self._fd, end - start, start)
+        with self._using:
+            if self._fd >= 0:
+                data = os.pread(self._fd, end - start, start)
+            else:
+                data = self._read_again(end - start, start)
         lines = data.splitlines()
         skip = first - 1 - block * INDEX_STEP
         return [_decoder.decode(line) for line in lines[skip : skip + last - first + 1]]
+
+    def _read_again(self, size: int, start: int) -> bytes:
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, size, start)
+        finally:
+            os.close(fd)
+
+    def rest(self) -> None:
+        """No more is appended: hold no descriptor; the file is opened for each reading as long as it is there."""
+        with self._using:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     def __del__(self) -> None:
         # Closed by whoever lets go of it last: a reader may still be at it when its session has ended.

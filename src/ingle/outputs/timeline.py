@@ -218,6 +218,10 @@ class Timeline:
             await asyncio.wait({self._spilling})
         self._on_room = _nothing
 
+    async def rest(self) -> None:
+        """After `close`, where the file stays: hold no descriptor for what may never be read again."""
+        await asyncio.to_thread(self._spill.rest)
+
 
 def _nothing() -> None:
     """Who waited for room has gone, and is not kept alive by this timeline's readers."""

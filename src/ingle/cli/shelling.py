@@ -1,0 +1,33 @@
+"""`ingle sh`: one shell command as a task, shown as it runs."""
+
+import click
+
+from ingle.cli.failing import plain_failures
+from ingle.cli.running import parse_assignments
+
+
+@click.command(epilog="Example: ingle sh --timeout 10 'make test'")
+@click.argument("command")
+@click.option("--json", "as_json", is_flag=True, help="Print the task as one JSON document; stream nothing.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop the command after so long; exit code 124.")
+@click.option("--pty", is_flag=True, help="Give the command a terminal, for programs that want one.")
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=parse_assignments,
+    help="Environment variable; may be repeated.",
+)
+def sh(command: str, as_json: bool, timeout: float | None, pty: bool, env: dict[str, str]) -> None:
+    """Run a shell command and show what it prints, as it prints it.
+
+    It runs in this folder. Standard input is passed on unless it is a terminal; with --pty it is passed on key by key.
+    Ctrl-C interrupts the command; a second one within 2 s ends it. What the command leaves running ends with it.
+
+    Exit code: that of the command; 124 timeout, 128 + N after a signal N, 2 ingle could not run it.
+    """
+    with plain_failures():
+        from ingle.cli.tasking import Job, run_job
+
+        exit_code = run_job(Job(command, timeout=timeout, env=env, pty=pty, as_json=as_json))
+    raise SystemExit(exit_code)

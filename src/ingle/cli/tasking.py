@@ -1,0 +1,226 @@
+"""One shell task: its output passed on as it comes, our input and signals passed in, its end as an exit code.
+
+Whatever ends the command, a signal, a closed pipe, the program itself, the task and everything below it ends first.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ingle.cli.runner import BROKEN_PIPE, SECOND_PRESS, TIMED_OUT
+from ingle.cli.terminal import CHUNK, Hand, Output
+from ingle.errors import Conflict, InputClosed, TaskOver
+from ingle.events import Stderr, Stdout, Task
+from ingle.service import Service
+from ingle.settings import load
+
+LONG = 3600.0
+"""One wait of many."""
+
+BEHIND = 0.05
+"""Pause before input is offered again to a command that does not read."""
+
+
+@dataclass(frozen=True)
+class Job:
+    command: str
+    timeout: float | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    pty: bool = False
+    as_json: bool = False
+
+
+def run_job(job: Job) -> int:
+    """Run it to its end. The exit code."""
+    settings = load({"preload": [], "pool": 0})
+
+    async def main() -> int:
+        return await Run(job, Service.local(settings)).main()
+
+    with asyncio.Runner() as runner:
+        return runner.run(main())
+
+
+class Run:
+    def __init__(self, job: Job, service: Service) -> None:
+        self._job = job
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._output = Output()
+        self._task_id: str | None = None
+        self._seen = 0
+        self._working: asyncio.Task[int] | None = None
+        self._helpers: set[asyncio.Task[None]] = set()
+        self._ended_by: int | None = None
+        self._pressed = -SECOND_PRESS
+
+    async def main(self) -> int:
+        self._loop.add_signal_handler(signal.SIGINT, self._on_sigint)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._loop.add_signal_handler(number, self._end, 128 + number)
+        async with self._service:
+            if self._ended_by is None:
+                self._working = self._loop.create_task(self._work())
+                await asyncio.wait({self._working})
+            for helper in self._helpers:
+                helper.cancel()
+            await asyncio.gather(*self._helpers, return_exceptions=True)
+        if self._ended_by is not None:
+            return self._ended_by
+        assert self._working is not None
+        try:
+            return self._working.result()
+        except BrokenPipeError:
+            return BROKEN_PIPE
+
+    # --- signals ---
+
+    def _on_sigint(self) -> None:
+        now = self._loop.time()
+        again = now - self._pressed < SECOND_PRESS
+        self._pressed = now
+        if again or self._task_id is None:
+            self._end(128 + signal.SIGINT)
+        else:
+            self._help(self._interrupt(self._task_id))
+
+    async def _interrupt(self, task_id: str) -> None:
+        await self._service.shell_interrupt(task_id, wait=0)
+
+    def _end(self, code: int) -> None:
+        self._ended_by = code
+        if self._working is not None:
+            self._working.cancel()
+
+    def _help(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        helper = self._loop.create_task(coroutine)
+        self._helpers.add(helper)
+        helper.add_done_callback(self._helpers.discard)
+        return helper
+
+    # --- the task ---
+
+    async def _work(self) -> int:
+        job = self._job
+        passes_input = job.pty or not os.isatty(0)
+        with raw_terminal() if job.pty else contextlib.nullcontext():
+            task = await self._service.shell(
+                job.command,
+                wait=0,
+                timeout=job.timeout,
+                cwd=os.getcwd(),
+                env=job.env,
+                interactive=passes_input,
+                pty=job.pty,
+                size=terminal_size(),
+            )
+            self._task_id = task.task_id
+            if passes_input:
+                self._help(self._pass_input())
+            if job.pty:
+                self._loop.add_signal_handler(signal.SIGWINCH, lambda: self._help(self._resize()))
+            showing = self._help(self._show())
+            while task.status in ("running", "paused") and task.exit_code is None and task.signal is None:
+                # Asked for from so far on, it brings no text; that is shown as it comes.
+                waiting = self._help(self._wait())
+                done, _ = await asyncio.wait({waiting, showing}, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+                task = await self._service.shell_status(task.task_id, wait=0, from_event=sys.maxsize)
+            while self._seen < task.next_event - 1 and not showing.done():
+                await asyncio.wait({showing}, timeout=0.01)
+            if showing.done():
+                showing.result()
+        if job.as_json:
+            task = await self._service.shell_status(task.task_id, wait=0)
+            await self._output.write(1, msgspec.json.encode(task).decode() + "\n")
+        else:
+            for line in remarks(task):
+                await self._output.write(2, f"ingle: {line}\n")
+        return exit_code(task)
+
+    async def _wait(self) -> None:
+        assert self._task_id is not None
+        await self._service.shell_status(self._task_id, wait=LONG, from_event=sys.maxsize)
+
+    async def _show(self) -> None:
+        assert self._task_id is not None
+        async for event in self._service.shell_events(self._task_id):
+            if not self._job.as_json:
+                if isinstance(event, Stdout):
+                    await self._output.write(1, event.text)
+                elif isinstance(event, Stderr):
+                    await self._output.write(2, event.text)
+            self._seen = event.seq
+
+    async def _pass_input(self) -> None:
+        assert self._task_id is not None
+        hand = Hand()
+        data = b"?"
+        while data:
+            data = await hand.call(lambda: os.read(0, CHUNK))
+            text, sent = data.decode("utf-8", "surrogateescape"), False
+            while not sent:
+                try:
+                    await self._service.shell_input(self._task_id, text, eof=not data, wait=0)
+                    sent = True
+                except (TaskOver, InputClosed):
+                    return
+                except Conflict:
+                    # It does not read as fast as we do.
+                    await asyncio.sleep(BEHIND)
+
+    async def _resize(self) -> None:
+        assert self._task_id is not None
+        with contextlib.suppress(Conflict):
+            await self._service.shell_resize(self._task_id, *terminal_size())
+
+
+def exit_code(task: Task) -> int:
+    """What a shell would say of such an end."""
+    if task.timed_out:
+        return TIMED_OUT
+    if task.signal is not None:
+        known = signal.Signals.__members__
+        return 128 + (int(known[task.signal]) if task.signal in known else int(task.signal.rpartition(" ")[2]))
+    return 1 if task.exit_code is None else task.exit_code
+
+
+def remarks(task: Task) -> list[str]:
+    """What a person should know that the streams have not shown."""
+    left = [f"ended with the command: {each.command} (pid {each.pid})" for each in task.left_running]
+    return [*task.notices, *left]
+
+
+def terminal_size() -> tuple[int, int]:
+    for fd in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            columns, rows = os.get_terminal_size(fd)
+            if rows and columns:
+                return rows, columns
+    return 24, 80
+
+
+@contextlib.contextmanager
+def raw_terminal() -> Iterator[None]:
+    """Every key goes to the command, Ctrl-C too; its terminal does what ours would have done."""
+    import termios
+    import tty
+
+    try:
+        before = termios.tcgetattr(0)
+    except (termios.error, OSError):
+        yield
+        return
+    tty.setraw(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
