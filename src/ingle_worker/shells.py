@@ -29,10 +29,6 @@ LOOK_MS = 25
 CHECKS = 20
 """How often, after SIGINT, it is looked for processes that should have ended by it."""
 
-GROUP_ROUNDS = 50
-GROUPS_SEEN = 500
-"""Processes looked at for their groups in one round: few groups have many members, and those go in one step."""
-
 VERSION = ".".join(map(str, sys.version_info[:3]))
 ENVIRONMENT = dict(os.environ)
 DEFAULT_SIGNALS = [number for number in signal.valid_signals() if number not in (signal.SIGKILL, signal.SIGSTOP)]
@@ -170,7 +166,6 @@ class TaskInit:
                     self._look()
                 if self._checks:
                     self._check_interrupted()
-        self._kill_groups()
         reaper.sweep(self._on_exit)
         if self._run is not None:
             self._tell_end(left=False)
@@ -312,30 +307,6 @@ class TaskInit:
             self._fds = []
         os.chdir("/")
         self._send(messages.InitUp(os.getpid(), self._program))
-
-    def _kill_groups(self) -> None:
-        """Kill whole process groups first: the kernel does that in one step, so that no fork gets away.
-
-        Process by process, a fork bomb was seen to make them faster than they could be killed. Groups are made by the
-        members of a session, and all sessions below init were begun below it: nobody else can be in one of these.
-        """
-        own = os.getpgid(0)
-        for _ in range(GROUP_ROUNDS):
-            groups = set()
-            for pid in reaper.below(os.getpid(), most=GROUPS_SEEN):
-                try:
-                    groups.add(os.getpgid(pid))
-                except ProcessLookupError:
-                    continue
-            groups.discard(own)
-            if not groups:
-                return
-            for group in groups:
-                try:
-                    os.killpg(group, _signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
-            reaper.reap(self._on_exit)
 
     # --- limits ---
 
