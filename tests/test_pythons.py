@@ -328,3 +328,22 @@ class TestPatience:
         with pytest.raises(errors.StartFailed, match=r"did not start within 0\.3 s"):
             await service.create_session("s", python=str(path))
         assert await service.list_sessions() == []
+
+
+@pytest.mark.req("rich.magics", "rich.vars")
+async def test_magics_and_variables_work_in_each(service: Service, run) -> None:
+    result = await run("lines = !printf '1\\n2\\n'\nfor each in lines:\n    !echo got {each}\n%time len(lines)")
+    assert (result.status, result.result) == ("ok", {"text/plain": "2"})
+    assert result.stdout.startswith("got 1\ngot 2\nCPU times: ")
+    assert (await run("import asyncio\nx = %time await asyncio.sleep(0, 5)\nx")).result == {"text/plain": "5"}
+    assert "1 loop each" in (await run("%%timeit -n1 -r1\n1 + 1")).stdout
+    refused = await run("y = 1\n%nosuch")
+    assert (refused.status, refused.error.name) == ("error", "UsageError")
+    told = {each.name: (each.type, each.preview) for each in (await service.variables("s")).variables}
+    assert told == {
+        "asyncio": ("module", "<module 'asyncio'>"),
+        "each": ("str", "'2'"),
+        "lines": ("Lines", "['1', '2']"),
+        "x": ("int", "5"),
+    }
+    assert (await service.variable("s", "lines")).variable.value == "['1', '2']"

@@ -52,6 +52,9 @@ ELSEWHERE = (
 
 UPGRADING = ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--upgrade-strategy")
 
+SHORT_LOG = 20
+"""Lines of a failed installation's log that are shown; of a longer one those that tell why."""
+
 _folder = ""
 
 
@@ -394,7 +397,7 @@ def _tell_failure(log: list[str]) -> None:
         complain(f"{sys.executable} has no pip, and there is no uv on the PATH: install one of them for the server")
         return
     lines = [line for line in text.splitlines() if line.strip()]
-    essential = [line for line in lines if _ESSENTIAL.search(line)]
+    essential = [line for line in lines if _ESSENTIAL.search(line)] if len(lines) > SHORT_LOG else lines
     complain("nothing was installed; the installer said:")
-    complain("\n".join((essential or lines)[-20:]))
+    complain("\n".join((essential or lines)[-SHORT_LOG:]))
     complain(f"(all it said: {os.path.join(_folder, 'install.log')})")
