@@ -5,19 +5,22 @@ An exception in a user's cell is a result, not an error of ours.
     IngleError
     ├── InvalidRequest          422  invalid_request      a field is unknown, missing, of the wrong type, or too large
     │   ├── InvalidName         422  invalid_name         a session's name breaks the rule for names
-    │   └── InterpreterRefused  422  interpreter_refused  not there, too old, or not a Python
+    │   ├── InterpreterRefused  422  interpreter_refused  not there, too old, or not a Python
+    │   └── KeyReused           422  key_reused           an Idempotency-Key that stood for another request
     ├── Unauthorized            401  unauthorized         no token, or a wrong one
-    ├── Forbidden               403  forbidden            a page of a foreign origin asks
+    ├── Forbidden               403  forbidden            a page of a foreign origin, or a token without the scope
     ├── Misdirected             421  misdirected          a Host this server does not answer to
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
-    │   └── CellNotFound        404  cell_not_found
+    │   ├── CellNotFound        404  cell_not_found
+    │   └── FileNotThere        404  file_not_found
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
     │   ├── Busy                409  busy                 a cell runs; nothing was started
     │   └── NotWaiting          409  not_waiting          nobody waits for input
     ├── TooManySessions         429  too_many_sessions
+    ├── QuotaExceeded           429  quota_exceeded       the token's own limit is reached
     ├── Unavailable             503  unavailable          the server is stopping
     └── StartFailed             503  start_failed         no worker could be started
 """
@@ -26,6 +29,8 @@ An exception in a user's cell is a result, not an error of ours.
 class IngleError(Exception):
     code = "internal"
     status = 500
+    retry_after: float | None = None
+    """Seconds after which the same request may succeed, where that is known."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -42,6 +47,16 @@ class InvalidName(InvalidRequest):
 
 class InterpreterRefused(InvalidRequest):
     code = "interpreter_refused"
+
+
+class KeyReused(InvalidRequest):
+    code = "key_reused"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this Idempotency-Key was used for another request to the session; "
+            "send the same body to get its result, or take a new key to run something else"
+        )
 
 
 class Unauthorized(IngleError):
@@ -79,6 +94,13 @@ class CellNotFound(NotFound):
         super().__init__(f"session {session_id!r} has no cell {cell}; {known}")
 
 
+class FileNotThere(NotFound):
+    code = "file_not_found"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"there is no file {path[:200]!r} in the session's folder; list /files to see what there is")
+
+
 class Conflict(IngleError):
     code, status = "conflict", 409
 
@@ -110,13 +132,23 @@ class NotWaiting(Conflict):
 
 class TooManySessions(IngleError):
     code, status = "too_many_sessions", 429
+    retry_after = 10.0
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"all {limit} sessions are in use; end one, or raise max_sessions")
 
 
+class QuotaExceeded(IngleError):
+    code, status = "quota_exceeded", 429
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class Unavailable(IngleError):
     code, status = "unavailable", 503
+    retry_after = 5.0
 
 
 class StartFailed(IngleError):

@@ -1,33 +1,81 @@
 """The verbs: what every door can ask for, with the same names, defaults and checks. Who may, and how much.
 
-The service holds no session and knows no process; it asks placement.
+The service holds no session and knows no process; it asks placement. It acts for one caller, the owner unless
+`acting_for` says otherwise: every verb turns the name of a session into that caller's own (`_own`), so that a tenant
+sees nothing of another, and asks whether the caller's scopes and limits allow it.
 """
 
+import asyncio
+import copy
 import math
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.events import AnyEvent, CellInfo, Done, Result, SessionInfo
+from ingle.callers import ADMIN, EXECUTE, OWNER, READ, Caller
+from ingle.events import AnyEvent, CellInfo, Done, FileInfo, FileList, Metrics, Result, SessionInfo
 from ingle.outputs.reading import OutputPage
-from ingle.placement import Placement
+from ingle.placement import Placement, Reading
 from ingle.placement.local import Local
 from ingle.settings import Settings, data_folder
+from ingle_worker.wire import states
 
 MAX_ENVS = 1000
 
+POLL = 1.0
+"""How long each look at a cell lasts that is past its time, and about to be ended."""
+
+PROBE = Caller("probe", ".probe")
+"""Who asks whether a worker answers: a tenant that no token can have, so that nobody meets its sessions."""
+
+PROBE_PATIENCE = 10.0
+
+DEFAULT_WORKSPACE = ".owner"
+"""The folder of the default tenant; no tenant's name begins with a dot."""
+
+MAX_KEY = 255
+"""Characters of an idempotency key."""
+
+
+class Shared:
+    """What a service has in common with those that act for other callers."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.draining = False
+        self.beginning: Counter[str] = Counter()
+        """Cells of each tenant that were asked for and have not begun."""
+
 
 class Service:
+    caller: Caller = OWNER
+    workspace: Path | None = None
+    """Where code runs that has no session of its own; None is a folder of its own for each."""
+
     def __init__(self, settings: Settings, placement: Placement) -> None:
         self.settings = settings
         self._placement = placement
-        self.stopping = False
+        self._shared = Shared()
 
     @classmethod
     def local(cls, settings: Settings, home: Path | None = None) -> "Service":
         """A service whose sessions live on this machine. Needs a running event loop."""
-        return cls(settings, Local(settings, home or data_folder()))
+        home = home or data_folder()
+        service = cls(settings, Local(settings, home))
+        service.workspace = home / "workspace"
+        return service
+
+    def acting_for(self, caller: Caller) -> "Service":
+        """The same service, with the rights and the sessions of this caller."""
+        bound = copy.copy(self)
+        bound.caller = caller
+        return bound
+
+    @property
+    def stopping(self) -> bool:
+        return self._shared.stopping
 
     async def start(self) -> None:
         await self._placement.start()
@@ -36,8 +84,14 @@ class Service:
         """Have workers ready, so that the first sessions start as quickly as later ones."""
         await self._placement.warm()
 
+    async def drain(self) -> int:
+        """Begin nothing more; how many cells are still running."""
+        self._shared.draining = True
+        states_now = (await self._placement.metrics()).sessions
+        return states_now.get(states.RUNNING, 0) + states_now.get(states.WAITING, 0)
+
     async def stop(self) -> None:
-        self.stopping = True
+        self._shared.stopping = True
         await self._placement.stop()
 
     async def __aenter__(self) -> "Service":
@@ -46,6 +100,53 @@ class Service:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+
+    # --- who may, and how much ---
+
+    def check(self, scope: str) -> None:
+        """Whether the caller may do what needs this scope; an error says why not."""
+        caller = self.caller
+        if scope not in caller.scopes:
+            raise errors.Forbidden(
+                f"this token has not the scope {scope!r}; make one that has it with `ingle token new`"
+            )
+        if caller.revoked:
+            raise errors.Unauthorized("this token was revoked; ask for another")
+
+    def _own(self, session_id: str, scope: str = READ) -> str:
+        """The id by which placement knows a session of this caller, who must have the scope."""
+        self.check(scope)
+        if "/" in session_id:
+            raise errors.SessionNotFound(session_id)
+        tenant = self.caller.tenant
+        return f"{tenant}/{session_id}" if tenant else session_id
+
+    async def _check_sessions(self) -> None:
+        limit = self.caller.limits.sessions
+        if limit is not None and (await self._placement.load(self.caller.tenant)).sessions >= limit:
+            raise errors.QuotaExceeded(f"this token may have {limit} sessions, and they are in use; end one", 10.0)
+
+    async def _begin(
+        self,
+        own_id: str,
+        code: str,
+        timeout: float | None,
+        envs: dict[str, str] | None,
+        queue: bool = False,
+        key: str | None = None,
+    ) -> int:
+        """Start a cell, if the caller may have one more; its number."""
+        if self._shared.draining:
+            raise errors.Unavailable("the server is stopping; start it again")
+        tenant, limit = self.caller.tenant, self.caller.limits.running
+        beginning = self._shared.beginning
+        if limit is not None and (await self._placement.load(tenant)).running + beginning[tenant] >= limit:
+            raise errors.QuotaExceeded(f"this token may run {limit} cells at once; wait for one of them to end")
+        beginning[tenant] += 1
+        try:
+            return await self._placement.begin(own_id, code, timeout=timeout, envs=envs, queue=queue, key=key)
+        finally:
+            beginning[tenant] -= 1
 
     # --- sessions ---
 
@@ -58,18 +159,23 @@ class Service:
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
     ) -> SessionInfo:
+        self.check(EXECUTE)
         _check_environment(env)
         _check_seconds("idle_timeout", idle_timeout)
-        return await self._placement.create(session_id, python=python, cwd=cwd, env=env, idle_timeout=idle_timeout)
+        await self._check_sessions()
+        return await self._placement.create(
+            session_id, python=python, cwd=cwd, env=env, idle_timeout=idle_timeout, tenant=self.caller.tenant
+        )
 
     async def list_sessions(self) -> list[SessionInfo]:
-        return await self._placement.sessions()
+        self.check(READ)
+        return await self._placement.sessions(self.caller.tenant)
 
     async def get_session(self, session_id: str) -> SessionInfo:
-        return await self._placement.info(session_id)
+        return await self._placement.info(self._own(session_id))
 
     async def end_session(self, session_id: str) -> SessionInfo:
-        return await self._placement.end(session_id)
+        return await self._placement.end(self._own(session_id, EXECUTE))
 
     # --- cells ---
 
@@ -82,13 +188,19 @@ class Service:
         wait: float | None = None,
         envs: dict[str, str] | None = None,
         queue: bool = False,
+        key: str | None = None,
     ) -> Result:
-        """Run a cell and answer when it has ended or waits for input, or after `wait` seconds, whichever is first."""
+        """Run a cell and answer when it has ended or waits for input, or after `wait` seconds, whichever is first.
+
+        A request that is repeated with its `key` gets the result of the cell that the first one began.
+        """
+        own_id = self._own(session_id, EXECUTE)
         _check_environment(envs)
         _check_seconds("timeout", timeout)
+        _check_key(key)
         seconds = self._wait(wait)
-        cell = await self._placement.begin(session_id, code, timeout=timeout, envs=envs, queue=queue)
-        return await self._placement.wait(session_id, cell, seconds)
+        cell = await self._begin(own_id, code, timeout, envs, queue, key)
+        return await self._placement.wait(own_id, cell, seconds)
 
     async def begin(
         self,
@@ -98,11 +210,14 @@ class Service:
         timeout: float | None = None,
         envs: dict[str, str] | None = None,
         queue: bool = False,
+        key: str | None = None,
     ) -> int:
         """Start a cell and answer with its number."""
+        own_id = self._own(session_id, EXECUTE)
         _check_environment(envs)
         _check_seconds("timeout", timeout)
-        return await self._placement.begin(session_id, code, timeout=timeout, envs=envs, queue=queue)
+        _check_key(key)
+        return await self._begin(own_id, code, timeout, envs, queue, key)
 
     async def execute_once(
         self,
@@ -118,38 +233,66 @@ class Service:
 
         When the answer is `running`, the session can be waited for by its id, and ends once that was read.
         """
+        self.check(EXECUTE)
         _check_environment(envs)
         _check_seconds("timeout", timeout)
         seconds = self._wait(wait)
-        session = await self._placement.create(None, python=python, cwd=cwd, one_off=True)
+        await self._check_sessions()
+        session = await self._placement.create(None, python=python, cwd=cwd, one_off=True, tenant=self.caller.tenant)
+        own_id = self._own(session.session_id)
         try:
-            cell = await self._placement.begin(session.session_id, code, timeout=timeout, envs=envs)
+            cell = await self._begin(own_id, code, timeout, envs)
         except BaseException:
             # Nobody will learn of this session: without a cell there is nothing to wait for.
-            await self._placement.end(session.session_id)
+            await self._placement.end(own_id)
             raise
-        return await self._placement.wait(session.session_id, cell, seconds)
+        return await self._placement.wait(own_id, cell, seconds)
+
+    async def interpret(self, code: str, *, timeout: float, envs: dict[str, str] | None = None) -> Result:
+        """Run code in a fresh session, in the server's workspace, to its end. Whatever it reads has ended."""
+        cwd = None
+        if self.workspace is not None:
+            # Tenants do not meet in it.
+            folder = self.workspace / (self.caller.tenant or DEFAULT_WORKSPACE)
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
+            cwd = str(folder)
+        result = await self.execute_once(code, timeout=timeout, wait=timeout, envs=envs, cwd=cwd)
+        while result.status not in states.FINAL_STATUSES:
+            if result.status == states.WAITING:
+                try:
+                    result = await self.input(result.session_id, eof=True, wait=timeout)
+                    continue
+                except errors.NotWaiting:
+                    pass  # it was interrupted in this moment
+            result = await self.wait(result.session_id, result.cell, wait=POLL)
+        return result
+
+    async def check_ready(self) -> None:
+        """Have a fresh worker answer; an error says why none does."""
+        await self.acting_for(PROBE).execute_once("1", timeout=PROBE_PATIENCE, wait=PROBE_PATIENCE)
 
     async def wait(
         self, session_id: str, cell: int | None = None, *, wait: float | None = None, from_event: int = 0
     ) -> Result:
         """The result of a cell, the last one unless named, as soon as it has settled."""
-        return await self._placement.wait(session_id, cell, self._wait(wait), from_event)
+        return await self._placement.wait(self._own(session_id), cell, self._wait(wait), from_event)
 
     async def input(self, session_id: str, text: str = "", *, eof: bool = False, wait: float | None = None) -> Result:
         """Answer a cell that waits for input; the answer comes when the cell has gone on."""
-        cell = await self._placement.input(session_id, text, eof=eof)
-        return await self._placement.wait(session_id, cell, self._wait(wait))
+        own_id, seconds = self._own(session_id, EXECUTE), self._wait(wait)
+        cell = await self._placement.input(own_id, text, eof=eof)
+        return await self._placement.wait(own_id, cell, seconds)
 
     async def interrupt(self, session_id: str, *, wait: float | None = None) -> Result | None:
         """Interrupt the running cell and answer when the session is ready again; None when nothing ran."""
-        cell = await self._placement.interrupt(session_id)
+        own_id, seconds = self._own(session_id, EXECUTE), self._wait(wait)
+        cell = await self._placement.interrupt(own_id)
         if cell is None:
             return None
-        return await self._placement.wait(session_id, cell, self._wait(wait))
+        return await self._placement.wait(own_id, cell, seconds)
 
     async def cells(self, session_id: str, first: int = 1, count: int = 100) -> list[CellInfo]:
-        return await self._placement.cells(session_id, first, count)
+        return await self._placement.cells(self._own(session_id), first, count)
 
     async def read_output(
         self,
@@ -162,24 +305,48 @@ class Service:
         grep: str | None = None,
     ) -> OutputPage:
         return await self._placement.output(
-            session_id, cell, stream=stream, from_line=from_line, lines=lines, grep=grep
+            self._own(session_id), cell, stream=stream, from_line=from_line, lines=lines, grep=grep
         )
 
     def events(self, session_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
-        return self._placement.events(session_id, first)
+        return self._placement.events(self._own(session_id), first)
 
     async def cell_events(self, session_id: str, cell: int) -> AsyncIterator[AnyEvent]:
         """The events of one cell, those to come included, from its first to its `done`."""
+        own_id = self._own(session_id)
         first = 1
         if cell > 1:
             # A cell begins after the one before it has ended; asked for from so far on, that one brings no text.
-            before = await self._placement.wait(session_id, cell - 1, 0.0, from_event=sys.maxsize)
+            before = await self._placement.wait(own_id, cell - 1, 0.0, from_event=sys.maxsize)
             first = before.next_event
-        async for event in self._placement.events(session_id, first):
+        async for event in self._placement.events(own_id, first):
             if event.cell == cell:
                 yield event
                 if isinstance(event, Done):
                     return
+
+    # --- files ---
+
+    async def list_files(self, session_id: str, folder: str = "") -> FileList:
+        return await self._placement.files(self._own(session_id), folder)
+
+    async def open_file(self, session_id: str, path: str) -> Reading:
+        """A file of the session's folder; whoever asked closes it."""
+        return await self._placement.open_file(self._own(session_id), path)
+
+    async def write_file(self, session_id: str, path: str, chunks: AsyncIterator[bytes]) -> tuple[FileInfo, bool]:
+        """Put a file into the session's folder, in one step; what it is, and whether it is new."""
+        own_id = self._own(session_id, EXECUTE)
+        return await self._placement.write_file(own_id, path, chunks, self.settings.max_file)
+
+    async def remove_file(self, session_id: str, path: str) -> None:
+        await self._placement.remove_file(self._own(session_id, EXECUTE), path)
+
+    # --- the server ---
+
+    async def metrics(self) -> Metrics:
+        self.check(ADMIN)
+        return await self._placement.metrics()
 
     def _wait(self, wait: float | None) -> float:
         _check_seconds("wait", wait)
@@ -189,6 +356,11 @@ class Service:
 def _check_seconds(name: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and value >= 0):
         raise errors.InvalidRequest(f"{name} is {value}; it must be a number of seconds, 0 or more")
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+        raise errors.InvalidRequest(f"an idempotency key is 1 to {MAX_KEY} printable ASCII characters")
 
 
 def _check_environment(envs: dict[str, str] | None) -> None:

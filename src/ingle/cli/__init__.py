@@ -5,6 +5,7 @@ import click
 from ingle import __version__
 from ingle.cli.running import run
 from ingle.cli.serving import serve
+from ingle.cli.tokens import token
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: ingle run 'print(6 * 7)'")
@@ -15,3 +16,4 @@ def main() -> None:
 
 main.add_command(run)
 main.add_command(serve)
+main.add_command(token)

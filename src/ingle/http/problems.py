@@ -5,6 +5,7 @@ next. What nobody expected is logged here, with its traceback, and told to the c
 """
 
 import logging
+import math
 from http import HTTPStatus
 
 import msgspec
@@ -17,7 +18,7 @@ from ingle import errors
 MEDIA_TYPE = "application/problem+json"
 
 POLICY_VIOLATION = 1008
-"""Code of a WebSocket that is closed before it opens."""
+"""Code of a WebSocket that is closed before it opens, or whose token was revoked."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,20 @@ class InvalidHttp(errors.InvalidRequest):
     """The bytes are no HTTP request."""
 
     code, status = "invalid_http", 400
+
+
+class TooSlow(errors.IngleError):
+    """The request does not come, or comes in drops."""
+
+    code, status = "too_slow", 408
+
+
+class UrlTooLong(errors.InvalidRequest):
+    code, status = "url_too_long", 414
+
+
+class HeadTooLarge(errors.InvalidRequest):
+    code, status = "head_too_large", 431
 
 
 class MethodNotAllowed(errors.IngleError):
@@ -75,6 +90,8 @@ def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes
     ]
     if isinstance(error, errors.Unauthorized):
         headers.append((b"www-authenticate", b'Bearer realm="ingle"'))
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
     if isinstance(error, errors.TooLarge):
         # The rest of the body is not read, so the connection is of no more use.
         headers.append((b"connection", b"close"))

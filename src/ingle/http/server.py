@@ -5,6 +5,7 @@ connections, ends every session (which answers those who wait on a cell), and go
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import math
@@ -14,15 +15,19 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from ingle import __version__, errors
+from ingle.http import keyring
 from ingle.http.app import BODY_SPARE, make_app, make_local_app
 from ingle.http.guard import check_bind
-from ingle.http.protocols import LocalProtocol, Protocol, WatchProtocol
+from ingle.http.principals import Principals
+from ingle.http.protocols import Lobby, Protocol, WatchProtocol
 from ingle.http.token import VARIABLE, Token, find_token
 from ingle.servers import Announcement
 from ingle.service import Service
@@ -32,10 +37,18 @@ BACKLOG = 2048
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+KEEP_ALIVE = 75
+"""How long a connection may stay open between two requests."""
+
+DRAIN_STEP = 0.02
+
 ANSWER_PATIENCE = 1.0
 """After all sessions have ended, how long connections may take to carry their last answers away."""
 
 logger = logging.getLogger(__name__)
+
+# What uvicorn says below an error is about clients, and repeats their URLs, which may hold anything.
+logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 class CannotListen(Exception):
@@ -44,8 +57,8 @@ class CannotListen(Exception):
 
 def serve(settings: Settings, home: Path) -> int:
     """Run until a signal comes. The exit code."""
-    check_bind(settings.host, settings.allowed_hosts)
-    token = find_token(home)
+    check_bind(settings.host, settings.allowed_hosts, open=settings.auth == "none")
+    token = find_token(home) if settings.auth == "token" else None
     try:
         listener = listen(settings.host, settings.port)
     except CannotListen as error:
@@ -80,7 +93,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, home: Path, token: Token, listener: socket.socket) -> None:
+async def _serve(settings: Settings, home: Path, token: Token | None, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -90,21 +103,41 @@ async def _serve(settings: Settings, home: Path, token: Token, listener: socket.
     shown = url(settings.host, listener)
     try:
         async with local_door(service, home, "serve", shown):
-            door = Door(service, make_app(service, token.value, settings.allowed_hosts), listener)
+            principals = Principals(service, token.value if token is not None else None)
+            if token is not None:
+                principals.take(await asyncio.to_thread(keyring.read, home))
+            app = make_app(service, principals, settings.allowed_hosts)
+            door = Door(service, app, listener, Lobby(settings.max_connections))
             door.open()
             await door.opened()
             print(banner(shown, token), file=sys.stderr, flush=True)
-            tasks = [loop.create_task(_warm(service)), loop.create_task(stop.wait())]
-            await asyncio.wait({door.task, tasks[1]}, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            stopping = loop.create_task(stop.wait())
+            chores = [loop.create_task(_warm(service))]
+            if token is not None:
+                chores.append(loop.create_task(principals.follow(home)))
+            await asyncio.wait({door.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stop.clear()
             door.close()
+            await _drain(service, settings.stop_grace, stop)
+            for task in (stopping, *chores):
+                task.cancel()
+            await asyncio.wait({stopping, *chores})
             await service.stop()
             await door.task
     finally:
         if not service.stopping:
             await service.stop()
+
+
+async def _drain(service: Service, seconds: float, stop: asyncio.Event) -> None:
+    """Let running cells end, for so long, or until a second signal; and say what is left."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while (left := await service.drain()) and loop.time() < deadline and not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), DRAIN_STEP)
+    cells = f"; {left} cells still ran" if left else ""
+    print(f"ingle: stopping{cells}", file=sys.stderr, flush=True)
 
 
 class Door:
@@ -115,14 +148,16 @@ class Door:
         service: Service,
         app: ASGIApp,
         listener: socket.socket,
-        protocol: type[Protocol] = Protocol,
+        lobby: Lobby,
     ) -> None:
         settings = service.settings
         self._listener = listener
+        self._lobby = lobby
+        http: Any = partial(Protocol, lobby=lobby)
         self._server = Server(
             uvicorn.Config(
                 app,
-                http=protocol,
+                http=http,
                 ws=WatchProtocol,
                 ws_max_size=settings.max_code + BODY_SPARE,
                 ws_per_message_deflate=False,
@@ -132,12 +167,20 @@ class Door:
                 server_header=False,
                 proxy_headers=False,
                 backlog=BACKLOG,
-                timeout_graceful_shutdown=math.ceil(settings.exit_grace + ANSWER_PATIENCE),
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=math.ceil(settings.stop_grace + settings.exit_grace + ANSWER_PATIENCE),
             ),
         )
 
     def open(self) -> None:
-        self.task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._listener]))
+        self.task = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        sweeping = asyncio.get_running_loop().create_task(self._lobby.sweep(self._server.server_state))
+        try:
+            await self._server.serve(sockets=[self._listener])
+        finally:
+            sweeping.cancel()
 
     async def opened(self) -> None:
         """Until it listens, or has failed to."""
@@ -161,7 +204,7 @@ async def local_door(service: Service, home: Path, kind: str, url: str | None = 
     """
     announcement = await asyncio.to_thread(Announcement, home, kind)
     try:
-        door = Door(service, make_local_app(service), announcement.listener, LocalProtocol)
+        door = Door(service, make_local_app(service), announcement.listener, Lobby(0, local=True))
         door.open()
         await door.opened()
         await asyncio.to_thread(announcement.tell, url)
@@ -204,10 +247,12 @@ def url(host: str, listener: socket.socket) -> str:
     return f"http://{shown}:{listener.getsockname()[1]}"
 
 
-def banner(url: str, token: Token) -> str:
+def banner(url: str, token: Token | None) -> str:
     """What is told at the start: where, how to sign in, how to stop. Never the token itself."""
     # curl reads the header from its standard input: on its command line everybody could see the token.
-    if token.file is not None:
+    if token is None:
+        where, header = "none needed, by anybody on this machine", "printf ''"
+    elif token.file is not None:
         where = str(token.file)
         header = f"sed 's/^/Authorization: Bearer /' {shlex.quote(where)}"
     else:

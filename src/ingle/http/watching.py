@@ -16,8 +16,8 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
-from ingle.http.problems import Problem, visible
-from ingle.http.protocols import CLOSE
+from ingle.http.problems import POLICY_VIOLATION, Problem, visible
+from ingle.http.protocols import BUFFERED, CLOSE
 from ingle.service import Service
 
 PATIENCE = 15.0
@@ -88,7 +88,9 @@ class Watch:
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = send
-        self._close_now: Callable[[int, str], None] | None = scope.get("extensions", {}).get(CLOSE)
+        extensions = scope.get("extensions", {})
+        self._close_now: Callable[[int, str], None] | None = extensions.get(CLOSE)
+        self._buffered: Callable[[], int] | None = extensions.get(BUFFERED)
         loop = asyncio.get_running_loop()
         await receive()
         await send({"type": "websocket.accept"})
@@ -142,8 +144,16 @@ class Watch:
 
     async def _mind_the_slow(self) -> None:
         loop = asyncio.get_running_loop()
+        size = 0
         while True:
             await asyncio.sleep(self._patience / CHECKS)
+            if self._service.caller.revoked:
+                self._closing = (POLICY_VIOLATION, "the token was revoked")
+                return
+            before, size = size, self._buffered() if self._buffered is not None else 0
+            if size < before and self._sending_since is not None:
+                # A large event on a slow line: some of it was taken.
+                self._sending_since = loop.time()
             since = self._sending_since
             if since is not None and loop.time() - since >= self._patience:
                 late = f"nothing was read for {self._patience:g} s"

@@ -1,14 +1,27 @@
 """Placement: where a session lives. The only room that knows; nothing above looks through it.
 
 `Placement` is what every place can do, by session id and in plain data, so that a session on this machine and one on
-another look the same from above.
+another look the same from above. An id is a session's name, or `tenant/name` for a session that is not of the
+default tenant; in what comes back there are names only.
 """
 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.events import AnyEvent, CellInfo, Result, SessionInfo
+from ingle.events import AnyEvent, CellInfo, FileInfo, FileList, Load, Metrics, Result, SessionInfo
 from ingle.outputs.reading import OutputPage
+
+
+class Reading(Protocol):
+    """A file that is being read; whoever has it closes it."""
+
+    size: int
+    modified: float
+    tag: str
+
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+    def close(self) -> None: ...
 
 
 class Placement(Protocol):
@@ -29,9 +42,14 @@ class Placement(Protocol):
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         one_off: bool = False,
+        tenant: str = "",
     ) -> SessionInfo: ...
 
-    async def sessions(self) -> list[SessionInfo]: ...
+    async def sessions(self, tenant: str = "") -> list[SessionInfo]: ...
+
+    async def load(self, tenant: str) -> Load: ...
+
+    async def metrics(self) -> Metrics: ...
 
     async def info(self, session_id: str) -> SessionInfo: ...
 
@@ -45,8 +63,9 @@ class Placement(Protocol):
         timeout: float | None = None,
         envs: dict[str, str] | None = None,
         queue: bool = False,
+        key: str | None = None,
     ) -> int:
-        """Start a cell; its number."""
+        """Start a cell; its number. A `key` that was used before stands for the cell it began."""
         ...
 
     async def wait(self, session_id: str, cell: int | None, seconds: float, from_event: int = 0) -> Result:
@@ -64,3 +83,15 @@ class Placement(Protocol):
     ) -> OutputPage: ...
 
     def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]: ...
+
+    async def files(self, session_id: str, folder: str) -> FileList: ...
+
+    async def open_file(self, session_id: str, path: str) -> Reading: ...
+
+    async def write_file(
+        self, session_id: str, path: str, chunks: AsyncIterator[bytes], limit: int
+    ) -> tuple[FileInfo, bool]:
+        """What is there now, and whether it is new."""
+        ...
+
+    async def remove_file(self, session_id: str, path: str) -> None: ...

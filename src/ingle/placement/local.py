@@ -1,10 +1,13 @@
 """Sessions on this machine."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ingle.events import AnyEvent, CellInfo, Result, SessionInfo
+from ingle.events import AnyEvent, CellInfo, FileInfo, FileList, Load, Metrics, Result, SessionInfo
 from ingle.outputs.reading import OutputPage
+from ingle.placement import Reading
+from ingle.sessions.files import write_file
 from ingle.sessions.manager import Manager
 from ingle.settings import Settings
 from ingle_worker.wire import states
@@ -32,14 +35,21 @@ class Local:
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         one_off: bool = False,
+        tenant: str = "",
     ) -> SessionInfo:
         session = await self.manager.create(
-            session_id, python=python, cwd=cwd, env=env, idle_timeout=idle_timeout, one_off=one_off
+            session_id, python=python, cwd=cwd, env=env, idle_timeout=idle_timeout, one_off=one_off, tenant=tenant
         )
         return session.info()
 
-    async def sessions(self) -> list[SessionInfo]:
-        return [session.info() for session in self.manager.all()]
+    async def sessions(self, tenant: str = "") -> list[SessionInfo]:
+        return [session.info() for session in self.manager.all(tenant)]
+
+    async def load(self, tenant: str) -> Load:
+        return self.manager.load(tenant)
+
+    async def metrics(self) -> Metrics:
+        return self.manager.metrics()
 
     async def info(self, session_id: str) -> SessionInfo:
         return self.manager.get(session_id).info()
@@ -55,8 +65,9 @@ class Local:
         timeout: float | None = None,
         envs: dict[str, str] | None = None,
         queue: bool = False,
+        key: str | None = None,
     ) -> int:
-        return await self.manager.get(session_id).execute(code, timeout=timeout, envs=envs, queue=queue)
+        return await self.manager.get(session_id).execute(code, timeout=timeout, envs=envs, queue=queue, key=key)
 
     async def wait(self, session_id: str, cell: int | None, seconds: float, from_event: int = 0) -> Result:
         session = self.manager.get(session_id)
@@ -65,7 +76,7 @@ class Local:
         result = await session.result(number, from_event)
         if session.plan.one_off and result.status in states.FINAL_STATUSES:
             # Read once, a one-off session has done its work.
-            self.manager.end_soon(session)
+            self.manager.end_soon(session, "its result was read")
         return result
 
     async def input(self, session_id: str, text: str, *, eof: bool = False) -> int:
@@ -86,3 +97,17 @@ class Local:
 
     def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]:
         return self.manager.get(session_id).follow(first)
+
+    async def files(self, session_id: str, folder: str) -> FileList:
+        return await asyncio.to_thread(self.manager.get(session_id).files.list, folder)
+
+    async def open_file(self, session_id: str, path: str) -> Reading:
+        return await asyncio.to_thread(self.manager.get(session_id).files.open, path)
+
+    async def write_file(
+        self, session_id: str, path: str, chunks: AsyncIterator[bytes], limit: int
+    ) -> tuple[FileInfo, bool]:
+        return await write_file(self.manager.get(session_id).files, path, chunks, limit)
+
+    async def remove_file(self, session_id: str, path: str) -> None:
+        await asyncio.to_thread(self.manager.get(session_id).files.remove, path)
