@@ -5,15 +5,17 @@ An exception in a user's cell is a result, not an error of ours.
     IngleError
     ├── InvalidRequest          422  invalid_request      a field is unknown, missing, of the wrong type, or too large
     │   ├── InvalidName         422  invalid_name         a session's name breaks the rule for names
-    │   └── InterpreterRefused  422  interpreter_refused  not there, too old, or not a Python
+    │   ├── InterpreterRefused  422  interpreter_refused  not there, too old, or not a Python
+    │   └── KeyReused           422  key_reused           an Idempotency-Key that stood for another request
     ├── Unauthorized            401  unauthorized         no token, or a wrong one
-    ├── Forbidden               403  forbidden            a page of a foreign origin asks
+    ├── Forbidden               403  forbidden            a page of a foreign origin, or a token without the scope
     ├── Misdirected             421  misdirected          a Host this server does not answer to
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
     │   ├── CellNotFound        404  cell_not_found
     │   ├── FigureNotFound      404  figure_not_found     no image of that id is kept
+    │   ├── FileNotThere        404  file_not_found
     │   ├── VariableNotFound    404  variable_not_found
     │   └── TaskNotFound        404  task_not_found       no such task, or it is over and was forgotten
     ├── Conflict                409  conflict
@@ -22,10 +24,10 @@ An exception in a user's cell is a result, not an error of ours.
     │   │   └── ShellBusy       409  busy                 a command runs in that persistent shell
     │   ├── NotWaiting          409  not_waiting          nobody waits for input
     │   ├── TaskOver            409  task_over            the task has ended
-    │   ├── InputClosed         409  input_closed         the task was started without an open input
-    │   └── KeyReused           409  key_reused           a request key came again with another request
+    │   └── InputClosed         409  input_closed         the task was started without an open input
     ├── TooManySessions         429  too_many_sessions
     ├── TooManyTasks            429  too_many_tasks
+    ├── QuotaExceeded           429  quota_exceeded       the token's own limit is reached
     ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     └── StartFailed             503  start_failed         no worker could be started
@@ -35,6 +37,8 @@ An exception in a user's cell is a result, not an error of ours.
 class IngleError(Exception):
     code = "internal"
     status = 500
+    retry_after: float | None = None
+    """Seconds after which the same request may succeed, where that is known."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -51,6 +55,16 @@ class InvalidName(InvalidRequest):
 
 class InterpreterRefused(InvalidRequest):
     code = "interpreter_refused"
+
+
+class KeyReused(InvalidRequest):
+    code = "key_reused"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this idempotency key was used for another request; "
+            "send the same request to get its result, or take a new key to run something else"
+        )
 
 
 class Unauthorized(IngleError):
@@ -117,6 +131,13 @@ class TaskNotFound(NotFound):
         super().__init__(f"there is no task {task_id[:80]!r}; list the tasks: those that ended long ago are forgotten")
 
 
+class FileNotThere(NotFound):
+    code = "file_not_found"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"there is no file {path[:200]!r} in the session's folder; list /files to see what there is")
+
+
 class Conflict(IngleError):
     code, status = "conflict", 409
 
@@ -175,15 +196,9 @@ class InputClosed(Conflict):
         )
 
 
-class KeyReused(Conflict):
-    code = "key_reused"
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"the request key {key[:80]!r} was used for another request; take a new key for a new request")
-
-
 class TooManySessions(IngleError):
     code, status = "too_many_sessions", 429
+    retry_after = 10.0
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"all {limit} sessions are in use; end one, or raise max_sessions")
@@ -196,8 +211,17 @@ class TooManyTasks(IngleError):
         super().__init__(f"{limit} tasks run already; cancel one, wait for one, or raise max_tasks")
 
 
+class QuotaExceeded(IngleError):
+    code, status = "quota_exceeded", 429
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class Unavailable(IngleError):
     code, status = "unavailable", 503
+    retry_after = 5.0
 
 
 class StartFailed(IngleError):

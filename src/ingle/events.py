@@ -290,3 +290,45 @@ class Task(Struct):
     """Ask again with `from_event` this number to get only the text that came since."""
     next_line: int = 0
     """Ask again with `from_line` this number to get the text from the first line on that was not whole yet."""
+
+
+class FileInfo(Struct, frozen=True):
+    """A file in a session's folder; `kind` is file, folder, link or other."""
+
+    name: str
+    kind: str
+    size: int
+    modified: float
+
+
+class FileList(Struct):
+    folder: str
+    files: list[FileInfo]
+    truncated: bool
+    """There are more than are listed."""
+
+
+class Histogram(Struct):
+    """How many values lie at or below each bound; the last count is of those above all."""
+
+    bounds: list[float]
+    counts: list[int]
+    sum: float
+
+
+class Metrics(Struct):
+    """What a node counts. Nothing in it tells one session from another."""
+
+    sessions: dict[str, int]
+    cells: dict[str, int]
+    cell_seconds: Histogram
+    start_seconds: Histogram
+    worker_exits: dict[str, int]
+    output_bytes: int
+
+
+class Load(Struct):
+    """What one tenant has at this moment."""
+
+    sessions: int
+    running: int

@@ -32,7 +32,7 @@ class Once:
         known = self._begun.get(key) if key is not None else None
         if known is not None:
             if known[0] != request:
-                raise KeyReused(key or "")
+                raise KeyReused
             return await asyncio.shield(known[2])
         task: asyncio.Task[T] = asyncio.get_running_loop().create_task(begin())
         if key is not None:

@@ -82,6 +82,7 @@ class Settings:
     max_code: int = setting(16 * 1024 * 1024, "Size of a cell's source at most.")
     result_chars: int = setting(200_000, "Characters of each stream in a result; the rest is read by number.")
     timeline_memory: int = setting(4 * 1024 * 1024, "Memory for a session's events; older ones go to disk.")
+    max_file: int = setting(1024 * 1024 * 1024, "Size of a file put into a session's folder at most.")
     timeline_disk: int = setting(4 * 1024 * 1024 * 1024, "Disk for a session's events; past it text is dropped.")
     figures_disk: int = setting(256 * 1024 * 1024, "Disk for a session's images in full size; the oldest go first.")
     shell: str = setting("bash", "Program that runs shell commands; a persistent shell needs it to be bash.")
@@ -92,6 +93,12 @@ class Settings:
     max_tasks: int = setting(1000, "Shell tasks at most that run at once.")
     tasks_kept: int = setting(1000, "Tasks that have ended stay readable, so many at most.")
     task_age: float = setting(86400.0, "A task that ended so long ago is forgotten.")
+    auth: str = setting("token", "Whether requests need a token; none is for loopback only.", ("token", "none"))
+    max_connections: int = setting(1024, "Connections at most; past it, those that showed no token are closed first.")
+    stop_grace: float = setting(0.0, "How long running cells may go on after a signal to stop.")
+    log_level: str = setting("warning", "What is logged.", ("debug", "info", "warning", "error"))
+    log_file: str = setting("", "File to log to; without one, standard error.")
+    log_format: str = setting("text", "How it is logged: lines to read, or JSON objects.", ("text", "json"))
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -6,6 +6,7 @@ from ingle import __version__
 from ingle.cli.running import run
 from ingle.cli.serving import serve
 from ingle.cli.shelling import sh
+from ingle.cli.tokens import token
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: ingle run 'print(6 * 7)'")
@@ -17,3 +18,4 @@ def main() -> None:
 main.add_command(run)
 main.add_command(serve)
 main.add_command(sh)
+main.add_command(token)

@@ -52,15 +52,18 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
     "(port = 8400). The data folder is INGLE_HOME, else the one usual on this system."
 )
 @settings_options
-def serve(**given: Any) -> None:
+@click.option("--no-auth", is_flag=True, help="The same as --auth none: requests need no token. On loopback only.")
+def serve(no_auth: bool, **given: Any) -> None:
     """Serve sessions over HTTP until Ctrl-C.
 
     Requests need the token in the file `token` of the data folder, which is made at the first start, or the one in
     INGLE_TOKEN. The first lines printed tell the URL, where the token is, and a request to try.
     """
     with plain_failures():
-        settings = load(given)
+        settings = load({**given, "auth": "none"} if no_auth else given)
         from ingle.http.server import serve as run_server
+        from ingle.logs import logging_to
 
-        code = run_server(settings, data_folder())
+        with logging_to(settings):
+            code = run_server(settings, data_folder())
     raise SystemExit(code)

@@ -1,156 +1,271 @@
-"""The routes: each decodes a request, asks the service for one verb, and encodes the answer.
+"""The application: the table of operations, and what each does: ask the service for one verb, and encode the answer.
 
-A request never owns a cell. When its client goes away, what it started goes on.
+A request never owns a cell. When its client goes away, what it started goes on. A room that lands later adds its rows
+to `operations` and its handlers beside those here.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import asyncio
+import re
+import time
+from collections.abc import Iterable
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ingle import __version__
-from ingle.events import CellInfo, SessionInfo
-from ingle.http import bodies
-from ingle.http.bodies import read_body, read_cell, read_query
-from ingle.http.guard import OPEN_PATH, Guard
+from ingle import __version__, errors
+from ingle.callers import READ
+from ingle.events import (
+    AnyEvent,
+    CellError,
+    CellInfo,
+    Exit,
+    FileInfo,
+    FileList,
+    Result,
+    SessionInfo,
+)
+from ingle.http import bodies, executing, openapi, page, prometheus
+from ingle.http.bodies import read_cell, read_query, read_stream
+from ingle.http.guard import OPEN_PATH, SERVICE, Guard, Owner
+from ingle.http.operations import Call, Media, Operation, answer, make_router
+from ingle.http.principals import Principals
 from ingle.http.problems import Border
+from ingle.http.sending import FileResponse
+from ingle.http.watching import Watch
+from ingle.outputs.reading import OutputPage
 from ingle.service import Service
-
-NDJSON = "application/x-ndjson"
 
 BODY_SPARE = 1024 * 1024
 """What a body may hold beside a cell's source."""
 
-Handler = Callable[[Request], Awaitable[Response]]
+READY_FOR = 1.0
+"""A worker that answered so recently is taken to answer still."""
 
-_encoder = msgspec.json.Encoder()
+EVENTS = re.compile(r"/v1/sessions/(?P<session_id>[^/]+)/events")
 
 
-class Health(msgspec.Struct):
+class Health(Struct):
     status: str = "ok"
     version: str = __version__
 
 
-class SessionList(msgspec.Struct):
+class SessionList(Struct):
     sessions: list[SessionInfo]
 
 
-class CellList(msgspec.Struct):
+class CellList(Struct):
     cells: list[CellInfo]
 
 
-class NotInterrupted(msgspec.Struct):
+class NotInterrupted(Struct):
     interrupted: bool = False
     notice: str = "no cell was running, so nothing was interrupted"
 
 
-def make_app(service: Service, token: str, allowed_hosts: Iterable[str] = ()) -> ASGIApp:
+class Interpreted(Struct, omit_defaults=True, rename={"session_id": "sessionId"}):
+    """What became of code that ran in a session of its own."""
+
+    status: str
+    stdout: str
+    stderr: str
+    session_id: str
+    error: CellError | None = None
+    exit: Exit | None = None
+    timed_out: bool = False
+
+
+def make_app(service: Service, principals: Principals, allowed_hosts: Iterable[str] = ()) -> ASGIApp:
     """The whole application: border, guard, routes. It starts and stops nothing."""
-    handlers = Handlers(service)
+    return Border(Guard(make_routes(service), principals, allowed_hosts))
+
+
+def make_local_app(service: Service) -> ASGIApp:
+    """The same for a unix socket, where the kernel says who is at the other end, and no web page can be."""
+    return Border(Owner(make_routes(service), service))
+
+
+def make_routes(service: Service) -> ASGIApp:
+    limit = service.settings.max_code + BODY_SPARE
+    router = make_router(operations(service), limit)
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await watch(scope, receive, send)
+        elif (session_id := executing.session_of(scope)) is not None:
+            await executing.execute(session_id, limit, scope, receive, send)
+        else:
+            # What is open to everybody is answered by the service of nobody in particular.
+            scope.setdefault(SERVICE, service)
+            await router(scope, receive, send)
+
+    return dispatch
+
+
+async def watch(scope: Scope, receive: Receive, send: Send) -> None:
+    found = EVENTS.fullmatch(scope["path"])
+    if found is None:
+        raise errors.NotFound("the only WebSocket is /v1/sessions/{id}/events?from=N")
+    query = read_query(Request({**scope, "type": "http"}), bodies.EventsQuery)
+    await Watch(scope[SERVICE], found["session_id"], query.first).run(scope, receive, send)
+
+
+def operations(service: Service) -> list[Operation]:
+    """Every operation, in the order of the reference."""
+    h = Handlers(service)
     session = "/v1/sessions/{session_id}"
-    cell = session + "/cells/{cell}"
-    routes = [
-        route(OPEN_PATH, GET=handlers.health),
-        route("/v1/sessions", GET=handlers.list, POST=handlers.create),
-        route(session, GET=handlers.get, DELETE=handlers.end),
-        route(session + "/execute", POST=handlers.execute),
-        route(session + "/input", POST=handlers.input),
-        route(session + "/interrupt", POST=handlers.interrupt),
-        route(session + "/cells", GET=handlers.cells),
-        route(cell, GET=handlers.cell),
-        route(cell + "/output", GET=handlers.output),
+    cell, files = session + "/cells/{cell}", session + "/files"
+    content = Media("application/octet-stream")
+    streams = [Media(executing.NDJSON, AnyEvent), Media(executing.SSE, AnyEvent)]
+    rows = [
+        Operation("GET", OPEN_PATH, "Whether the server lives; needs no token.", h.health, answers={200: Health}),
+        Operation("GET", "/readyz", "Whether a worker answers.", h.ready, answers={200: Health}),
+        Operation("GET", "/metrics", "Counters, for Prometheus.", h.metrics, answers={200: Media("text/plain")}),
+        Operation("POST", "/v1/sessions", "Make a session.", h.create, body=bodies.Create, answers={201: SessionInfo}),
+        Operation("GET", "/v1/sessions", "The live sessions.", h.list, answers={200: SessionList}),
+        Operation("GET", session, "One session.", h.get, answers={200: SessionInfo}),
+        Operation("DELETE", session, "End a session.", h.end, answers={200: SessionInfo}),
+        Operation(
+            "POST",
+            session + "/execute",
+            "Run a cell: its result, or its events as they come.",
+            body=bodies.Execute,
+            answers={200: [Result, *streams]},
+            headers=("Idempotency-Key",),
+        ),
+        Operation(
+            "POST",
+            session + "/input",
+            "Answer a cell that waits for input.",
+            h.input,
+            body=bodies.Input,
+            answers={200: Result},
+        ),
+        Operation(
+            "POST",
+            session + "/interrupt",
+            "Interrupt the running cell.",
+            h.interrupt,
+            body=bodies.Interrupt,
+            answers={200: [Result, NotInterrupted]},
+        ),
+        Operation("GET", session + "/cells", "What ran.", h.cells, query=bodies.CellsQuery, answers={200: CellList}),
+        Operation("GET", cell, "The result of a cell.", h.cell, query=bodies.CellQuery, answers={200: Result}),
+        Operation(
+            "GET",
+            cell + "/output",
+            "Lines of a cell's output.",
+            h.output,
+            query=bodies.OutputQuery,
+            answers={200: OutputPage},
+        ),
+        Operation(
+            "GET", files, "What is in the session's folder.", h.files, query=bodies.FilesQuery, answers={200: FileList}
+        ),
+        Operation("GET", files + "/{path:path}", "Read a file.", h.read_file, answers={200: content, 304: None}),
+        Operation(
+            "PUT",
+            files + "/{path:path}",
+            "Write a file, in one step.",
+            h.write_file,
+            body=content,
+            answers={200: FileInfo, 201: FileInfo},
+        ),
+        Operation("DELETE", files + "/{path:path}", "Remove a file.", h.remove_file, answers={204: None}),
+        Operation(
+            "POST",
+            "/process/interpreter/execute",
+            "Run code in a fresh session of its own, to its end.",
+            h.interpret,
+            body=bodies.Interpret,
+            answers={200: Interpreted},
+        ),
+        Operation("GET", "/openapi.json", "This document.", h.openapi, answers={200: Media("application/json")}),
+        Operation("GET", "/docs", "The reference, to read.", h.docs, answers={200: Media("text/html")}),
     ]
-    return Border(Guard(Router(routes, redirect_slashes=False), token, allowed_hosts))
-
-
-def route(path: str, **by_method: Handler) -> Route:
-    """All methods of a path as one route: of two routes with one path only the first would be told as allowed."""
-
-    async def dispatch(request: Request) -> Response:
-        return await by_method["GET" if request.method == "HEAD" else request.method](request)
-
-    return Route(path, dispatch, methods=list(by_method))
+    document = openapi.make_document(rows)
+    h.document, h.page = msgspec.json.encode(document), page.render(document)
+    return rows
 
 
 class Handlers:
     def __init__(self, service: Service) -> None:
-        self._service = service
-        self._limit = service.settings.max_code + BODY_SPARE
+        self._owner = service
+        self._max_file = service.settings.max_file
+        self._ready_at = 0.0
+        self._probing: asyncio.Task[None] | None = None
+        self.document, self.page = b"", ""
 
-    async def health(self, request: Request) -> Response:
+    # --- the server ---
+
+    async def health(self, call: Call[None, bodies.NoQuery]) -> Response:
         return answer(Health())
+
+    async def ready(self, call: Call[None, bodies.NoQuery]) -> Response:
+        call.service.check(READ)
+        if time.monotonic() - self._ready_at > READY_FOR:
+            # However many ask, one worker is asked.
+            if self._probing is None or self._probing.done():
+                self._probing = asyncio.get_running_loop().create_task(self._owner.check_ready())
+            await asyncio.shield(self._probing)
+            self._ready_at = time.monotonic()
+        return answer(Health())
+
+    async def metrics(self, call: Call[None, bodies.NoQuery]) -> Response:
+        text = prometheus.render(await call.service.metrics())
+        return Response(text, media_type=prometheus.MEDIA_TYPE)
+
+    async def openapi(self, call: Call[None, bodies.NoQuery]) -> Response:
+        return Response(self.document, media_type="application/json")
+
+    async def docs(self, call: Call[None, bodies.NoQuery]) -> Response:
+        return HTMLResponse(
+            self.page, headers={"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+        )
 
     # --- sessions ---
 
-    async def create(self, request: Request) -> Response:
-        body = await read_body(request, bodies.Create, self._limit)
-        info = await self._service.create_session(
+    async def create(self, call: Call[bodies.Create, bodies.NoQuery]) -> Response:
+        body = call.body
+        info = await call.service.create_session(
             body.session_id, python=body.python, cwd=body.cwd, env=body.env, idle_timeout=body.idle_timeout
         )
         return answer(info, 201, {"location": f"/v1/sessions/{info.session_id}"})
 
-    async def list(self, request: Request) -> Response:
-        read_query(request, bodies.NoQuery)
-        return answer(SessionList(await self._service.list_sessions()))
+    async def list(self, call: Call[None, bodies.NoQuery]) -> Response:
+        return answer(SessionList(await call.service.list_sessions()))
 
-    async def get(self, request: Request) -> Response:
-        read_query(request, bodies.NoQuery)
-        return answer(await self._service.get_session(_session_id(request)))
+    async def get(self, call: Call[None, bodies.NoQuery]) -> Response:
+        return answer(await call.service.get_session(call.session_id))
 
-    async def end(self, request: Request) -> Response:
-        return answer(await self._service.end_session(_session_id(request)))
+    async def end(self, call: Call[None, bodies.NoQuery]) -> Response:
+        return answer(await call.service.end_session(call.session_id))
 
     # --- cells ---
 
-    async def execute(self, request: Request) -> Response:
-        session_id = _session_id(request)
-        body = await read_body(request, bodies.Execute, self._limit)
-        if NDJSON not in request.headers.get("accept", ""):
-            return answer(
-                await self._service.execute(
-                    session_id, body.code, timeout=body.timeout, wait=body.wait, envs=body.envs, queue=body.queue
-                )
-            )
-        # Begun before the answer is: a refusal still is a problem with its status.
-        cell = await self._service.begin(session_id, body.code, timeout=body.timeout, envs=body.envs, queue=body.queue)
-        return StreamingResponse(
-            self._stream(session_id, cell), media_type=NDJSON, headers={"cache-control": "no-store"}
-        )
+    async def input(self, call: Call[bodies.Input, bodies.NoQuery]) -> Response:
+        body = call.body
+        return answer(await call.service.input(call.session_id, body.text, eof=body.eof, wait=body.wait))
 
-    async def _stream(self, session_id: str, cell: int) -> AsyncIterator[bytes]:
-        async for event in self._service.cell_events(session_id, cell):
-            yield _encoder.encode(event) + b"\n"
-
-    async def input(self, request: Request) -> Response:
-        body = await read_body(request, bodies.Input, self._limit)
-        return answer(await self._service.input(_session_id(request), body.text, eof=body.eof, wait=body.wait))
-
-    async def interrupt(self, request: Request) -> Response:
-        body = await read_body(request, bodies.Interrupt, self._limit)
-        result = await self._service.interrupt(_session_id(request), wait=body.wait)
+    async def interrupt(self, call: Call[bodies.Interrupt, bodies.NoQuery]) -> Response:
+        result = await call.service.interrupt(call.session_id, wait=call.body.wait)
         return answer(NotInterrupted() if result is None else result)
 
-    async def cells(self, request: Request) -> Response:
-        query = read_query(request, bodies.CellsQuery)
-        return answer(CellList(await self._service.cells(_session_id(request), query.first, query.count)))
+    async def cells(self, call: Call[None, bodies.CellsQuery]) -> Response:
+        return answer(CellList(await call.service.cells(call.session_id, call.query.first, call.query.count)))
 
-    async def cell(self, request: Request) -> Response:
-        query = read_query(request, bodies.CellQuery)
-        return answer(
-            await self._service.wait(
-                _session_id(request), read_cell(request), wait=query.wait, from_event=query.from_event
-            )
-        )
+    async def cell(self, call: Call[None, bodies.CellQuery]) -> Response:
+        number, query = read_cell(call.request), call.query
+        return answer(await call.service.wait(call.session_id, number, wait=query.wait, from_event=query.from_event))
 
-    async def output(self, request: Request) -> Response:
-        query = read_query(request, bodies.OutputQuery)
+    async def output(self, call: Call[None, bodies.OutputQuery]) -> Response:
+        query = call.query
         return answer(
-            await self._service.read_output(
-                _session_id(request),
-                read_cell(request),
+            await call.service.read_output(
+                call.session_id,
+                read_cell(call.request),
                 stream=query.stream,
                 from_line=query.from_line,
                 lines=query.lines,
@@ -161,11 +276,35 @@ class Handlers:
             )
         )
 
+    async def interpret(self, call: Call[bodies.Interpret, bodies.NoQuery]) -> Response:
+        body = call.body
+        result = await call.service.interpret(body.code, timeout=body.timeout, envs=body.envs)
+        return answer(
+            Interpreted(
+                result.status,
+                result.stdout,
+                result.stderr,
+                result.session_id,
+                result.error,
+                result.exit,
+                result.timed_out,
+            )
+        )
 
-def answer(value: msgspec.Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(_encoder.encode(value), status, headers, media_type="application/json")
+    # --- files ---
 
+    async def files(self, call: Call[None, bodies.FilesQuery]) -> Response:
+        return answer(await call.service.list_files(call.session_id, call.query.folder))
 
-def _session_id(request: Request) -> str:
-    session_id: str = request.path_params["session_id"]
-    return session_id
+    async def read_file(self, call: Call[None, bodies.NoQuery]) -> Response:
+        reading = await call.service.open_file(call.session_id, call.request.path_params["path"])
+        return FileResponse(reading, call.request.headers.get("if-none-match"))
+
+    async def write_file(self, call: Call[None, bodies.NoQuery]) -> Response:
+        chunks = read_stream(call.request, self._max_file)
+        info, new = await call.service.write_file(call.session_id, call.request.path_params["path"], chunks)
+        return answer(info, 201 if new else 200)
+
+    async def remove_file(self, call: Call[None, bodies.NoQuery]) -> Response:
+        await call.service.remove_file(call.session_id, call.request.path_params["path"])
+        return Response(status_code=204)

@@ -1,22 +1,29 @@
 """What a request may carry: its body and its query, decoded and checked in one step. Unknown fields are refused."""
 
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import Request
+from starlette.types import Scope
 
 from ingle import errors
 from ingle.http.problems import InvalidJson
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+Name = Annotated[str, Meta(description="1 to 64 letters, digits, '.', '_' or '-', not starting with a dot")]
+
 MAX_CELLS = 1000
+MAX_QUERY = 100
+"""Parameters in a query."""
 
 
 class Create(Struct, forbid_unknown_fields=True):
-    session_id: str | None = None
+    session_id: Name | None = None
     python: str | None = None
     cwd: str | None = None
     env: dict[str, str] | None = None
@@ -31,6 +38,12 @@ class Execute(Struct, forbid_unknown_fields=True):
     queue: bool = False
 
 
+class Interpret(Struct, forbid_unknown_fields=True):
+    code: str
+    timeout: float = 300.0
+    envs: dict[str, str] | None = None
+
+
 class Input(Struct, forbid_unknown_fields=True):
     text: str = ""
     eof: bool = False
@@ -39,6 +52,10 @@ class Input(Struct, forbid_unknown_fields=True):
 
 class Interrupt(Struct, forbid_unknown_fields=True):
     wait: float | None = None
+
+
+class NoBody(Struct, forbid_unknown_fields=True):
+    """Nothing, or `{}`."""
 
 
 class NoQuery(Struct, forbid_unknown_fields=True):
@@ -55,6 +72,10 @@ class CellQuery(Struct, forbid_unknown_fields=True, rename={"from_event": "from"
     from_event: Natural = 0
 
 
+class EventsQuery(Struct, forbid_unknown_fields=True, rename={"first": "from"}):
+    first: Natural = 1
+
+
 class OutputQuery(Struct, forbid_unknown_fields=True):
     from_line: Positive = 1
     lines: Positive = 200
@@ -65,19 +86,25 @@ class OutputQuery(Struct, forbid_unknown_fields=True):
     stream: str = "stdout"
 
 
+class FilesQuery(Struct, forbid_unknown_fields=True):
+    folder: str = ""
+
+
 Body = TypeVar("Body", bound=Struct)
 
 
 async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
     """The body as `kind`; an empty one is `{}`. One above the limit is refused without reading it all."""
     data = bytearray()
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise _too_large(limit)
+    check_length(request.headers.get("content-length", ""), limit)
     async for chunk in request.stream():
         data += chunk
         if len(data) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
+    return decode(kind, data)
+
+
+def decode(kind: type[Body], data: bytes | bytearray) -> Body:
     try:
         body: Body = _decoder(kind).decode(data or b"{}")
         return body
@@ -87,11 +114,24 @@ async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
         raise InvalidJson(f"the body is not JSON in UTF-8: {error}") from None
 
 
+def check_length(declared: str, limit: int) -> None:
+    """What a request says of its own length."""
+    if declared.isdecimal() and (len(declared) > len(str(limit)) or int(declared) > limit):
+        raise too_large(limit)
+
+
 def read_query(request: Request, kind: type[Body]) -> Body:
+    if request.scope["query_string"].count(b"&") >= MAX_QUERY:
+        raise errors.InvalidRequest(f"the query has more than {MAX_QUERY} parameters")
     try:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
         raise _not_as_expected("query", kind, error) from None
+
+
+def refuse_query(scope: Scope) -> None:
+    """For a route that takes none."""
+    read_query(Request(scope), NoQuery)
 
 
 def read_cell(request: Request) -> int:
@@ -102,12 +142,20 @@ def read_cell(request: Request) -> int:
     return int(text)
 
 
+async def read_stream(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The body as it comes. Whoever takes it counts it."""
+    check_length(request.headers.get("content-length", ""), limit)
+    async for chunk in request.stream():
+        if chunk:
+            yield chunk
+
+
 @cache
 def _decoder(kind: type[Body]) -> "msgspec.json.Decoder[Body]":
     return msgspec.json.Decoder(kind)
 
 
-def _too_large(limit: int) -> errors.TooLarge:
+def too_large(limit: int) -> errors.TooLarge:
     return errors.TooLarge(f"the body is above the limit of {limit} bytes; put the data into a file, or raise max_code")
 
 

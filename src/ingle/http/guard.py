@@ -5,15 +5,24 @@ token. A page of a foreign site that reaches this port, by its own name or by on
 turned away before the token is looked at.
 """
 
-import hashlib
-import hmac
+import asyncio
+import functools
 import ipaddress
 import re
 from collections.abc import Iterable
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingle import errors
+from ingle.callers import Meter
+from ingle.http.principals import Principal, Principals
+from ingle.service import Service
+
+SERVICE = "ingle.service"
+"""In the scope of a request that was let in: the service, acting for whoever asks."""
+
+WELCOME = "ingle.welcome"
+"""In the scope, where the server put it: to be called when a token was shown."""
 
 OPEN_PATH = "/healthz"
 
@@ -40,8 +49,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_bind(host: str, allowed_hosts: Iterable[str]) -> None:
-    """Listening where other machines can reach is only done for hosts that were named."""
+def check_bind(host: str, allowed_hosts: Iterable[str], open: bool = False) -> None:
+    """Listening where other machines can reach is only done for hosts that were named, and never without a token."""
+    if open and not is_loopback(host):
+        raise errors.InvalidRequest(
+            f"other machines can reach {host or 'every address'}, so requests must need a token there; "
+            "leave out --no-auth, or listen on 127.0.0.1"
+        )
     named = {plain_host(each) for each in allowed_hosts}
     if is_loopback(host) or plain_host(host) in named or (host in WILDCARDS and named):
         return
@@ -52,55 +66,100 @@ def check_bind(host: str, allowed_hosts: Iterable[str]) -> None:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, token: str, allowed_hosts: Iterable[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, principals: Principals, allowed_hosts: Iterable[str] = ()) -> None:
         self._app = app
-        self._digest = _digest(token.encode())
-        self._named = frozenset(plain_host(host) for host in allowed_hosts)
+        self._principals = principals
+        named = frozenset(plain_host(host) for host in allowed_hosts)
+
+        # Clients send the same few hosts again and again.
+        @functools.lru_cache(maxsize=256)
+        def answers_to(authority: bytes) -> bool:
+            match = _AUTHORITY.fullmatch(authority.decode("latin-1"))
+            return match is not None and (is_loopback(match["host"]) or plain_host(match["host"]) in named)
+
+        self._answers_to = answers_to
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket"):
-            self._check(scope)
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        principal = self._check(scope)
+        if principal is None:
+            await self._app(scope, receive, send)
+            return
+        scope[SERVICE] = principal.service
+        if (welcome := scope.get(WELCOME)) is not None:
+            welcome()
+        if principal.meter is not None:
+            receive, send = measured(principal.meter, receive, send)
         await self._app(scope, receive, send)
 
-    def _check(self, scope: Scope) -> None:
-        asked: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"authorization": []}
+    def _check(self, scope: Scope) -> Principal | None:
+        """Who asks; None where nobody needs to be anybody."""
+        hosts: list[bytes] = []
+        origins: list[bytes] = []
+        authorizations: list[bytes] = []
         for name, value in scope["headers"]:
-            if name in asked:
-                asked[name].append(value)
-        self._check_host(asked[b"host"])
-        self._check_origin(asked[b"origin"])
-        if scope["path"] != OPEN_PATH:
-            self._check_token(asked[b"authorization"])
-
-    def _check_host(self, values: list[bytes]) -> None:
-        if len(values) != 1 or not self._answers_to(values[0].decode("latin-1")):
+            if name == b"host":
+                hosts.append(value)
+            elif name == b"authorization":
+                authorizations.append(value)
+            elif name == b"origin":
+                origins.append(value)
+        if len(hosts) != 1 or not self._answers_to(hosts[0]):
             raise errors.Misdirected(
                 "this server does not answer to that Host; address it as it was started, "
                 "or add the name to --allowed-hosts"
             )
-
-    def _check_origin(self, values: list[bytes]) -> None:
-        for value in values:
+        for value in origins:
             origin = _ORIGIN.fullmatch(value.decode("latin-1"))
-            if origin is None or not self._answers_to(origin["authority"]):
+            if origin is None or not self._answers_to(origin["authority"].encode("latin-1")):
                 raise errors.Forbidden(
                     "a page of another origin asks; only pages of this server's own hosts may, "
                     "so add its host to --allowed-hosts if it is yours"
                 )
-
-    def _check_token(self, values: list[bytes]) -> None:
-        scheme, _, given = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
-        # Digests are of one length, and are compared in a time that does not depend on where they differ.
-        if not hmac.compare_digest(_digest(given.strip()), self._digest) or scheme.lower() != b"bearer":
+        if scope["path"] == OPEN_PATH:
+            return None
+        if self._principals.anybody is not None:
+            return self._principals.anybody
+        scheme, _, given = authorizations[0].partition(b" ") if len(authorizations) == 1 else (b"", b"", b"")
+        principal = self._principals.find(given.strip())
+        if principal is None or scheme.lower() != b"bearer":
             raise errors.Unauthorized(
                 "a valid token is needed: send the header `Authorization: Bearer TOKEN`; "
                 "the server said at its start where its token is"
             )
-
-    def _answers_to(self, authority: str) -> bool:
-        match = _AUTHORITY.fullmatch(authority)
-        return match is not None and (is_loopback(match["host"]) or plain_host(match["host"]) in self._named)
+        return principal
 
 
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
+class Owner:
+    """In place of a guard where the kernel says who is at the other end: the owner of this server."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[SERVICE] = self._service
+        await self._app(scope, receive, send)
+
+
+def measured(meter: Meter, receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """The same two, with every byte counted. A new request waits outside; a stream is slowed down."""
+    delay = meter.delay()
+    if delay:
+        raise errors.QuotaExceeded("this token has used up its bytes for now; ask again later", delay)
+
+    async def counted_receive() -> Message:
+        message = await receive()
+        meter.take(len(message.get("body") or message.get("text") or message.get("bytes") or b""))
+        return message
+
+    async def counted_send(message: Message) -> None:
+        data = message.get("body") or message.get("text") or message.get("bytes") or b""
+        if message.get("more_body") or message["type"] == "websocket.send":
+            await asyncio.sleep(meter.delay())
+        meter.take(len(data))
+        await send(message)
+
+    return counted_receive, counted_send

@@ -5,6 +5,7 @@ next. What nobody expected is logged here, with its traceback, and told to the c
 """
 
 import logging
+import math
 from http import HTTPStatus
 
 import msgspec
@@ -17,7 +18,7 @@ from ingle import errors
 MEDIA_TYPE = "application/problem+json"
 
 POLICY_VIOLATION = 1008
-"""Code of a WebSocket that is closed before it opens."""
+"""Code of a WebSocket that is closed before it opens, or whose token was revoked."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,20 @@ class InvalidHttp(errors.InvalidRequest):
     """The bytes are no HTTP request."""
 
     code, status = "invalid_http", 400
+
+
+class TooSlow(errors.IngleError):
+    """The request does not come, or comes in drops."""
+
+    code, status = "too_slow", 408
+
+
+class UrlTooLong(errors.InvalidRequest):
+    code, status = "url_too_long", 414
+
+
+class HeadTooLarge(errors.InvalidRequest):
+    code, status = "head_too_large", 431
 
 
 class MethodNotAllowed(errors.IngleError):
@@ -53,16 +68,19 @@ class Problem(msgspec.Struct, omit_defaults=True):
             type=f"urn:ingle:problem:{error.code}",
             title=error.code.replace("_", " ").capitalize(),
             status=error.status,
-            detail=error.message,
+            detail=visible(error.message),
             code=error.code,
             cell=error.cell if isinstance(error, errors.Busy) else None,
         )
 
 
 def encode(problem: Problem) -> bytes:
-    # A name that came from the client may hold what cannot be encoded; it is shown as it was escaped.
-    problem.detail = problem.detail.encode("utf-8", "backslashreplace").decode()
     return msgspec.json.encode(problem)
+
+
+def visible(text: str) -> str:
+    """Text that can be encoded: a name that came from a client may hold what cannot be."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes]]:
@@ -72,6 +90,8 @@ def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes
     ]
     if isinstance(error, errors.Unauthorized):
         headers.append((b"www-authenticate", b'Bearer realm="ingle"'))
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
     if isinstance(error, errors.TooLarge):
         # The rest of the body is not read, so the connection is of no more use.
         headers.append((b"connection", b"close"))

@@ -5,6 +5,7 @@ connections, ends every session (which answers those who wait on a cell), and go
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import math
@@ -12,18 +13,23 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp
 
 from ingle import __version__, errors
-from ingle.http.app import make_app
+from ingle.http import keyring
+from ingle.http.app import BODY_SPARE, make_app, make_local_app
 from ingle.http.guard import check_bind
-from ingle.http.problems import MEDIA_TYPE, InvalidHttp, Problem, encode
+from ingle.http.principals import Principals
+from ingle.http.protocols import Lobby, Protocol, WatchProtocol
 from ingle.http.token import VARIABLE, Token, find_token
+from ingle.servers import Announcement
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -31,10 +37,18 @@ BACKLOG = 2048
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+KEEP_ALIVE = 75
+"""How long a connection may stay open between two requests."""
+
+DRAIN_STEP = 0.02
+
 ANSWER_PATIENCE = 1.0
 """After all sessions have ended, how long connections may take to carry their last answers away."""
 
 logger = logging.getLogger(__name__)
+
+# What uvicorn says below an error is about clients, and repeats their URLs, which may hold anything.
+logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 class CannotListen(Exception):
@@ -43,8 +57,8 @@ class CannotListen(Exception):
 
 def serve(settings: Settings, home: Path) -> int:
     """Run until a signal comes. The exit code."""
-    check_bind(settings.host, settings.allowed_hosts)
-    token = find_token(home)
+    check_bind(settings.host, settings.allowed_hosts, open=settings.auth == "none")
+    token = find_token(home) if settings.auth == "token" else None
     try:
         listener = listen(settings.host, settings.port)
     except CannotListen as error:
@@ -79,43 +93,129 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, home: Path, token: Token, listener: socket.socket) -> None:
+async def _serve(settings: Settings, home: Path, token: Token | None, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
     service = Service.local(settings, home)
     await service.start()
+    shown = url(settings.host, listener)
     try:
-        server = Server(
+        async with local_door(service, home, "serve", shown):
+            principals = Principals(service, token.value if token is not None else None)
+            if token is not None:
+                principals.take(await asyncio.to_thread(keyring.read, home))
+            app = make_app(service, principals, settings.allowed_hosts)
+            door = Door(service, app, listener, Lobby(settings.max_connections))
+            door.open()
+            await door.opened()
+            print(banner(shown, token), file=sys.stderr, flush=True)
+            stopping = loop.create_task(stop.wait())
+            chores = [loop.create_task(_warm(service))]
+            if token is not None:
+                chores.append(loop.create_task(principals.follow(home)))
+            await asyncio.wait({door.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stop.clear()
+            door.close()
+            await _drain(service, settings.stop_grace, stop)
+            for task in (stopping, *chores):
+                task.cancel()
+            await asyncio.wait({stopping, *chores})
+            await service.stop()
+            await door.task
+    finally:
+        if not service.stopping:
+            await service.stop()
+
+
+async def _drain(service: Service, seconds: float, stop: asyncio.Event) -> None:
+    """Let running cells end, for so long, or until a second signal; and say what is left."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while (left := await service.drain()) and loop.time() < deadline and not stop.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), DRAIN_STEP)
+    cells = f"; {left} cells still ran" if left else ""
+    print(f"ingle: stopping{cells}", file=sys.stderr, flush=True)
+
+
+class Door:
+    """One listener and whoever comes in by it."""
+
+    def __init__(
+        self,
+        service: Service,
+        app: ASGIApp,
+        listener: socket.socket,
+        lobby: Lobby,
+    ) -> None:
+        settings = service.settings
+        self._listener = listener
+        self._lobby = lobby
+        http: Any = partial(Protocol, lobby=lobby)
+        self._server = Server(
             uvicorn.Config(
-                make_app(service, token.value, settings.allowed_hosts),
-                http=Protocol,
-                ws="none",
+                app,
+                http=http,
+                ws=WatchProtocol,
+                ws_max_size=settings.max_code + BODY_SPARE,
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
                 backlog=BACKLOG,
-                timeout_graceful_shutdown=math.ceil(settings.exit_grace + ANSWER_PATIENCE),
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=math.ceil(settings.stop_grace + settings.exit_grace + ANSWER_PATIENCE),
             ),
-            lambda: print(banner(settings.host, listener, token), file=sys.stderr, flush=True),
         )
-        tasks = [
-            loop.create_task(server.serve(sockets=[listener])),
-            loop.create_task(_warm(service)),
-            loop.create_task(stop.wait()),
-        ]
-        serving, warming, stopping = tasks
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        for task in (warming, stopping):
-            task.cancel()
-        await asyncio.wait({warming, stopping})
+
+    def open(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        sweeping = asyncio.get_running_loop().create_task(self._lobby.sweep(self._server.server_state))
+        try:
+            await self._server.serve(sockets=[self._listener])
+        finally:
+            sweeping.cancel()
+
+    async def opened(self) -> None:
+        """Until it listens, or has failed to."""
+        listening = asyncio.ensure_future(self._server.listening.wait())
+        await asyncio.wait({listening, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if self.task.done():
+            self.task.result()
+
+    def close(self) -> None:
+        """Take no more connections; `task` ends when those that are open have ended."""
+        self._server.should_exit = True
+
+
+@asynccontextmanager
+async def local_door(service: Service, home: Path, kind: str, url: str | None = None) -> AsyncIterator[Path]:
+    """The socket under `run/` by which this user's other commands reach the service; its path.
+
+    Every kind of server opens one. Leaving the context takes the socket away; who is connected still gets the last
+    answers if the service is stopped inside of it.
+    """
+    announcement = await asyncio.to_thread(Announcement, home, kind)
+    try:
+        door = Door(service, make_local_app(service), announcement.listener, Lobby(0, local=True))
+        door.open()
+        await door.opened()
+        await asyncio.to_thread(announcement.tell, url)
+        try:
+            yield announcement.path
+        finally:
+            await asyncio.to_thread(announcement.close)
+            door.close()
+            await door.task
     finally:
-        await service.stop()
-    await serving
+        announcement.close()
 
 
 async def _warm(service: Service) -> None:
@@ -127,41 +227,32 @@ async def _warm(service: Service) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but for signals, which are ours, and the banner in place of its log."""
+    """uvicorn, but for signals, which are ours."""
 
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._announce = announce
+        self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._announce()
+        self.listening.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-class Protocol(HttpToolsProtocol):
-    """HTTP, with a problem also for what is no HTTP."""
-
-    def send_400_response(self, msg: str) -> None:
-        error = InvalidHttp("these bytes are not an HTTP/1.1 request; send one to /v1/sessions")
-        body = encode(Problem.of(error))
-        head = (
-            f"HTTP/1.1 {error.status} Bad Request\r\ncontent-type: {MEDIA_TYPE}\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
-
-
-def banner(host: str, listener: socket.socket, token: Token) -> str:
-    """What is told at the start: where, how to sign in, how to stop. Never the token itself."""
+def url(host: str, listener: socket.socket) -> str:
     shown = f"[{host}]" if ":" in host else host or "0.0.0.0"
-    url = f"http://{shown}:{listener.getsockname()[1]}"
+    return f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def banner(url: str, token: Token | None) -> str:
+    """What is told at the start: where, how to sign in, how to stop. Never the token itself."""
     # curl reads the header from its standard input: on its command line everybody could see the token.
-    if token.file is not None:
+    if token is None:
+        where, header = "none needed, by anybody on this machine", "printf ''"
+    elif token.file is not None:
         where = str(token.file)
         header = f"sed 's/^/Authorization: Bearer /' {shlex.quote(where)}"
     else:

@@ -1,15 +1,41 @@
 """Placement: where a session lives. The only room that knows; nothing above looks through it.
 
 `Placement` is what every place can do, by session id and in plain data, so that a session on this machine and one on
-another look the same from above.
+another look the same from above. An id is a session's name, or `tenant/name` for a session that is not of the
+default tenant; in what comes back there are names only.
 """
 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.events import AnyEvent, CellInfo, Limits, Result, SessionInfo, Task, Variables, VariableValue
+from ingle.events import (
+    AnyEvent,
+    CellInfo,
+    FileInfo,
+    FileList,
+    Limits,
+    Load,
+    Metrics,
+    Result,
+    SessionInfo,
+    Task,
+    Variables,
+    VariableValue,
+)
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.shell.log import TaskOutput
+
+
+class OpenFile(Protocol):
+    """A file that is being read; whoever has it closes it."""
+
+    size: int
+    modified: float
+    tag: str
+
+    def chunks(self) -> AsyncIterator[bytes]: ...
+
+    def close(self) -> None: ...
 
 
 class Placement(Protocol):
@@ -30,9 +56,14 @@ class Placement(Protocol):
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         one_off: bool = False,
+        tenant: str = "",
     ) -> SessionInfo: ...
 
-    async def sessions(self) -> list[SessionInfo]: ...
+    async def sessions(self, tenant: str = "") -> list[SessionInfo]: ...
+
+    async def load(self, tenant: str) -> Load: ...
+
+    async def metrics(self) -> Metrics: ...
 
     async def info(self, session_id: str) -> SessionInfo: ...
 
@@ -46,8 +77,9 @@ class Placement(Protocol):
         timeout: float | None = None,
         envs: dict[str, str] | None = None,
         queue: bool = False,
+        key: str | None = None,
     ) -> int:
-        """Start a cell; its number."""
+        """Start a cell; its number. A `key` that was used before stands for the cell it began."""
         ...
 
     async def wait(self, session_id: str, cell: int | None, seconds: float, from_event: int = 0) -> Result:
@@ -88,6 +120,7 @@ class Placement(Protocol):
         size: tuple[int, int],
         limits: Limits | None,
         shell_session: str | None,
+        tenant: str = "",
     ) -> str:
         """Start a command; the task's id."""
         ...
@@ -102,7 +135,7 @@ class Placement(Protocol):
 
     async def shell_resize(self, task_id: str, rows: int, columns: int) -> None: ...
 
-    async def shell_tasks(self) -> list[Task]: ...
+    async def shell_tasks(self, tenant: str = "") -> list[Task]: ...
 
     async def shell_output(
         self, task_id: str, *, stream: str, from_line: int, lines: int, grep: str | None
@@ -110,4 +143,16 @@ class Placement(Protocol):
 
     def shell_events(self, task_id: str, first: int) -> AsyncIterator[AnyEvent]: ...
 
-    async def shell_end(self, shell_session: str, session_id: str | None) -> bool: ...
+    async def shell_end(self, shell_session: str, session_id: str | None, tenant: str = "") -> bool: ...
+
+    async def files(self, session_id: str, folder: str) -> FileList: ...
+
+    async def open_file(self, session_id: str, path: str) -> OpenFile: ...
+
+    async def write_file(
+        self, session_id: str, path: str, chunks: AsyncIterator[bytes], limit: int
+    ) -> tuple[FileInfo, bool]:
+        """What is there now, and whether it is new."""
+        ...
+
+    async def remove_file(self, session_id: str, path: str) -> None: ...

@@ -7,13 +7,29 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ingle.errors import SessionNotFound
-from ingle.events import AnyEvent, CellInfo, Limits, Result, SessionInfo, Task, Variables, VariableValue
+from ingle.events import (
+    AnyEvent,
+    CellInfo,
+    FileInfo,
+    FileList,
+    Limits,
+    Load,
+    Metrics,
+    Result,
+    SessionInfo,
+    Task,
+    Variables,
+    VariableValue,
+)
 from ingle.outputs.reading import OutputPage, Reading
+from ingle.placement import OpenFile
+from ingle.sessions.files import write_file
 from ingle.sessions.manager import Manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.shell.log import TaskOutput
 from ingle.shell.task import Order
+from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks
 from ingle_worker.wire import states
 
@@ -23,7 +39,8 @@ class Local:
         self.manager = Manager(settings, home)
         self.tasks = Tasks(settings, self.manager.folder("tasks"), self._lives)
         self._shell_folder = os.path.abspath(settings.shell_folder or home / "shell")
-        self._shell_folder_made = False
+        self._tenants_folder = os.path.abspath(home / "tenants")
+        self._folders_made: set[str] = set()
 
     async def start(self) -> None:
         await self.manager.start()
@@ -44,14 +61,21 @@ class Local:
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         one_off: bool = False,
+        tenant: str = "",
     ) -> SessionInfo:
         session = await self.manager.create(
-            session_id, python=python, cwd=cwd, env=env, idle_timeout=idle_timeout, one_off=one_off
+            session_id, python=python, cwd=cwd, env=env, idle_timeout=idle_timeout, one_off=one_off, tenant=tenant
         )
         return session.info()
 
-    async def sessions(self) -> list[SessionInfo]:
-        return [session.info() for session in self.manager.all()]
+    async def sessions(self, tenant: str = "") -> list[SessionInfo]:
+        return [session.info() for session in self.manager.all(tenant)]
+
+    async def load(self, tenant: str) -> Load:
+        return self.manager.load(tenant)
+
+    async def metrics(self) -> Metrics:
+        return self.manager.metrics()
 
     async def info(self, session_id: str) -> SessionInfo:
         return self.manager.get(session_id).info()
@@ -69,8 +93,9 @@ class Local:
         timeout: float | None = None,
         envs: dict[str, str] | None = None,
         queue: bool = False,
+        key: str | None = None,
     ) -> int:
-        return await self.manager.get(session_id).execute(code, timeout=timeout, envs=envs, queue=queue)
+        return await self.manager.get(session_id).execute(code, timeout=timeout, envs=envs, queue=queue, key=key)
 
     async def wait(self, session_id: str, cell: int | None, seconds: float, from_event: int = 0) -> Result:
         session = self.manager.get(session_id)
@@ -79,7 +104,7 @@ class Local:
         result = await session.result(number, from_event)
         if session.plan.one_off and result.status in states.FINAL_STATUSES:
             # Read once, a one-off session has done its work.
-            self.manager.end_soon(session)
+            self.manager.end_soon(session, "its result was read")
         return result
 
     async def input(self, session_id: str, text: str, *, eof: bool = False) -> int:
@@ -108,6 +133,10 @@ class Local:
 
     # --- shell tasks ---
 
+    def _task(self, own_id: str) -> ShellTask:
+        tenant, _, task_id = own_id.rpartition("/")
+        return self.tasks.get(task_id, tenant)
+
     def _lives(self, session_id: str) -> bool:
         try:
             self.manager.get(session_id)
@@ -129,9 +158,10 @@ class Local:
         size: tuple[int, int],
         limits: Limits | None,
         shell_session: str | None,
+        tenant: str = "",
     ) -> str:
         session = None if session_id is None else self.manager.get(session_id)
-        folder = await self._folder_for(session, cwd)
+        folder = await self._folder_for(session, cwd, tenant)
         task = await self.tasks.start(
             Order(
                 command,
@@ -145,17 +175,18 @@ class Local:
                 limits or Limits(),
                 session_id,
                 shell_session,
+                tenant,
             )
         )
         return task.id
 
-    async def _folder_for(self, session: Session | None, cwd: str | None) -> str:
-        """Where a command runs: where it is told to, where its session is now, or in the shell's own folder."""
+    async def _folder_for(self, session: Session | None, cwd: str | None, tenant: str) -> str:
+        """Where a command runs: where it is told to, where its session is now, or in the tenant's own folder."""
         if session is None:
-            folder = self._shell_folder
-            if cwd is None and not self._shell_folder_made:
+            folder = os.path.join(self._tenants_folder, tenant) if tenant else self._shell_folder
+            if folder not in self._folders_made:
                 await asyncio.to_thread(os.makedirs, folder, 0o700, exist_ok=True)
-                self._shell_folder_made = True
+                self._folders_made.add(folder)
         else:
             folder = session.cwd
             if session.worker is not None and session.worker.pid is not None:
@@ -164,30 +195,46 @@ class Local:
         return os.path.join(folder, cwd) if cwd is not None else folder
 
     async def shell_wait(self, task_id: str, seconds: float, *, from_event: int = 0, from_line: int = 0) -> Task:
-        task = self.tasks.get(task_id)
+        task = self._task(task_id)
         await task.wait(seconds)
         return await task.info(from_event=from_event, from_line=from_line)
 
     async def shell_order(self, task_id: str, verb: str) -> None:
-        task = self.tasks.get(task_id)
+        task = self._task(task_id)
         {"cancel": task.cancel, "interrupt": task.interrupt, "pause": task.pause, "resume": task.resume}[verb]()
 
     async def shell_input(self, task_id: str, text: str, *, eof: bool) -> None:
-        self.tasks.get(task_id).input(text, eof=eof)
+        self._task(task_id).input(text, eof=eof)
 
     async def shell_resize(self, task_id: str, rows: int, columns: int) -> None:
-        self.tasks.get(task_id).resize(rows, columns)
+        self._task(task_id).resize(rows, columns)
 
-    async def shell_tasks(self) -> list[Task]:
-        return [await task.info(text=False) for task in self.tasks.all()]
+    async def shell_tasks(self, tenant: str = "") -> list[Task]:
+        return [await task.info(text=False) for task in self.tasks.all(tenant)]
 
     async def shell_output(
         self, task_id: str, *, stream: str, from_line: int, lines: int, grep: str | None
     ) -> TaskOutput:
-        return await self.tasks.get(task_id).lines(stream, from_line, lines, grep)
+        return await self._task(task_id).lines(stream, from_line, lines, grep)
 
     def shell_events(self, task_id: str, first: int) -> AsyncIterator[AnyEvent]:
-        return self.tasks.get(task_id).follow(first)
+        return self._task(task_id).follow(first)
 
-    async def shell_end(self, shell_session: str, session_id: str | None) -> bool:
-        return await self.tasks.end_console(session_id, shell_session)
+    async def shell_end(self, shell_session: str, session_id: str | None, tenant: str = "") -> bool:
+        return await self.tasks.end_console(tenant, session_id, shell_session)
+
+    # --- files ---
+
+    async def files(self, session_id: str, folder: str) -> FileList:
+        return await asyncio.to_thread(self.manager.get(session_id).files.list, folder)
+
+    async def open_file(self, session_id: str, path: str) -> OpenFile:
+        return await asyncio.to_thread(self.manager.get(session_id).files.open, path)
+
+    async def write_file(
+        self, session_id: str, path: str, chunks: AsyncIterator[bytes], limit: int
+    ) -> tuple[FileInfo, bool]:
+        return await write_file(self.manager.get(session_id).files, path, chunks, limit)
+
+    async def remove_file(self, session_id: str, path: str) -> None:
+        await asyncio.to_thread(self.manager.get(session_id).files.remove, path)

@@ -8,9 +8,13 @@ import re
 import secrets
 import shutil
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 from ingle import errors
+from ingle.events import Load, Metrics
+from ingle.sessions.record import Record
 from ingle.sessions.session import Plan, Session
 from ingle.settings import Settings
 from ingle.workers import stdin_watch
@@ -37,6 +41,7 @@ class Manager:
         self._endings: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
         self._stopped = False
+        self.record = Record()
 
     async def start(self) -> None:
         """Take the data folder, clear what dead servers left in it, and begin to look after things."""
@@ -54,8 +59,10 @@ class Manager:
     def _take_folder(self) -> None:
         for folder in (self._home, self._home / "run", self._home / "sessions"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock_fd = os.open(self._lock_path(self._server), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+        self._lock_fd = _lock(self._lock_path(self._server))
+        for lock in (self._home / "run").glob("*.lock"):
+            if lock.stem != self._server:
+                self._is_dead(lock.stem)
         for folder in (self._home / "sessions").iterdir():
             server = folder.name.partition(".")[0]
             if server != self._server and self._is_dead(server):
@@ -95,36 +102,46 @@ class Manager:
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         one_off: bool = False,
+        tenant: str = "",
     ) -> Session:
-        """A new session, ready for its first cell. Without a name a random one is given."""
+        """A new session, ready for its first cell. Without a name a random one is given.
+
+        Its key, by which it is found, is its name; that of a tenant's own session is `tenant/name`.
+        """
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
         name = session_id if session_id is not None else secrets.token_hex(8)
         check_name(name)
-        if name in self._sessions or name in self._making:
+        key = f"{tenant}/{name}" if tenant else name
+        if key in self._sessions or key in self._making:
             raise errors.SessionExists(name)
         if len(self._sessions) + len(self._making) >= self.settings.max_sessions:
             raise errors.TooManySessions(self.settings.max_sessions)
-        if cwd is not None and not await asyncio.to_thread(_is_folder, cwd):
-            raise errors.InvalidRequest(f"there is no folder {cwd[:200]!r} to start in; give an absolute path")
-        plan = Plan(
-            name,
-            self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
-            cwd,
-            env or {},
-            self.settings.idle_timeout if idle_timeout is None else idle_timeout,
-            one_off,
-        )
-        session = Session(plan, self._launcher(python or self.settings.python), self.settings)
-        self._making.add(name)
+        began = time.monotonic()
+        # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
+        self._making.add(key)
         try:
-            await session.start()
-        except BaseException:
-            await session.end()
-            raise
+            if cwd is not None and not await asyncio.to_thread(_is_folder, cwd):
+                raise errors.InvalidRequest(f"there is no folder {cwd[:200]!r} to start in; give an absolute path")
+            plan = Plan(
+                name,
+                self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
+                cwd,
+                env or {},
+                self.settings.idle_timeout if idle_timeout is None else idle_timeout,
+                one_off,
+                key,
+            )
+            session = Session(plan, self._launcher(python or self.settings.python), self.settings, self.record)
+            try:
+                await session.start()
+            except BaseException:
+                await session.end()
+                raise
         finally:
-            self._making.discard(name)
-        self._sessions[name] = session
+            self._making.discard(key)
+        self._sessions[key] = session
+        self.record.session_made(key, time.monotonic() - began)
         return session
 
     def _launcher(self, python: str) -> Launcher:
@@ -133,25 +150,34 @@ class Manager:
             self._launchers[path] = Launcher(self._loop, path, self.settings)
         return self._launchers[path]
 
-    def get(self, session_id: str) -> Session:
-        session = self._sessions.get(session_id)
+    def get(self, key: str) -> Session:
+        session = self._sessions.get(key)
         if session is None:
-            raise errors.SessionNotFound(session_id)
+            raise errors.SessionNotFound(key.rpartition("/")[2])
         return session
 
-    def all(self) -> list[Session]:
-        return list(self._sessions.values())
+    def all(self, tenant: str = "") -> list[Session]:
+        return [session for session in self._sessions.values() if tenant_of(session.key) == tenant]
 
-    async def end(self, session_id: str) -> Session:
+    def load(self, tenant: str) -> Load:
+        sessions = self.all(tenant)
+        making = sum(tenant_of(key) == tenant for key in self._making)
+        return Load(len(sessions) + making, sum(session.running is not None for session in sessions))
+
+    def metrics(self) -> Metrics:
+        return self.record.metrics(Counter(session.state for session in self._sessions.values()))
+
+    async def end(self, key: str) -> Session:
         """End a session; it is out of the list at once."""
-        session = self.get(session_id)
-        await asyncio.shield(self.end_soon(session))
+        session = self.get(key)
+        await asyncio.shield(self.end_soon(session, "asked for"))
         return session
 
-    def end_soon(self, session: Session) -> "asyncio.Task[None]":
+    def end_soon(self, session: Session, reason: str) -> "asyncio.Task[None]":
         """End a session without waiting for it."""
-        if self._sessions.get(session.id) is session:
-            del self._sessions[session.id]
+        if self._sessions.get(session.key) is session:
+            del self._sessions[session.key]
+            self.record.session_ended(session.key, time.time() - session.created_at, reason)
         ending = self._loop.create_task(session.end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
@@ -166,6 +192,8 @@ class Manager:
             await asyncio.wait(self._chores)
         sessions = list(self._sessions.values())
         self._sessions.clear()
+        for session in sessions:
+            self.record.session_ended(session.key, time.time() - session.created_at, "the server stops")
         await asyncio.gather(*(session.end() for session in sessions))
         if self._endings:
             await asyncio.wait(self._endings)
@@ -204,7 +232,22 @@ class Manager:
                 if session.idle_for < session.plan.idle_timeout:
                     continue
                 if session.plan.one_off or self.settings.idle_policy == "end":
-                    self.end_soon(session)
+                    self.end_soon(session, "idle")
+
+
+def tenant_of(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
+def _lock(path: Path) -> int:
+    """Make a lock file and hold it. Another server may take it for a dead one's before it is held: then again."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                return fd
+        os.close(fd)
 
 
 def check_name(name: str) -> None:

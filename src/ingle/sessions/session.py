@@ -24,8 +24,10 @@ from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
+from ingle.sessions.files import Folder
 from ingle.sessions.history import History
 from ingle.sessions.inquiries import Inquiries
+from ingle.sessions.record import Record
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.merge import STDOUT
@@ -39,6 +41,9 @@ PROMPT_LENGTH = 1000
 
 ALWAYS_KEPT = 10_000
 """Characters that a cell may still say when its session's share of the disk is used up."""
+
+MAX_REQUESTS = 1000
+"""Keys of requests that a session remembers; a retry comes soon or not at all."""
 
 START_TRIES = 2
 """A prepared worker may have died unseen; the second one is fresh."""
@@ -63,12 +68,17 @@ class Plan:
     env: dict[str, str] = field(default_factory=dict)
     idle_timeout: float = 300.0
     one_off: bool = False
+    key: str = ""
+    """What the manager finds it by, where that is not its name."""
 
 
 class Session:
-    def __init__(self, plan: Plan, launcher: Launcher, settings: Settings) -> None:
+    def __init__(self, plan: Plan, launcher: Launcher, settings: Settings, record: Record | None = None) -> None:
         self.id = plan.session_id
+        self.key = plan.key or plan.session_id
         self.plan = plan
+        self._record = record or Record()
+        self._requests: dict[str, tuple[int, asyncio.Future[int]]] = {}
         self._launcher = launcher
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -119,6 +129,7 @@ class Session:
         self._starting = self._loop.create_task(self._start_worker())
 
     async def _start_worker(self) -> None:
+        began = time.monotonic()
         try:
             for attempt in range(START_TRIES):
                 worker = await self._launcher.take()
@@ -129,6 +140,8 @@ class Session:
                     if attempt == START_TRIES - 1:
                         raise
             self._move(states.IDLE)
+            pid = self._worker.pid if self._worker is not None else None
+            self._record.worker_started(self.key, pid, time.monotonic() - began)
         except errors.IngleError:
             self._move(states.DEAD)
             raise
@@ -182,8 +195,41 @@ class Session:
         timeout: float | None = None,
         envs: dict[str, str] | None = None,
         queue: bool = False,
+        key: str | None = None,
     ) -> int:
-        """Start a cell; its number. While another runs: Busy, or with `queue` in order after it."""
+        """Start a cell; its number. While another runs: Busy, or with `queue` in order after it.
+
+        Asked again with the same `key`, the number of the cell that the first request began: nothing runs twice.
+        """
+        if key is None:
+            return await self._execute(code, timeout, envs, queue)
+        asked = hash((code, timeout, tuple(sorted((envs or {}).items())), queue))
+        while (known := self._requests.get(key)) is not None:
+            if known[0] != asked:
+                raise errors.KeyReused()
+            await asyncio.wait({known[1]})
+            if not known[1].cancelled():
+                return known[1].result()
+        first: asyncio.Future[int] = self._loop.create_future()
+        self._requests[key] = (asked, first)
+        try:
+            number = await self._execute(code, timeout, envs, queue)
+        except BaseException:
+            # Nothing was begun, so there is nothing to remember; whoever waited on this one tries for himself.
+            self._requests.pop(key, None)
+            first.cancel()
+            raise
+        first.set_result(number)
+        self._forget_requests()
+        return number
+
+    def _forget_requests(self) -> None:
+        """The oldest that are settled, where there are too many."""
+        if len(self._requests) > MAX_REQUESTS:
+            for key in [key for key, (_, first) in self._requests.items() if first.done()][: MAX_REQUESTS // 4]:
+                del self._requests[key]
+
+    async def _execute(self, code: str, timeout: float | None, envs: dict[str, str] | None, queue: bool) -> int:
         if len(code) > self._settings.max_code:
             raise errors.InvalidRequest(
                 f"the code has {len(code)} characters, above the limit of {self._settings.max_code}; "
@@ -205,6 +251,7 @@ class Session:
         self.last_executed = time.time()
         self._move(states.RUNNING, code=_visible(code))
         worker.execute(number, code, envs or {}, crowded=self._crowded)
+        self._record.cell_begun(self.key, number)
         self._flush_decoders(background=True)
         if timeout is not None:
             self._timers.append(self._loop.call_later(timeout, self._on_timeout, cell))
@@ -360,6 +407,11 @@ class Session:
         """What ran, how it ended, when and how long."""
         return await self._history.cells(first, count, self._cell)
 
+    @property
+    def files(self) -> Folder:
+        """The folder it started in."""
+        return Folder(Path(self.plan.cwd or self.plan.folder / "workspace"), fixed=self.plan.cwd is None)
+
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self.timeline.follow(first)
 
@@ -408,6 +460,7 @@ class Session:
     def on_output(self, stream: int, data: bytes, background: bool) -> None:
         background = background or self._cell is None
         self._undecided[background] = True
+        self._record.output_bytes += len(data)
         text = self._decoders[background][stream].decode(data)
         if text:
             self._add_text(stream, text, background)
@@ -562,6 +615,7 @@ class Session:
         self._append(events.Done, result, *cell.counted(), cell.displays.events)
         self._cell = None
         self.last_used = time.monotonic()
+        self._record.cell_ended(self.key, cell.number, status, cell.execution_time)
         cell.wake()
 
     @property
@@ -673,6 +727,7 @@ class Session:
     def on_gone(self, exit: Exit) -> None:
         """The worker has ended, and everything below it; all its output has been seen."""
         cell = self._cell
+        self._record.worker_ended(self.key, exit, self._ended)
         if not self._started.done():
             self._trusting = False
         lost = bool(self._names) or self.last_cell > 0

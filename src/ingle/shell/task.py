@@ -44,7 +44,9 @@ class Order:
     columns: int = 80
     limits: Limits = field(default_factory=Limits)
     session_id: str | None = None
+    """As placement knows it: with its tenant, if it has one."""
     shell_session: str | None = None
+    tenant: str = ""
 
 
 class Runner(Protocol):
@@ -344,7 +346,7 @@ class Task:
             usage=self.usage,
             left_running=list(self.left),
             notices=list(self.notices),
-            session_id=self.order.session_id,
+            session_id=self.order.session_id.rpartition("/")[2] if self.order.session_id else None,
             shell_session=self.order.shell_session,
             created_at=self.created_at,
         )

@@ -34,7 +34,7 @@ class Tasks:
         self._tasks: dict[str, Task] = {}
         self._running: dict[str, Task] = {}
         self._ended: dict[str, float] = {}
-        self._consoles: dict[tuple[str | None, str], Console] = {}
+        self._consoles: dict[tuple[str, str | None, str], Console] = {}
         self._chore: asyncio.Task[None] | None = None
         self._helpers: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -105,7 +105,7 @@ class Tasks:
     async def _start_in_console(self, task: Task, shell: str) -> None:
         order = task.order
         assert order.shell_session is not None
-        key = (order.session_id, order.shell_session)
+        key = (order.tenant, order.session_id, order.shell_session)
         console = self._consoles.get(key)
         if console is None:
             if len(self._consoles) >= MAX_CONSOLES:
@@ -117,29 +117,30 @@ class Tasks:
 
     # --- finding and ending ---
 
-    def get(self, task_id: str) -> Task:
+    def get(self, task_id: str, tenant: str = "") -> Task:
+        """A task of this tenant; that of another is as unknown as one that never was."""
         task = self._tasks.get(task_id)
-        if task is None:
+        if task is None or task.order.tenant != tenant:
             raise errors.TaskNotFound(task_id)
         return task
 
-    def all(self) -> list[Task]:
-        return list(self._tasks.values())
+    def all(self, tenant: str = "") -> list[Task]:
+        return [task for task in self._tasks.values() if task.order.tenant == tenant]
 
     async def end_of_session(self, session_id: str) -> None:
         """A session ends: what ran in it ends with it."""
         bound = [task for task in self._running.values() if task.order.session_id == session_id]
         for task in bound:
             task.end(KILLED, "killed: its session was ended", now=True)
-        consoles = [key for key in self._consoles if key[0] == session_id]
+        consoles = [key for key in self._consoles if key[1] == session_id]
         for key in consoles:
             await self._consoles.pop(key).end()
         for task in bound:
             await task.wait_over()
 
-    async def end_console(self, session_id: str | None, name: str) -> bool:
+    async def end_console(self, tenant: str, session_id: str | None, name: str) -> bool:
         """End a persistent shell and what it runs. False when there is none of that name."""
-        console = self._consoles.pop((session_id, name), None)
+        console = self._consoles.pop((tenant, session_id, name), None)
         if console is None:
             return False
         await console.end()
@@ -170,7 +171,7 @@ class Tasks:
             oldest = time.monotonic() - self._settings.task_age
             for task_id in [each for each, ended in self._ended.items() if ended < oldest]:
                 self._forget(task_id)
-            sessions = {key[0] for key in self._consoles} | {each.order.session_id for each in self._running.values()}
+            sessions = {key[1] for key in self._consoles} | {each.order.session_id for each in self._running.values()}
             for session_id in sessions:
                 if session_id is not None and not self._session_lives(session_id):
                     await self.end_of_session(session_id)

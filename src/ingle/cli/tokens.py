@@ -1,0 +1,91 @@
+"""`ingle token`: tokens for others, each with a tenant of its own sessions, a scope and limits."""
+
+import time
+
+import click
+
+from ingle.cli.failing import plain_failures
+from ingle.settings import data_folder
+
+
+@click.group(epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
+def token() -> None:
+    """Tokens beside the server's own, for callers who keep to their own sessions.
+
+    Running servers take a change over within a few seconds.
+    """
+
+
+@token.command(epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
+@click.argument("name")
+@click.option("--tenant", help="Whose sessions it sees and makes; without it, a tenant with the token's name.")
+@click.option(
+    "--scope",
+    type=click.Choice(["read", "execute", "admin"]),
+    default="execute",
+    show_default=True,
+    help="read: look; execute: also make, use and end sessions; admin: also the server's metrics.",
+)
+@click.option("--sessions", type=click.IntRange(0), metavar="N", help="Live sessions at most.")
+@click.option("--running", type=click.IntRange(0), metavar="N", help="Cells at once at most.")
+@click.option("--bytes-per-minute", type=click.IntRange(1), metavar="N", help="Bytes of requests and answers at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def new(
+    name: str,
+    tenant: str | None,
+    scope: str,
+    sessions: int | None,
+    running: int | None,
+    bytes_per_minute: int | None,
+    as_json: bool,
+) -> None:
+    """Make a token and print it. It is shown this once: only its hash is kept."""
+    with plain_failures():
+        import msgspec
+
+        from ingle.callers import Limits
+        from ingle.http import keyring
+
+        limits = Limits(sessions, running, bytes_per_minute)
+        made, entry = keyring.add(data_folder(), name, tenant if tenant is not None else name, scope, limits)
+    if as_json:
+        click.echo(msgspec.json.encode({"token": made, **_shown(entry)}))
+    else:
+        click.echo(made)
+
+
+@token.command("list", epilog="Example: ingle token list --json")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def list_tokens(as_json: bool) -> None:
+    """The tokens there are, never the tokens themselves."""
+    with plain_failures():
+        import msgspec
+
+        from ingle.http import keyring
+
+        entries = keyring.read(data_folder())
+    if as_json:
+        click.echo(msgspec.json.encode({"tokens": [_shown(entry) for entry in entries]}))
+        return
+    for entry in entries:
+        limits = " ".join(f"{name}={value}" for name, value in msgspec.to_builtins(entry.limits).items())
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created_at))
+        click.echo(f"{entry.name:20} tenant={entry.tenant} scope={entry.scope} made={made} {limits}".rstrip())
+
+
+@token.command(epilog="Example: ingle token revoke ci")
+@click.argument("name")
+def revoke(name: str) -> None:
+    """Make a token worthless, at running servers too."""
+    with plain_failures():
+        from ingle.http import keyring
+
+        keyring.revoke(data_folder(), name)
+
+
+def _shown(entry: object) -> dict[str, object]:
+    import msgspec
+
+    shown: dict[str, object] = msgspec.to_builtins(entry)
+    del shown["hash"]
+    return shown

@@ -1,0 +1,110 @@
+"""`POST /v1/sessions/{id}/execute`: the route that is asked most, as a bare ASGI endpoint.
+
+It answers with the result, or with the events of the cell as they come: one JSON object a line (NDJSON), or
+server-sent events. A request that is repeated with its `Idempotency-Key` gets the cell that the first one began,
+while it runs and after. When the client goes away, the cell goes on.
+"""
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from ingle.events import AnyEvent
+from ingle.http import bodies
+from ingle.http.guard import SERVICE
+from ingle.service import Service
+
+NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
+
+PREFIX, SUFFIX = "/v1/sessions/", "/execute"
+
+_encoder = msgspec.json.Encoder()
+
+
+def session_of(scope: Scope) -> str | None:
+    """The session that a request for this route names; None for another route."""
+    path: str = scope["path"]
+    if scope["method"] == "POST" and path.startswith(PREFIX) and path.endswith(SUFFIX):
+        name = path[len(PREFIX) : -len(SUFFIX)]
+        if name and "/" not in name:
+            return name
+    return None
+
+
+async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
+    service: Service = scope[SERVICE]
+    accept, key = b"", None
+    for name, value in scope["headers"]:
+        if name == b"accept":
+            accept = value
+        elif name == b"idempotency-key":
+            key = value.decode("latin-1")
+        elif name == b"content-length":
+            bodies.check_length(value.decode("latin-1"), limit)
+    if scope["query_string"]:
+        bodies.refuse_query(scope)
+    body = bodies.decode(bodies.Execute, await _read(receive, limit))
+    if b"stream" in accept or b"ndjson" in accept:
+        for media in (NDJSON, SSE):
+            if media.encode() in accept:
+                # Begun before the answer is: a refusal still is a problem with its status.
+                cell = await service.begin(
+                    session_id, body.code, timeout=body.timeout, envs=body.envs, queue=body.queue, key=key
+                )
+                await _stream(service, session_id, cell, media, send)
+                return
+    result = await service.execute(
+        session_id, body.code, timeout=body.timeout, wait=body.wait, envs=body.envs, queue=body.queue, key=key
+    )
+    data = _encoder.encode(result)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))],
+        }
+    )
+    await send({"type": "http.response.body", "body": data})
+
+
+async def _read(receive: Receive, limit: int) -> bytes | bytearray:
+    message = await receive()
+    if message["type"] != "http.request":
+        raise ClientDisconnect
+    data: bytes | bytearray = message["body"]
+    if not message["more_body"]:
+        if len(data) > limit:
+            raise bodies.too_large(limit)
+        return data
+    data = bytearray(data)
+    while message["more_body"]:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        data += message["body"]
+        if len(data) > limit:
+            raise bodies.too_large(limit)
+    return data
+
+
+async def _stream(service: Service, session_id: str, cell: int, media: str, send: Send) -> None:
+    headers = [(b"content-type", media.encode()), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    encode = _as_event if media == SSE else _as_line
+    async for event in service.cell_events(session_id, cell):
+        await send({"type": "http.response.body", "body": encode(event), "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _as_line(event: AnyEvent) -> bytes:
+    return _encoder.encode(event) + b"\n"
+
+
+def _as_event(event: AnyEvent) -> bytes:
+    # JSON has no raw line breaks, so one `data` line holds it all.
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (
+        event.seq,
+        str(event.__struct_config__.tag).encode(),
+        _encoder.encode(event),
+    )

@@ -1,0 +1,94 @@
+"""One row for each operation: method, path, what it takes and answers. Routing and the OpenAPI document are made of it.
+
+A row's body and query are decoded by the very structs that describe them in the document, so the two cannot differ.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
+
+from ingle.http import bodies
+from ingle.http.guard import SERVICE
+from ingle.service import Service
+
+BodyType = TypeVar("BodyType")
+QueryType = TypeVar("QueryType")
+
+JSON = "application/json"
+
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True)
+class Call(Generic[BodyType, QueryType]):
+    """One request, decoded."""
+
+    service: Service
+    request: Request
+    body: BodyType
+    query: QueryType
+
+    @property
+    def session_id(self) -> str:
+        session_id: str = self.request.path_params["session_id"]
+        return session_id
+
+
+Handler = Callable[[Call[Any, Any]], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Media:
+    """An answer that is no JSON of one shape."""
+
+    type: str
+    shape: Any = None
+    """What each line or event of it is, where it has such."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    path: str
+    summary: str
+    handler: Handler | None = None
+    """None for what never comes to the router: the hot route has an endpoint of its own."""
+    query: type[Struct] = bodies.NoQuery
+    body: type[Struct] | Media | None = None
+    """A struct that is decoded; or bytes, which the handler takes as they come."""
+    answers: dict[int, Any] = field(default_factory=dict)
+    """By status: a type, a `Media`, a list of either, or None for an empty answer."""
+    headers: tuple[str, ...] = ()
+    """Headers of the request that mean something here."""
+
+
+def make_router(operations: list[Operation], limit: int) -> ASGIApp:
+    """Operations of one path become one route: of two, only the first would be told as allowed."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in operations:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    return Router([_route(path, by_method, limit) for path, by_method in by_path.items()], redirect_slashes=False)
+
+
+def _route(path: str, by_method: dict[str, Operation], limit: int) -> Route:
+    async def dispatch(request: Request) -> Response:
+        operation = by_method["GET" if request.method == "HEAD" else request.method]
+        query = bodies.read_query(request, operation.query)
+        body = None
+        if isinstance(operation.body, type):
+            body = await bodies.read_body(request, operation.body, limit)
+        assert operation.handler is not None
+        return await operation.handler(Call(request.scope[SERVICE], request, body, query))
+
+    return Route(path, dispatch, methods=list(by_method))
+
+
+def answer(value: Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(_encoder.encode(value), status, headers, media_type=JSON)

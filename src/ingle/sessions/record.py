@@ -1,0 +1,79 @@
+"""What happened on this node: counted for metrics, and told to the log.
+
+Names, durations and reasons only; never code, output or a token. Counting is a few additions, and a line that
+the level of the log does not ask for costs nothing.
+"""
+
+import logging
+from bisect import bisect_left
+from collections import Counter
+
+from ingle.events import Exit, Histogram, Metrics
+
+logger = logging.getLogger("ingle.sessions")
+
+START_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+CELL_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
+
+
+class Times:
+    """A histogram that is being made."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def seen(self) -> Histogram:
+        return Histogram(list(self._bounds), list(self._counts), self._sum)
+
+
+class Record:
+    def __init__(self) -> None:
+        self._cells: Counter[str] = Counter()
+        self._exits: Counter[str] = Counter()
+        self._cell_seconds = Times(CELL_SECONDS)
+        self._start_seconds = Times(START_SECONDS)
+        self.output_bytes = 0
+
+    def metrics(self, states: dict[str, int]) -> Metrics:
+        return Metrics(
+            sessions=states,
+            cells=dict(self._cells),
+            cell_seconds=self._cell_seconds.seen(),
+            start_seconds=self._start_seconds.seen(),
+            worker_exits=dict(self._exits),
+            output_bytes=self.output_bytes,
+        )
+
+    def session_made(self, key: str, seconds: float) -> None:
+        self._start_seconds.add(seconds)
+        log("session made", session=key, seconds=seconds)
+
+    def session_ended(self, key: str, seconds: float, reason: str) -> None:
+        log("session ended", session=key, seconds=seconds, reason=reason)
+
+    def worker_started(self, key: str, pid: int | None, seconds: float) -> None:
+        log("worker started", session=key, pid=pid, seconds=seconds)
+
+    def worker_ended(self, key: str, exit: Exit, wanted: bool) -> None:
+        reason = "ended" if wanted else exit.signal or ("exit" if exit.code == 0 else "failed")
+        self._exits[reason] += 1
+        log("worker ended", session=key, reason=reason, code=exit.code, signal=exit.signal, how=exit.message)
+
+    def cell_begun(self, key: str, cell: int) -> None:
+        log("cell begun", session=key, cell=cell)
+
+    def cell_ended(self, key: str, cell: int, status: str, seconds: float) -> None:
+        self._cells[status] += 1
+        self._cell_seconds.add(seconds)
+        log("cell ended", session=key, cell=cell, status=status, seconds=seconds)
+
+
+def log(what: str, **fields: object) -> None:
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(what, extra={"fields": fields})
