@@ -125,6 +125,13 @@ def every_error() -> list[errors.IngleError]:
         errors.TooManySessions(2),
         errors.KeyReused(),
         errors.FileNotThere("a/b"),
+        errors.FigureNotFound("x", "y"),
+        errors.VariableNotFound("x", ["y"]),
+        errors.ShellBusy("x", "t1", 1.5),
+        errors.TaskNotFound("t1"),
+        errors.TaskOver("t1"),
+        errors.InputClosed("t1"),
+        errors.TooManyTasks(2),
     ]
     covered = {type(each) for each in examples}
     stack: list[type[errors.IngleError]] = [errors.IngleError]

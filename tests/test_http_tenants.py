@@ -260,3 +260,21 @@ async def test_the_number_of_running_cells_is_kept_also_when_many_ask_at_once(se
 
     begun = await asyncio.gather(*(begin(number) for number in range(10)))
     assert begun.count(True) == 3
+
+
+@pytest.mark.req("safe.token", "shell.manage")
+def test_a_tenant_never_meets_the_tasks_of_another(tokens: dict[str, str], server: Server) -> None:
+    with client_with(server, tokens["a"]) as a, client_with(server, tokens["b"]) as b:
+        task = a.post("/v1/shell", json={"command": "pwd"}).json()
+        assert task["stdout"].endswith("/tenants/a\n")
+        assert b.post("/v1/shell", json={"command": "pwd"}).json()["stdout"].endswith("/tenants/b\n")
+        path = f"/v1/shell/{task['task_id']}"
+        assert a.get(path).json()["stdout"] == task["stdout"]
+        for other in (b, server.client):
+            for answer in (other.get(path), other.post(path + "/cancel"), other.get(path + "/output")):
+                problem(answer, 404, "task_not_found")
+            assert task["task_id"] not in [each["task_id"] for each in other.get("/v1/shell").json()["tasks"]]
+        assert [each["task_id"] for each in a.get("/v1/shell").json()["tasks"]] == [task["task_id"]]
+    with client_with(server, tokens["reader"]) as reader:
+        assert reader.get(path).json()["stdout"] == task["stdout"]
+        problem(reader.post("/v1/shell", json={"command": "pwd"}), 403, "forbidden")

@@ -26,8 +26,10 @@ from ingle.events import (
     FileList,
     Result,
     SessionInfo,
+    Variables,
+    VariableValue,
 )
-from ingle.http import bodies, executing, openapi, page, prometheus
+from ingle.http import bodies, executing, openapi, page, prometheus, shell
 from ingle.http.bodies import read_cell, read_query, read_stream
 from ingle.http.guard import OPEN_PATH, SERVICE, Guard, Owner
 from ingle.http.operations import Call, Media, Operation, answer, make_router
@@ -36,6 +38,7 @@ from ingle.http.problems import Border
 from ingle.http.sending import FileResponse
 from ingle.http.watching import Watch
 from ingle.outputs.reading import OutputPage
+from ingle.render import images
 from ingle.service import Service
 
 BODY_SPARE = 1024 * 1024
@@ -161,6 +164,18 @@ def operations(service: Service) -> list[Operation]:
             query=bodies.OutputQuery,
             answers={200: OutputPage},
         ),
+        Operation("GET", session + "/variables", "The variables.", h.variables, answers={200: Variables}),
+        Operation(
+            "GET",
+            session + "/variables/{name}",
+            "One variable in full.",
+            h.variable,
+            query=bodies.VariableQuery,
+            answers={200: VariableValue},
+        ),
+        Operation(
+            "GET", session + "/figures/{file}", "An image in full size.", h.figure, answers={200: Media("image/*")}
+        ),
         Operation(
             "GET", files, "What is in the session's folder.", h.files, query=bodies.FilesQuery, answers={200: FileList}
         ),
@@ -174,6 +189,7 @@ def operations(service: Service) -> list[Operation]:
             answers={200: FileInfo, 201: FileInfo},
         ),
         Operation("DELETE", files + "/{path:path}", "Remove a file.", h.remove_file, answers={204: None}),
+        *shell.operations(),
         Operation(
             "POST",
             "/process/interpreter/execute",
@@ -290,6 +306,21 @@ class Handlers:
                 result.timed_out,
             )
         )
+
+    # --- what a session has and has shown ---
+
+    async def variables(self, call: Call[None, bodies.NoQuery]) -> Response:
+        return answer(await call.service.variables(call.session_id))
+
+    async def variable(self, call: Call[None, bodies.VariableQuery]) -> Response:
+        name = call.request.path_params["name"]
+        return answer(await call.service.variable(call.session_id, name, limit=call.query.limit))
+
+    async def figure(self, call: Call[None, bodies.NoQuery]) -> Response:
+        data = await call.service.figure(call.session_id, call.request.path_params["file"])
+        # Its name is its hash, so it never changes; and whatever it is, it is no page.
+        headers = {"x-content-type-options": "nosniff", "cache-control": "private, max-age=31536000, immutable"}
+        return Response(data, headers=headers, media_type=images.media_type(data))
 
     # --- files ---
 

@@ -86,6 +86,10 @@ class OutputQuery(Struct, forbid_unknown_fields=True):
     stream: str = "stdout"
 
 
+class VariableQuery(Struct, forbid_unknown_fields=True):
+    limit: Seconds | None = None
+
+
 class FilesQuery(Struct, forbid_unknown_fields=True):
     folder: str = ""
 

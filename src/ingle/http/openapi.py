@@ -25,12 +25,16 @@ PROBLEMS = {
     429: "a limit on sessions, cells or bytes is reached; see Retry-After",
     431: "the headers are too large",
     503: "the server is stopping, or no worker can be started",
+    504: "a variable's own code took too long",
 }
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "session_id": {"type": "string", "minLength": 1},
     "cell": {"type": "integer", "minimum": 1},
     "path": {"type": "string", "minLength": 1},
+    "name": {"type": "string", "minLength": 1},
+    "file": {"type": "string", "minLength": 1},
+    "task_id": {"type": "string", "minLength": 1},
 }
 
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")

@@ -40,6 +40,11 @@ class Call(Generic[BodyType, QueryType]):
         session_id: str = self.request.path_params["session_id"]
         return session_id
 
+    @property
+    def task_id(self) -> str:
+        task_id: str = self.request.path_params["task_id"]
+        return task_id
+
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Response]]
 

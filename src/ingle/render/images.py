@@ -27,10 +27,21 @@ def picture(data: str) -> Picture | None:
         raw = binascii.a2b_base64(text.encode(), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
         return None
+    found = _recognise(raw)
+    return Picture(found[0], text, *found[1]) if found is not None and all(found[1]) else None
+
+
+def media_type(raw: bytes) -> str:
+    """What these bytes are, for who is given them as they are."""
+    found = _recognise(raw)
+    return found[0] if found is not None else "application/octet-stream"
+
+
+def _recognise(raw: bytes) -> tuple[str, tuple[int, int]] | None:
     for mime, measure in (("image/png", _png), ("image/jpeg", _jpeg), ("image/webp", _webp), ("image/gif", _gif)):
         size = measure(raw)
         if size is not None:
-            return Picture(mime, text, *size) if all(size) else None
+            return mime, size
     return None
 
 

@@ -1,0 +1,148 @@
+"""Shell tasks over HTTP: the rows of the table, and what each of them asks the service for."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from starlette.responses import Response
+
+from ingle.events import Limits, Task
+from ingle.http.bodies import Natural, NoQuery, Positive
+from ingle.http.operations import Call, Operation, answer
+from ingle.shell.log import TaskOutput
+
+
+class Run(Struct, forbid_unknown_fields=True):
+    command: str
+    wait: float | None = None
+    timeout: float | None = None
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+    session_id: str | None = None
+    stdin: str | None = None
+    interactive: bool = False
+    pty: bool = False
+    rows: Annotated[int, Meta(ge=1, le=1000)] = 24
+    columns: Annotated[int, Meta(ge=1, le=1000)] = 80
+    limits: Limits | None = None
+    shell_session: str | None = None
+
+
+class Wait(Struct, forbid_unknown_fields=True):
+    wait: float | None = None
+
+
+class Text(Struct, forbid_unknown_fields=True):
+    text: str = ""
+    eof: bool = False
+    wait: float = 0.0
+
+
+class Status(Struct, forbid_unknown_fields=True, rename={"from_event": "from"}):
+    wait: float = 0.0
+    from_line: Natural = 0
+    from_event: Natural = 0
+
+
+class Lines(Struct, forbid_unknown_fields=True):
+    from_line: Positive = 1
+    lines: Positive = 200
+    grep: str | None = None
+    stream: str = "stdout"
+
+
+class TaskList(Struct):
+    tasks: list[Task]
+
+
+def operations() -> list[Operation]:
+    task = "/v1/shell/{task_id}"
+    found = {200: Task}
+    return [
+        Operation(
+            "POST",
+            "/v1/shell",
+            "Run a shell command: all it printed, or a task that goes on.",
+            run,
+            body=Run,
+            answers=found,
+            headers=("Idempotency-Key",),
+        ),
+        Operation("GET", "/v1/shell", "The tasks, without their text.", tasks, answers={200: TaskList}),
+        Operation("GET", task, "A task as it is now, or once it has ended.", status, query=Status, answers=found),
+        Operation("GET", task + "/output", "Lines of a task's output.", lines, query=Lines, answers={200: TaskOutput}),
+        Operation("POST", task + "/cancel", "End a task and all it started.", cancel, body=Wait, answers=found),
+        Operation("POST", task + "/interrupt", "As Ctrl-C does.", interrupt, body=Wait, answers=found),
+        Operation("POST", task + "/pause", "Stop a task for a while.", pause, answers=found),
+        Operation("POST", task + "/resume", "Have a paused task go on.", resume, body=Wait, answers=found),
+        Operation("POST", task + "/input", "Send text to a task's input.", send, body=Text, answers=found),
+    ]
+
+
+async def run(call: Call[Run, NoQuery]) -> Response:
+    body = call.body
+    task = await call.service.shell(
+        body.command,
+        wait=body.wait,
+        timeout=body.timeout,
+        session_id=body.session_id,
+        cwd=body.cwd,
+        env=body.env,
+        stdin=body.stdin,
+        interactive=body.interactive,
+        pty=body.pty,
+        size=(body.rows, body.columns),
+        limits=body.limits,
+        shell_session=body.shell_session,
+        request_key=call.request.headers.get("idempotency-key"),
+    )
+    return answer(task)
+
+
+async def tasks(call: Call[None, NoQuery]) -> Response:
+    return answer(TaskList(await call.service.shell_tasks()))
+
+
+async def status(call: Call[None, Status]) -> Response:
+    query = call.query
+    return answer(
+        await call.service.shell_status(
+            call.task_id,
+            wait=query.wait,
+            from_line=query.from_line,
+            from_event=query.from_event,
+        )
+    )
+
+
+async def lines(call: Call[None, Lines]) -> Response:
+    query = call.query
+    return answer(
+        await call.service.shell_output(
+            call.task_id,
+            stream=query.stream,
+            from_line=query.from_line,
+            lines=query.lines,
+            grep=query.grep,
+        )
+    )
+
+
+async def cancel(call: Call[Wait, NoQuery]) -> Response:
+    return answer(await call.service.shell_cancel(call.task_id, wait=call.body.wait))
+
+
+async def interrupt(call: Call[Wait, NoQuery]) -> Response:
+    return answer(await call.service.shell_interrupt(call.task_id, wait=call.body.wait))
+
+
+async def pause(call: Call[None, NoQuery]) -> Response:
+    return answer(await call.service.shell_pause(call.task_id))
+
+
+async def resume(call: Call[Wait, NoQuery]) -> Response:
+    return answer(await call.service.shell_resume(call.task_id, wait=call.body.wait or 0.0))
+
+
+async def send(call: Call[Text, NoQuery]) -> Response:
+    body = call.body
+    return answer(await call.service.shell_input(call.task_id, body.text, eof=body.eof, wait=body.wait))
