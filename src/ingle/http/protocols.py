@@ -19,6 +19,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from ingle import errors
+from ingle.http.corking import Corked
 from ingle.http.guard import WELCOME
 from ingle.http.problems import HeadTooLarge, InvalidHttp, Problem, TooSlow, UrlTooLong, encode, headers_of
 from ingle.servers import peer_uid
@@ -127,6 +128,7 @@ class Protocol(HttpToolsProtocol):
         self._mark: tuple[float, int] | None = None
 
     def connection_made(self, transport: Any) -> None:
+        transport = Corked(transport, self.loop)
         super().connection_made(transport)
         self._stall = Stall(transport)
         self._head_since = self.loop.time()
