@@ -132,8 +132,13 @@ async def ingle_figures(server: Server, rounds: int, size: int) -> dict[str, flo
         return CLIENTS * count / took, used / (CLIENTS * count)
 
     await load(executes, 50)
-    no_ops, no_op_cpu = await load(nothing, rounds)
-    per_second, execute_cpu = await load(executes, rounds)
+    # In turns, and the best of three: what else the machine does can only add.
+    no_op_runs, execute_runs = [], []
+    for _ in range(3):
+        no_op_runs.append(await load(nothing, rounds))
+        execute_runs.append(await load(executes, rounds))
+    no_ops, execute_rates = (max(rate for rate, _ in runs) for runs in (no_op_runs, execute_runs))
+    no_op_cpu, execute_cpu = (min(cpu for _, cpu in runs) for runs in (no_op_runs, execute_runs))
 
     times = []
     for _ in range(rounds):
@@ -143,7 +148,7 @@ async def ingle_figures(server: Server, rounds: int, size: int) -> dict[str, flo
     code = f"line = 'x' * 99 + '\\n'\nimport sys\nfor _ in range({size // 100 // 100}): sys.stdout.write(line * 100)"
     streamed = await asyncio.to_thread(stream, server, code, size)
     return {
-        "executes per second": per_second,
+        "executes per second": execute_rates,
         "no-ops per second": no_ops,
         "execute, CPU µs": execute_cpu * 1e6,
         "no-op, CPU µs": no_op_cpu * 1e6,

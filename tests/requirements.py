@@ -119,9 +119,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "mcp.patient",
         "mcp.stdout",
     ),
-    *_later("9. Interfaces", "comes with the whole of ingle.http", "http.seed"),
-    *_proven("9. Interfaces", "http.problems", "http.stream"),
-    *_later("9. Interfaces", "comes with the logging settings of the service", "log.config"),
+    *_proven("9. Interfaces", "http.seed", "http.stream", "http.problems", "log.config"),
     *_proven("10. Safety", "safe.token", "safe.input"),
     *_later("10. Safety", "comes with ingle.isolation", "safe.isolation"),
 )

@@ -7,6 +7,7 @@ connections, ends every session (which answers those who wait on a cell), and go
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import math
 import shlex
@@ -39,6 +40,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 KEEP_ALIVE = 75
 """How long a connection may stay open between two requests."""
+
+GARBAGE = 10_000
+"""Objects made and not yet freed before a collection of the young ones."""
 
 DRAIN_STEP = 0.02
 
@@ -111,6 +115,10 @@ async def _serve(settings: Settings, home: Path, token: Token | None, listener: 
             door.open()
             await door.opened()
             print(banner(shown, token), file=sys.stderr, flush=True)
+            # What was loaded stays: a collection need not walk it, and need not come with every few requests.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(GARBAGE)
             stopping = loop.create_task(stop.wait())
             chores = [loop.create_task(_warm(service))]
             if token is not None:
