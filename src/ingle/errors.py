@@ -22,7 +22,8 @@ An exception in a user's cell is a result, not an error of ours.
     ├── TooManySessions         429  too_many_sessions
     ├── QuotaExceeded           429  quota_exceeded       the token's own limit is reached
     ├── Unavailable             503  unavailable          the server is stopping
-    └── StartFailed             503  start_failed         no worker could be started
+    ├── StartFailed             503  start_failed         no worker could be started
+    └── Unreachable             503  unreachable          no server answers the client
 """
 
 
@@ -153,3 +154,9 @@ class Unavailable(IngleError):
 
 class StartFailed(IngleError):
     code, status = "start_failed", 503
+
+
+class Unreachable(IngleError):
+    """Said by a client, never by a server."""
+
+    code, status = "unreachable", 503

@@ -137,6 +137,21 @@ class CellInfo(Struct):
     execution_time: float | None
 
 
+class Line(Struct, frozen=True):
+    number: int
+    text: str
+
+
+class OutputPage(Struct):
+    """Some lines of a cell's output, counted from 1, and where to go on (null when there is no more)."""
+
+    session_id: str
+    cell: int
+    stream: str
+    lines: list[Line]
+    next_line: int | None
+
+
 class FileInfo(Struct, frozen=True):
     """A file in a session's folder; `kind` is file, folder, link or other."""
 

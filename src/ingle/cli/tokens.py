@@ -28,9 +28,7 @@ def token() -> None:
 )
 @click.option("--sessions", type=click.IntRange(0), metavar="N", help="Live sessions at most.")
 @click.option("--running", type=click.IntRange(0), metavar="N", help="Cells at once at most.")
-@click.option(
-    "--bytes-per-minute", type=click.IntRange(1), metavar="N", help="Bytes of requests and answers at most."
-)
+@click.option("--bytes-per-minute", type=click.IntRange(1), metavar="N", help="Bytes of requests and answers at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def new(
     name: str,

@@ -1,30 +1,14 @@
 """Reading more of a cell's output: by line number, by pattern, over memory and disk alike, a piece at a time."""
 
-from msgspec import Struct
-
 from ingle.errors import InvalidRequest
-from ingle.events import Stderr, Stdout
+from ingle.events import Line, Stderr, Stdout
+from ingle.events import OutputPage as OutputPage
 from ingle.outputs.searching import Match, matcher
 from ingle.outputs.timeline import Timeline
 
 MAX_LINES = 10_000
 MAX_LINE = 20_000
 """Characters of one line that are shown; a longer one is cut, and says so."""
-
-
-class Line(Struct, frozen=True):
-    number: int
-    text: str
-
-
-class OutputPage(Struct):
-    """Some lines of a cell's output, counted from 1, and where to go on (null when there is no more)."""
-
-    session_id: str
-    cell: int
-    stream: str
-    lines: list[Line]
-    next_line: int | None
 
 
 class _Lines:
