@@ -110,18 +110,18 @@ async def test_events_are_neither_lost_nor_doubled_when_connections_break(mark: 
     dice, cuts = random.Random(11), 20
 
     def budget() -> int | None:
-        return dice.randint(0, 4000) if cutter.cuts < cuts else None
+        return dice.randint(0, 2000) if cutter.cuts < cuts else None
 
     with Cutter(server.port, budget) as cutter:
         async with AsyncClient(cutter.url, server.token) as client:
             session = client.session("main")
-            code = "import time\nfor n in range(2000):\n    print(n)\n    if n % 10 == 0: time.sleep(0.002)"
+            code = "import time\nfor n in range(4000):\n    print(n)\n    if n % 10 == 0: time.sleep(0.002)"
             events = [event async for event in session.stream(code)]
             text = "".join(getattr(event, "text", "") for event in events)
-            assert text == "".join(f"{n}\n" for n in range(2000))
+            assert text == "".join(f"{n}\n" for n in range(4000))
             numbers = [event.seq for event in events]
             assert numbers == sorted(set(numbers))
-            assert cutter.cuts == cuts
+            assert cutter.cuts >= cuts
             await session.close()
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
@@ -39,8 +39,10 @@ def call(callback: Callable[..., Any], *given: Any) -> Any:
 
 
 class WebSocket:
-    def __init__(self, connection: "ClientConnection") -> None:
-        self._connection = connection
+    def __init__(self, manager: "AbstractContextManager[ClientConnection]") -> None:
+        # Some versions of websockets connect when the context is entered, others before.
+        self._manager = manager
+        self._connection = manager.__enter__()
 
     @classmethod
     def open(cls, url: str, headers: dict[str, str], sock: socket.socket | None, **options: Any) -> "WebSocket":
@@ -56,4 +58,4 @@ class WebSocket:
         return self._connection.recv(seconds, decode=False)
 
     def close(self) -> None:
-        self._connection.close()
+        self._manager.__exit__(None, None, None)
