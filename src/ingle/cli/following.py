@@ -1,5 +1,6 @@
 """`ingle logs`: what a session did and does, with the borders of its cells."""
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,8 @@ def logs(session: str, choice: Choice, follow: bool, last: int | None, as_json: 
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
         except BrokenPipeError:
-            # Whoever read this has enough of it. What is still buffered has nowhere to go.
-            sys.stderr.close()
+            # Whoever read this has enough of it. What is still buffered goes nowhere: its flush would fail at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(BROKEN_PIPE) from None
 
 

@@ -4,6 +4,7 @@ It speaks plain HTTP with the standard library and loads nothing heavy, so that 
 that does not answer is named and passed over; it holds nothing up for longer than a moment.
 """
 
+import functools
 import os
 import stat
 from collections.abc import Callable
@@ -113,17 +114,8 @@ class Refused(Failure):
 def service_options(command: Callable[..., None]) -> Callable[..., None]:
     """`--url`, `--token-file` and `--pid`, gathered into one `choice`."""
 
-    @click.option("--url", envvar="INGLE_URL", help="The service at this URL, not those on this machine.")
-    @click.option(
-        "--token-file",
-        metavar="FILE",
-        help="File with the token for --url; without it, the one in INGLE_TOKEN. A command line is no place for it.",
-    )
-    @click.option("--pid", type=int, help="Of the servers on this machine, the one with this process id.")
-    @click.pass_context
-    def wrapped(
-        context: click.Context, /, url: str | None, token_file: str | None, pid: int | None, **given: Any
-    ) -> None:
+    @functools.wraps(command)
+    def wrapped(url: str | None, token_file: str | None, pid: int | None, **given: Any) -> None:
         if url is not None and pid is not None:
             raise click.UsageError("--pid is for servers on this machine, --url for another; give one of them")
         if token_file is not None and url is None:
@@ -131,10 +123,19 @@ def service_options(command: Callable[..., None]) -> Callable[..., None]:
         token = None
         if url is not None:
             token = read_token(token_file) if token_file is not None else os.environ.get("INGLE_TOKEN") or None
-        context.invoke(command, choice=Choice(url, token, pid), **given)
+        command(choice=Choice(url, token, pid), **given)
 
-    wrapped.__doc__ = command.__doc__
-    wrapped.__name__ = command.__name__
+    options = (
+        click.option("--url", envvar="INGLE_URL", help="The service at this URL, not those on this machine."),
+        click.option(
+            "--token-file",
+            metavar="FILE",
+            help="File with the token for --url, which is on no command line; without it, INGLE_TOKEN.",
+        ),
+        click.option("--pid", type=int, help="Of the servers on this machine, the one with this process id."),
+    )
+    for option in reversed(options):
+        wrapped = option(wrapped)
     return wrapped
 
 
