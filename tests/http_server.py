@@ -42,7 +42,8 @@ class Server:
         self.port = int(self.url.rpartition(":")[2])
         self._listening = threading.Thread(target=lambda: self.said.extend(self.process.stderr or []))
         self._listening.start()
-        self.token = (env or {}).get("INGLE_TOKEN") or (home / "token").read_text().strip()
+        no_token = "--no-auth" in flags
+        self.token = (env or {}).get("INGLE_TOKEN") or ("none" if no_token else (home / "token").read_text().strip())
         self.client = self.make_client()
 
     def make_client(self) -> httpx.Client:

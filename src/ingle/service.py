@@ -269,7 +269,12 @@ class Service:
 
     async def check_ready(self) -> None:
         """Have a fresh worker answer; an error says why none does."""
-        await self.acting_for(PROBE).execute_once("1", timeout=PROBE_PATIENCE, wait=PROBE_PATIENCE)
+        try:
+            result = await self.acting_for(PROBE).execute_once("1", timeout=PROBE_PATIENCE, wait=PROBE_PATIENCE)
+        except errors.IngleError as error:
+            raise errors.Unavailable(f"no worker answers: {error.message}") from None
+        if not result.success:
+            raise errors.Unavailable(f"a worker answers wrongly: {result.status}; see the log")
 
     async def wait(
         self, session_id: str, cell: int | None = None, *, wait: float | None = None, from_event: int = 0

@@ -75,11 +75,11 @@ _decoder = msgspec.json.Decoder(Message)
 class Watch:
     """One client at one session."""
 
-    def __init__(self, service: Service, session_id: str, first: int, patience: float = PATIENCE) -> None:
+    def __init__(self, service: Service, session_id: str, first: int) -> None:
         self._service = service
         self._session_id = session_id
         self._next = first
-        self._patience = patience
+        self._patience = PATIENCE
         self._sending_since: float | None = None
         self._writing = asyncio.Lock()
         self._over = False

@@ -1,0 +1,216 @@
+"""Files of a session's folder over HTTP: whole, bounded, and never outside of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import wait_until
+from http_server import PATIENCE, Server, problem, raw_exchange
+
+FILES = "/v1/sessions/main/files"
+
+
+def test_a_file_is_written_seen_by_the_session_read_listed_and_removed(server: Server) -> None:
+    server.make_session()
+    data = os.urandom(3_000_000)
+    put = server.client.put(f"{FILES}/data/deep/blob.bin", content=data)
+    assert (put.status_code, put.json()["size"], put.json()["kind"]) == (201, len(data), "file")
+    code = "import hashlib; hashlib.sha256(open('data/deep/blob.bin', 'rb').read()).hexdigest()"
+    assert server.execute(code)["result"] == {"text/plain": repr(hashlib.sha256(data).hexdigest())}
+    got = server.client.get(f"{FILES}/data/deep/blob.bin")
+    assert (got.status_code, got.content) == (200, data)
+    assert got.headers["content-type"] == "application/octet-stream"
+
+    server.execute("import os; os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe'); open('é.txt', 'w').write('x')")
+    listed = server.client.get(FILES).json()
+    assert [(each["name"], each["kind"]) for each in listed["files"]] == [
+        ("data", "folder"), ("link", "link"), ("pipe", "other"), ("é.txt", "file")
+    ]  # fmt: skip
+    assert server.client.get(FILES, params={"folder": "data/deep"}).json()["files"][0]["name"] == "blob.bin"
+    assert server.client.get(f"{FILES}/é.txt").text == "x"
+
+    again = server.client.put(f"{FILES}/data/deep/blob.bin", content=b"")
+    assert (again.status_code, server.client.get(f"{FILES}/data/deep/blob.bin").content) == (200, b"")
+    problem(server.client.delete(f"{FILES}/data"), 409, "conflict")
+    assert server.client.delete(f"{FILES}/data/deep/blob.bin").status_code == 204
+    assert server.client.delete(f"{FILES}/link").status_code == 204
+    problem(server.client.get(f"{FILES}/data/deep/blob.bin"), 404, "file_not_found")
+    assert Path("/etc/passwd").exists()
+
+
+def test_a_client_that_has_a_file_already_is_not_sent_it_again(server: Server) -> None:
+    server.make_session()
+    server.client.put(f"{FILES}/a", content=b"one")
+    tag = server.client.get(f"{FILES}/a").headers["etag"]
+    same = server.client.get(f"{FILES}/a", headers={"If-None-Match": f'"x", {tag}'})
+    assert (same.status_code, same.content) == (304, b"")
+    server.client.put(f"{FILES}/a", content=b"two")
+    assert server.client.get(f"{FILES}/a", headers={"If-None-Match": tag}).content == b"two"
+    head = server.client.head(f"{FILES}/a")
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, "3", b"")
+
+
+@pytest.mark.req("safe.input")
+@pytest.mark.parametrize(
+    ("path", "statuses"),
+    [
+        ("%2e%2e/token", {422}),
+        ("a/%2e%2e/%2e%2e/token", {422}),
+        ("..%2f..%2ftoken", {422}),
+        ("%2fetc%2fpasswd", {422}),
+        ("//etc/passwd", {422}),
+        (".", {422}),
+        ("a%00b", {422}),
+        ("x" * 300, {422}),
+        ("a/" * 70 + "b", {422}),
+        ("%ff%fe", {404, 422}),
+        ("link/passwd", {422}),
+        ("link", {422}),
+        ("file-link", {422}),
+        ("pipe", {422}),
+        ("folder", {409}),
+        ("file/below", {404}),
+    ],
+)
+def test_no_path_leads_out_or_hangs(shared: Server, path: str, statuses: set[int]) -> None:
+    for method in (b"GET", b"PUT"):
+        request = b"%s %s/%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nConnection: close\r\n" % (
+            method,
+            FILES.encode(),
+            path.encode(),
+            shared.token.encode(),
+        )
+        answer = raw_exchange(shared.port, request + b"Content-Length: 1\r\n\r\nx")
+        status = int(answer.split()[1])
+        if method == b"PUT" and path in ("link", "file-link", "pipe", "x"):
+            # A file takes the place of what was there; the link's own target is not touched.
+            assert status == 200
+            shared.execute(SETTING)
+        elif method == b"PUT" and path in ("%ff%fe",):
+            assert status in (201, 422)
+        elif method == b"PUT" and path == "file/below":
+            assert status in (404, 409)
+        else:
+            assert status in statuses, answer
+    assert OUTSIDE.read_text() == "outside"
+
+
+OUTSIDE = Path("/tmp") / f"ingle-test-outside-{os.getpid()}"
+SETTING = f"""
+import os
+for name, target in (("link", "/etc"), ("file-link", {str(OUTSIDE)!r})):
+    if os.path.lexists(name): os.unlink(name)
+    os.symlink(target, name)
+if os.path.lexists("pipe"): os.unlink("pipe")
+os.mkfifo("pipe")
+os.makedirs("folder", exist_ok=True)
+open("file", "w").close()
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    OUTSIDE.write_text("outside")
+    server = Server(tmp_path_factory.mktemp("files"))
+    server.make_session()
+    server.execute(SETTING)
+    yield server
+    assert server.stop() == 0
+    OUTSIDE.unlink()
+
+
+@pytest.mark.req("safe.input")
+def test_code_that_swaps_folders_for_links_meanwhile_gets_nothing_out(server: Server, tmp_path: Path) -> None:
+    server.make_session()
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("SECRET")
+    server.execute(
+        f"""
+import os, shutil, threading
+os.makedirs("real"); open("real/key", "w").write("mine"); os.rename("real", "box")
+def swap():
+    while True:
+        try:
+            os.rename("box", "real"); os.symlink({str(secret)!r}, "box"); os.unlink("box"); os.rename("real", "box")
+        except OSError:  # a file was put while there was no folder, so that one was made
+            shutil.rmtree("box", ignore_errors=True)
+            if not os.path.lexists("box"): os.rename("real", "box")
+threading.Thread(target=swap, daemon=True).start()
+"""
+    )
+    seen = {"mine": 0, "other": 0}
+    for _ in range(300):
+        answer = server.client.get(f"{FILES}/box/key")
+        assert "SECRET" not in answer.text
+        seen["mine" if answer.status_code == 200 else "other"] += 1
+        server.client.put(f"{FILES}/box/new", content=b"x")
+    # Both were met, so the race was run.
+    assert min(seen.values()) > 0, seen
+    assert [path.name for path in secret.iterdir()] == ["key"]
+
+
+@pytest.mark.req("safe.input")
+def test_a_folder_that_became_a_link_is_not_followed(server: Server) -> None:
+    session = server.make_session()
+    server.execute(f"import os; os.rmdir({session['cwd']!r}); os.symlink('/etc', {session['cwd']!r})")
+    assert problem(server.client.get(f"{FILES}/passwd"), 404, "file_not_found")
+    assert server.client.get(FILES).status_code == 404
+
+
+def test_a_file_above_the_limit_or_broken_off_leaves_nothing(start: Callable[..., Server]) -> None:
+    server = start("--max-file", "100000")
+    cwd = Path(server.make_session()["cwd"])
+    server.client.put(f"{FILES}/kept", content=b"before")
+    problem(server.client.put(f"{FILES}/kept", content=b"x" * 100_001), 413, "too_large")
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 10_000
+
+    problem(server.client.put(f"{FILES}/kept", content=endless()), 413, "too_large")
+    request = f"PUT {FILES}/kept HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {server.token}\r\n"
+    import socket
+
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        connection.sendall(f"{request}Content-Length: 50000\r\n\r\nhalf".encode())
+        assert wait_until(lambda: len(list(cwd.iterdir())) == 2)
+    assert wait_until(lambda: [path.name for path in cwd.iterdir()] == ["kept"])
+    assert server.client.get(f"{FILES}/kept").content == b"before"
+
+
+def test_others_see_a_file_whole_or_not_at_all(server: Server) -> None:
+    server.make_session()
+    whole = [bytes([letter]) * 2_000_000 for letter in b"ab"]
+    server.client.put(f"{FILES}/f", content=whole[0])
+    stop = threading.Event()
+
+    def write() -> None:
+        with server.make_client() as client:
+            while not stop.is_set():
+                for data in whole:
+                    client.put(f"{FILES}/f", content=data)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    seen: set[bytes] = set()
+
+    def both_were_seen() -> bool:
+        content = server.client.get(f"{FILES}/f").content
+        assert content in whole
+        seen.add(content[:1])
+        return len(seen) == 2
+
+    try:
+        assert wait_until(both_were_seen, PATIENCE)
+        for _ in range(20):
+            both_were_seen()
+    finally:
+        stop.set()
+        writing.join(PATIENCE)
