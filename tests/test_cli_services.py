@@ -74,13 +74,18 @@ def test_ps_shows_the_sessions_of_every_server(start: Callable[..., Server]) -> 
 
 def test_ps_over_a_url_needs_a_token_that_is_on_no_command_line(server: Server, tmp_path: Path) -> None:
     server.make_session("main")
-    shown = ingle("ps", "--url", server.url, env={"INGLE_TOKEN": server.token})
-    assert shown.stdout.splitlines()[1].split()[:4] == [server.url, "-", "main", "idle"]
-    assert ingle("ps", env={"INGLE_TOKEN": server.token, "INGLE_URL": server.url}).stdout == shown.stdout
+    expected = (0, [server.url, "-", "main", "idle"])
+
+    def seen(*args: str, env: dict[str, str] | None = None) -> tuple[int, list[str]]:
+        code, out, _ = outcome("ps", *args, env=env)
+        return code, out.splitlines()[1].split()[:4]
+
+    assert seen("--url", server.url, env={"INGLE_TOKEN": server.token}) == expected
+    assert seen(env={"INGLE_TOKEN": server.token, "INGLE_URL": server.url}) == expected
     file = tmp_path / "token"
     file.write_text(server.token + "\n")
     file.chmod(0o600)
-    assert ingle("ps", "--url", server.url, "--token-file", str(file)).stdout == shown.stdout
+    assert seen("--url", server.url, "--token-file", str(file)) == expected
     file.chmod(0o644)
     code, _, said = outcome("ps", "--url", server.url, "--token-file", str(file))
     assert (code, said) == (2, f"ingle: others can read {file}; make it yours alone with `chmod 600`\n")

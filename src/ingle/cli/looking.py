@@ -86,7 +86,7 @@ def _size(count: int | None) -> str:
     return "-" if count is None else f"{count / 1024**2:.0f}M"
 
 
-@click.command(epilog="Example: INGLE_PORT=8400 ingle config")
+@click.command(epilog="Example: ingle config --json")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def config(as_json: bool) -> None:
     """The settings in force, each with the place it comes from.
