@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+import struct
 from http import HTTPStatus
 from typing import Any
 
@@ -30,6 +31,12 @@ BUFFERED = "ingle.buffered"
 
 LINGER = 10.0
 """How long a client that does not read may take to find out that it was closed."""
+
+SAY_WHY = 1.0
+"""How long a refused client may still send, unheard, so that it gets to reading why."""
+
+MAX_LINGERING = 256
+"""Refused connections that are kept open for that at once."""
 
 SWEEP = 1.0
 """How often connections are looked at."""
@@ -60,6 +67,7 @@ class Lobby:
         self._limit = limit
         self.local = local
         self.strangers: dict[Protocol, None] = {}
+        self.lingering = 0
 
     def enter(self, newcomer: "Protocol") -> None:
         if self.local:
@@ -98,6 +106,14 @@ class Stall:
         if size == 0 or size != self._size:
             self._size, self._since = size, now
         return now - self._since
+
+
+def cut(transport: asyncio.Transport) -> None:
+    """End a connection now. Without the option the kernel would go on offering what nobody takes, for minutes."""
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    if connection is not None and not transport.is_closing():
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 class Protocol(HttpToolsProtocol):
@@ -176,12 +192,24 @@ class Protocol(HttpToolsProtocol):
             head = b"".join(b"%s: %s\r\n" % pair for pair in headers_of(error, len(body)) if pair[0] != b"connection")
             status = b"HTTP/1.1 %d %s\r\n" % (error.status, HTTPStatus(error.status).phrase.encode())
             self.transport.write(status + head + b"connection: close\r\n\r\n" + body)
-        self.transport.close()
+        if self._received and self._lobby.lingering < MAX_LINGERING:
+            # What is still on its way would be answered by a reset, and that can overtake our words.
+            self._lobby.lingering += 1
+            self.connections.discard(self)
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self.loop.call_later(SAY_WHY, self._let_go)
+        else:
+            self.transport.close()
+
+    def _let_go(self) -> None:
+        self._lobby.lingering -= 1
+        self.transport.abort()
 
     def sweep(self, now: float) -> None:
         if self._stall.lasts(now) > ANSWER_PATIENCE:
             logger.info("a client took nothing of its answer for %g s and was cut off", ANSWER_PATIENCE)
-            self.transport.abort()
+            cut(self.transport)
         elif self._head_since is not None and now - self._head_since > HEAD_PATIENCE:
             self.refuse(TooSlow(f"no whole request came within {HEAD_PATIENCE:g} s; send it at once"))
         elif self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete:
@@ -224,7 +252,7 @@ class WatchProtocol(WebSocketsSansIOProtocol):
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
-        self.close_timer = self.loop.call_later(LINGER, self.transport.abort)
+        self.close_timer = self.loop.call_later(LINGER, cut, self.transport)
 
     def shutdown(self) -> None:
         # An open one is closed by its endpoint, after the last events of its session.
@@ -234,4 +262,4 @@ class WatchProtocol(WebSocketsSansIOProtocol):
     def sweep(self, now: float) -> None:
         # Its endpoint closes it much sooner; this is for one that is closed, and never flushed.
         if self._stall.lasts(now) > 2 * ANSWER_PATIENCE:
-            self.transport.abort()
+            cut(self.transport)
