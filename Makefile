@@ -19,7 +19,7 @@ ARGS ?=
 help:
 	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
 	@echo 'make test    run the tests                (ARGS="-k stdin" is handed on)'
-	@echo 'make lint    ruff, mypy and the direction of imports'
+	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make bench   measure                      (ARGS is handed on)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
 	@echo 'make clean   remove .venv, caches and builds'
@@ -35,6 +35,7 @@ test: $(STAMP_DEV)
 lint: $(STAMP_DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python tools/unasync.py --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 

@@ -30,7 +30,8 @@ An exception in a user's cell is a result, not an error of ours.
     ├── QuotaExceeded           429  quota_exceeded       the token's own limit is reached
     ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
-    └── StartFailed             503  start_failed         no worker could be started
+    ├── StartFailed             503  start_failed         no worker could be started
+    └── Unreachable             503  unreachable          no server answers the client
 """
 
 
@@ -226,3 +227,9 @@ class Unavailable(IngleError):
 
 class StartFailed(IngleError):
     code, status = "start_failed", 503
+
+
+class Unreachable(IngleError):
+    """Said by a client, never by a server."""
+
+    code, status = "unreachable", 503

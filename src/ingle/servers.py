@@ -36,7 +36,7 @@ class ServerInfo(Struct, frozen=True, kw_only=True):
     folder: str
     """The folder it was started in."""
     kind: str
-    """`serve`, `mcp` or `run`."""
+    """`serve`, `mcp`, `run`, or `client` for one that ends with the program that started it."""
     version: str = __version__
 
 
@@ -141,5 +141,14 @@ class Announcement:
 
 def peer_uid(connection: socket.socket) -> int:
     """The user at the other end of a unix socket, by the kernel's word."""
-    _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
+    return _peer(connection)[1]
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The process at the other end of a unix socket, by the kernel's word; for a client the one that listens."""
+    return _peer(connection)[0]
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid), int(uid)

@@ -114,7 +114,19 @@ class Settings:
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:
     """The settings in force, each from the first place that gives it."""
-    values: dict[str, Any] = {}
+    return Settings(**{name: value for name, (value, _) in _gather(overrides or {}).items()})
+
+
+def explain() -> dict[str, tuple[Any, str]]:
+    """Each setting in force with the place it comes from, in words."""
+    given = _gather({})
+    settings = Settings(**{name: value for name, (value, _) in given.items()})
+    return {each.name: given.get(each.name, (getattr(settings, each.name), "default")) for each in fields(Settings)}
+
+
+def _gather(overrides: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """What was given for each setting, and where; nothing for those left to their default."""
+    found: dict[str, tuple[Any, str]] = {}
     file = data_folder() / "config.toml"
     from_file: dict[str, Any] = {}
     if file.is_file():
@@ -127,14 +139,15 @@ def load(overrides: Mapping[str, Any] | None = None) -> Settings:
         if name not in known:
             raise InvalidRequest(f"{file} has an unknown setting {name!r}; see `ingle serve --help`")
     for each in fields(Settings):
-        given = (overrides or {}).get(each.name)
+        given = overrides.get(each.name)
+        variable = "INGLE_" + each.name.upper()
         if given is not None:
-            values[each.name] = given
-        elif (text := os.environ.get("INGLE_" + each.name.upper())) is not None:
-            values[each.name] = parse(each.name, each.type, text)
+            found[each.name] = (given, "flag")
+        elif (text := os.environ.get(variable)) is not None:
+            found[each.name] = (parse(each.name, each.type, text), variable)
         elif each.name in from_file:
-            values[each.name] = from_file[each.name]
-    return Settings(**values)
+            found[each.name] = (from_file[each.name], str(file))
+    return found
 
 
 def parse(name: str, kind: Any, text: str) -> Any:

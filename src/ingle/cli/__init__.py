@@ -1,8 +1,11 @@
-"""The command line: `serve`, `run`, `sh`. What is slow to load is loaded by the command that needs it."""
+"""The command line. What is slow to load is loaded by the command that needs it."""
 
 import click
 
 from ingle import __version__
+from ingle.cli.acting import interrupt, stop
+from ingle.cli.following import logs
+from ingle.cli.looking import config, ps
 from ingle.cli.running import run
 from ingle.cli.serving import serve
 from ingle.cli.shelling import sh
@@ -15,7 +18,5 @@ def main() -> None:
     """Live Python sessions: run code in one, or serve many."""
 
 
-main.add_command(run)
-main.add_command(serve)
-main.add_command(sh)
-main.add_command(token)
+for command in (config, interrupt, logs, ps, run, serve, sh, stop, token):
+    main.add_command(command)

@@ -1,10 +1,20 @@
-"""The page docs/settings.md, made from the table of settings: `python -m ingle.cli.reference > docs/settings.md`."""
+"""Pages made from what they describe.
 
+`python -m ingle.cli.reference > docs/settings.md` makes the page of settings from their table;
+`python -m ingle.cli.reference docs/cli.md` renews what `--help` says in the page of the command line.
+"""
+
+import re
+import sys
 from dataclasses import Field, fields
+from pathlib import Path
 from typing import Any
 
 from ingle.cli.serving import default_text, flag_of
 from ingle.settings import KINDS, Settings
+
+WIDTH = 78
+"""Columns of what `--help` says in the docs."""
 
 HEAD = """\
 # Settings
@@ -59,5 +69,27 @@ def _row(setting: "Field[Any]") -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
+def help_of(*words: str) -> str:
+    """What a command says of itself, laid out for the docs."""
+    from click.testing import CliRunner
+
+    from ingle.cli import main
+
+    return CliRunner().invoke(main, [*words, "--help"], prog_name="ingle", terminal_width=WIDTH).output
+
+
+def with_help(page: str) -> str:
+    """The page, with every block that begins with `$ ingle … --help` as the command says it now."""
+
+    def block(found: "re.Match[str]") -> str:
+        return f"```\n$ {found[1]} --help\n{help_of(*found[1].split()[1:])}```"
+
+    return re.sub(r"```\n\$ (ingle[a-z ]*?) --help\n.*?```", block, page, flags=re.DOTALL)
+
+
 if __name__ == "__main__":
-    print(settings_page(), end="")
+    if sys.argv[1:]:
+        file = Path(sys.argv[1])
+        file.write_text(with_help(file.read_text("utf-8")), "utf-8")
+    else:
+        print(settings_page(), end="")

@@ -7,6 +7,7 @@ import tokenize
 import click
 
 from ingle.cli.failing import Failure, plain_failures
+from ingle.cli.reaching import Choice, find_or_choose, service_options
 
 
 def parse_assignments(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -37,6 +38,13 @@ def read_code(source: str) -> str:
 
 @click.command(epilog="Example: ingle run --timeout 10 'import math; math.pi'")
 @click.argument("source", metavar="CODE|FILE|-")
+@click.option(
+    "-s",
+    "--session",
+    metavar="NAME",
+    help="Run it in this live session of a running service; it is made when absent, and kept.",
+)
+@service_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document; stream nothing.")
 @click.option("--python", metavar="PATH", help="Interpreter of the session, CPython 3.10 or later.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop the code after so long; exit code 124.")
@@ -47,21 +55,37 @@ def read_code(source: str) -> str:
     callback=parse_assignments,
     help="Environment variable; may be repeated.",
 )
-def run(source: str, as_json: bool, python: str | None, timeout: float | None, env: dict[str, str]) -> None:
+def run(
+    source: str,
+    session: str | None,
+    choice: Choice,
+    as_json: bool,
+    python: str | None,
+    timeout: float | None,
+    env: dict[str, str],
+) -> None:
     """Run code in a fresh session and show what it does, as it does it.
 
     The argument is code, unless it names a file, which is run then; with - the code is read from standard input. The
     session starts in this folder. Output is passed on as it comes, the last value is printed, and input() reads this
     command's standard input. Ctrl-C interrupts the code; a second one within 2 s ends the command.
 
+    With -s the code runs in a session that is there before and after: of `ingle serve` on this machine, or at --url.
+
     Exit code: 0 fine, 1 the code raised, 124 timeout, 130 interrupted, 2 ingle could not run it; after sys.exit(N)
     it is N, after a crash by signal N it is 128 + N.
     """
+    if session is None and choice.pid is not None:
+        raise click.UsageError("--pid goes with -s NAME: without it the code runs in a session of this command")
     with plain_failures():
         code = read_code(source)
         from ingle.cli.runner import Job, run_job
 
-        exit_code = run_job(
-            Job(code, python=python, timeout=timeout, env=env, as_json=as_json, takes_stdin=source != "-")
-        )
+        job = Job(code, python=python, timeout=timeout, env=env, as_json=as_json, takes_stdin=source != "-")
+        if session is None:
+            exit_code = run_job(job)
+        else:
+            from ingle.cli.joining import join_job
+
+            exit_code = join_job(job, find_or_choose(choice, session), session)
     raise SystemExit(exit_code)

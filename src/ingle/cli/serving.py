@@ -53,7 +53,8 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @settings_options
 @click.option("--no-auth", is_flag=True, help="The same as --auth none: requests need no token. On loopback only.")
-def serve(no_auth: bool, **given: Any) -> None:
+@click.option("--until-eof", is_flag=True, help="End when standard input does: for a program whose child this is.")
+def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
     """Serve sessions over HTTP until Ctrl-C.
 
     Requests need the token in the file `token` of the data folder, which is made at the first start, or the one in
@@ -65,5 +66,5 @@ def serve(no_auth: bool, **given: Any) -> None:
         from ingle.logs import logging_to
 
         with logging_to(settings):
-            code = run_server(settings, data_folder())
+            code = run_server(settings, data_folder(), until_eof)
     raise SystemExit(code)

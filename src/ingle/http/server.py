@@ -10,10 +10,12 @@ import errno
 import gc
 import logging
 import math
+import os
 import shlex
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -59,8 +61,8 @@ class CannotListen(Exception):
     """The address cannot be had; the message says why, and what to do."""
 
 
-def serve(settings: Settings, home: Path) -> int:
-    """Run until a signal comes. The exit code."""
+def serve(settings: Settings, home: Path, until_eof: bool = False) -> int:
+    """Run until a signal comes, or the end of standard input if that is asked for. The exit code."""
     check_bind(settings.host, settings.allowed_hosts, open=settings.auth == "none")
     token = find_token(home) if settings.auth == "token" else None
     try:
@@ -69,7 +71,7 @@ def serve(settings: Settings, home: Path) -> int:
         print(f"ingle: {error}", file=sys.stderr)
         return 1
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, home, token, listener))
+        runner.run(_serve(settings, home, token, listener, until_eof))
     return 0
 
 
@@ -97,16 +99,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, home: Path, token: Token | None, listener: socket.socket) -> None:
+async def _serve(settings: Settings, home: Path, token: Token | None, listener: socket.socket, until_eof: bool) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
+    if until_eof:
+        threading.Thread(target=_read_to_eof, args=(loop, stop), name="until-eof", daemon=True).start()
     service = Service.local(settings, home)
     await service.start()
     shown = url(settings.host, listener)
     try:
-        async with local_door(service, home, "serve", shown):
+        # Whoever looks for a service to rely on does not take one that ends with another program.
+        async with local_door(service, home, "client" if until_eof else "serve", shown):
             principals = Principals(service, token.value if token is not None else None)
             if token is not None:
                 principals.take(await asyncio.to_thread(keyring.read, home))
@@ -135,6 +140,15 @@ async def _serve(settings: Settings, home: Path, token: Token | None, listener: 
     finally:
         if not service.stopping:
             await service.stop()
+
+
+def _read_to_eof(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """In a thread, since a loop cannot watch every kind of descriptor."""
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended already
+        loop.call_soon_threadsafe(stop.set)
 
 
 async def _drain(service: Service, seconds: float, stop: asyncio.Event) -> None:

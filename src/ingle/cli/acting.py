@@ -1,0 +1,106 @@
+"""`ingle interrupt` and `ingle stop`: a cell, a session, a server."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import click
+
+from ingle.cli.failing import Failure, plain_failures
+from ingle.cli.reaching import Choice, Target, find_session, find_targets, service_options, several
+
+GONE_PATIENCE = 60.0
+"""How long a server may take to end its sessions after SIGTERM."""
+
+LOOK = 0.02
+
+
+@click.command(epilog="Example: ingle interrupt main")
+@click.argument("session")
+@service_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result of the cell as one JSON document.")
+def interrupt(session: str, choice: Choice, as_json: bool) -> None:
+    """Interrupt the cell that a session runs; its state is kept."""
+    with plain_failures():
+        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/interrupt", {})
+    if as_json:
+        _print(said)
+    elif said.get("interrupted") is False:
+        click.echo("nothing ran, so nothing was interrupted")
+    else:
+        click.echo(f"cell {said['cell']} is {said['status']}")
+
+
+@click.command(epilog="Example: ingle stop main; ingle stop --server --pid 4711")
+@click.argument("session", required=False)
+@service_options
+@click.option("--server", is_flag=True, help="Stop a server, with all its sessions; not with --url.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def stop(session: str | None, choice: Choice, server: bool, as_json: bool) -> None:
+    """End a session with everything it started, or a whole server."""
+    if (session is None) != server:
+        raise click.UsageError("name a session, or say --server; not both")
+    with plain_failures():
+        if session is not None:
+            said = find_session(choice, session).ask("DELETE", f"/v1/sessions/{session}")
+            told = f"session {session!r} has ended"
+        else:
+            target = _the_server(choice)
+            said = _stop_server(target)
+            told = f"the server ({target}) has ended"
+    if as_json:
+        _print(said)
+    else:
+        click.echo(told)
+
+
+def _the_server(choice: Choice) -> Target:
+    if choice.url is not None:
+        raise Failure("a server at a URL is not stopped from here; stop it where it runs")
+    targets = find_targets(choice)
+    if not targets:
+        raise Failure("no server runs, so there is none to stop")
+    if len(targets) > 1:
+        raise Failure(several(f"{len(targets)} servers run", targets))
+    return targets[0]
+
+
+def _stop_server(target: Target) -> dict[str, Any]:
+    """Ask it by signal, which it takes as Ctrl-C, and wait until it has gone."""
+    import msgspec
+
+    from ingle.servers import connect, peer_pid
+
+    assert target.path is not None
+    assert target.info is not None
+    try:
+        with connect(target.path) as connection:
+            # By the kernel's word: what stands in the file may be the number of another process by now.
+            pid = peer_pid(connection)
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pid = 0
+    except OSError as error:
+        raise Failure(f"the server ({target}) cannot be stopped: {error}") from None
+    deadline = time.monotonic() + GONE_PATIENCE
+    while pid and _lives(pid):
+        if time.monotonic() > deadline:
+            raise Failure(f"the server ({target}) was told to stop {GONE_PATIENCE:g} s ago, and has not yet")
+        time.sleep(LOOK)
+    return {"stopped": True, **msgspec.to_builtins(target.info)}
+
+
+def _lives(pid: int) -> bool:
+    """A process whose parent has not asked for its end yet has ended all the same."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
+
+
+def _print(said: Any) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.encode(said))

@@ -1,0 +1,97 @@
+"""`ingle logs`: what a session did and does, with the borders of its cells."""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ingle.cli.failing import plain_failures
+from ingle.cli.reaching import Choice, Target, find_session, service_options
+
+if TYPE_CHECKING:
+    from ingle.client import Client, Event, Session
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+@click.command(epilog="Example: ingle logs -f main")
+@click.argument("session")
+@service_options
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the session ends or Ctrl-C.")
+@click.option("-n", "--last", type=click.IntRange(0), metavar="N", help="Only the last N cells; 0 for none of them.")
+@click.option("--json", "as_json", is_flag=True, help="Print the events as they are, one JSON object a line.")
+def logs(session: str, choice: Choice, follow: bool, last: int | None, as_json: bool) -> None:
+    """The output of a session as it came, with the borders of its cells.
+
+    Each cell begins with its number and its code and ends with its status. What the session wrote to standard error
+    is on this command's standard error.
+    """
+    with plain_failures():
+        target = find_session(choice, session)
+        try:
+            with make_client(target) as client:
+                _show(client.session(session), follow, last, as_json)
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Whoever read this has enough of it. What is still buffered goes nowhere: its flush would fail at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(BROKEN_PIPE) from None
+
+
+def make_client(target: Target) -> "Client":
+    from ingle.client import Client
+
+    return Client(f"unix:{target.path}" if target.path is not None else target.url, target.token, start=False)
+
+
+def _show(session: "Session", follow: bool, last: int | None, as_json: bool) -> None:
+    count = session.info().execution_count
+    first = 1 if last is None else session.first_event(count - last + 1) if last <= count else 1
+    until = None
+    if not follow:
+        if count == 0:
+            return
+        # All that has come so far, and no more: the number of the next event is the end of it.
+        until = session.first_event(count + 1) - 1
+        if first > until:
+            return
+    for event in session.events(first, until):
+        if as_json:
+            click.echo(_encoded(event))
+        else:
+            _print(event)
+
+
+def _encoded(event: "Event") -> bytes:
+    import msgspec
+
+    from ingle.client import OtherEvent
+
+    return msgspec.json.encode(event.fields if isinstance(event, OtherEvent) else event)
+
+
+def _print(event: "Event") -> None:
+    from ingle.client import kind_of
+    from ingle.client.answers import bundle_of
+
+    kind, told = kind_of(event), event
+    if kind == "state" and getattr(told, "code", None) is not None:
+        at = time.strftime("%H:%M:%S", time.localtime(event.time))
+        click.echo(f"── cell {event.cell} ── {at}")
+        for line in str(getattr(told, "code", "")).rstrip("\n").split("\n"):
+            click.echo(f"│ {line}")
+    elif kind in ("stdout", "stderr"):
+        click.echo(getattr(told, "text", ""), nl=False, err=kind == "stderr")
+    elif kind in ("result", "display"):
+        click.echo(bundle_of(event).get("text/plain", ""))
+    elif kind == "error":
+        click.echo(str(getattr(told, "traceback", "")).rstrip("\n"), err=True)
+    elif kind == "notice":
+        click.echo(f"ingle: {getattr(told, 'text', '')}", err=True)
+    elif kind == "done":
+        result: Any = getattr(told, "result", None)
+        click.echo(f"── cell {event.cell}: {result.status} after {result.execution_time:.3g} s")

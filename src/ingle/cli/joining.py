@@ -1,0 +1,128 @@
+"""One job in a live session of a running service: `ingle run -s NAME`.
+
+The session is its own: whatever ends this command, the session stays, and so does its state. A first Ctrl-C interrupts
+the cell; a second leaves it running and says how to come back to it.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+
+import msgspec
+
+from ingle import errors
+from ingle.cli.reaching import Target
+from ingle.cli.runner import BROKEN_PIPE, SECOND_PRESS, Job, exit_code, remarks
+from ingle.cli.terminal import Lines, Output, no_echo
+from ingle.client import AsyncClient, AsyncSession, Event, Result, kind_of
+from ingle.client.answers import bundle_of
+from ingle.events import Done, ErrorRaised, InputWanted, Stderr, Stdout
+
+
+def join_job(job: Job, target: Target, name: str) -> int:
+    """Run it in the session of that name. The exit code."""
+
+    async def main() -> int:
+        url = f"unix:{target.path}" if target.path is not None else target.url
+        async with AsyncClient(url, target.token, start=False) as client:
+            # Where the service is on this machine, a new session begins where the user is.
+            cwd = os.getcwd() if target.path is not None else None
+            return await Join(job, client.session(name, python=job.python, cwd=cwd, keep=True)).main()
+
+    with asyncio.Runner() as runner:
+        return runner.run(main())
+
+
+class Join:
+    def __init__(self, job: Job, session: AsyncSession) -> None:
+        self._job = job
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._output = Output()
+        self._lines = Lines(0)
+        self._cell: int | None = None
+        self._result: Result | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._interrupting: asyncio.Task[Result | None] | None = None
+        self._left_with: int | None = None
+        self._pressed = -SECOND_PRESS
+
+    async def main(self) -> int:
+        self._working = self._loop.create_task(self._work())
+        self._loop.add_signal_handler(signal.SIGINT, self._on_sigint)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._loop.add_signal_handler(number, self._leave, 128 + number)
+        await asyncio.wait({self._working})
+        helpers = [task for task in (self._answering, self._interrupting) if task is not None]
+        for task in helpers:
+            task.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
+        if self._left_with is not None:
+            if self._cell is not None and self._result is None:
+                how = f"ingle: cell {self._cell} goes on; see `ingle logs -f {self._session.name}`\n"
+                with contextlib.suppress(OSError):
+                    await self._output.write(2, how)
+            return self._left_with
+        try:
+            return self._working.result()
+        except BrokenPipeError:
+            return BROKEN_PIPE
+
+    def _on_sigint(self) -> None:
+        now = self._loop.time()
+        again = now - self._pressed < SECOND_PRESS
+        self._pressed = now
+        if again or self._cell is None:
+            self._leave(128 + signal.SIGINT)
+        else:
+            self._interrupting = self._loop.create_task(self._session.interrupt(wait=0))
+
+    def _leave(self, code: int) -> None:
+        self._left_with = code
+        self._working.cancel()
+
+    async def _work(self) -> int:
+        job = self._job
+        done: Done | None = None
+        async for event in self._session.stream(job.code, timeout=job.timeout, envs=job.env or None):
+            self._cell = event.cell
+            if isinstance(event, Done):
+                done = event
+            await self._take(event)
+        assert done is not None
+        if self._answering is not None:
+            self._answering.cancel()
+        self._result = await self._session.wait(done.cell, wait=0)
+        if job.as_json:
+            await self._output.write(1, msgspec.json.encode(self._result).decode() + "\n")
+        else:
+            for line in remarks(self._result, job.timeout):
+                await self._output.write(2, f"ingle: {line}\n")
+        return exit_code(self._result)
+
+    async def _take(self, event: Event) -> None:
+        if isinstance(event, InputWanted):
+            if self._answering is None or self._answering.done():
+                self._answering = self._loop.create_task(self._answer(event.secret))
+        elif self._job.as_json:
+            return
+        elif isinstance(event, Stdout) and not event.background:
+            await self._output.write(1, event.text)
+        elif isinstance(event, Stderr) and not event.background:
+            await self._output.write(2, event.text)
+        elif isinstance(event, ErrorRaised):
+            await self._output.write(2, event.traceback.rstrip("\n") + "\n")
+        elif kind_of(event) in ("result", "display"):
+            await self._output.write(1, bundle_of(event).get("text/plain", "") + "\n")
+
+    async def _answer(self, secret: bool) -> None:
+        """One line of ours for the cell that waits for one."""
+        text, eof = "", True
+        if self._job.takes_stdin:
+            with no_echo(0) if secret else contextlib.nullcontext():
+                text, eof = await self._lines.next()
+        try:
+            await self._session.input(text, eof=eof, wait=0)
+        except errors.NotWaiting:
+            self._lines.put_back(text)

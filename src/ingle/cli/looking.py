@@ -1,0 +1,112 @@
+"""`ingle ps` and `ingle config`: what there is, and what is set."""
+
+import time
+from typing import Any
+
+import click
+
+from ingle.cli.failing import plain_failures
+from ingle.cli.reaching import Choice, NoAnswer, Target, find_targets, list_sessions, service_options
+
+UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+@click.command(epilog="Example: ingle ps --json")
+@service_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def ps(choice: Choice, as_json: bool) -> None:
+    """The live sessions of all servers of yours on this machine.
+
+    Every `ingle serve` is a server, and so is what an assistant or a client program started. One that does not answer
+    is listed all the same.
+    """
+    with plain_failures():
+        seen = [_look(target) for target in find_targets(choice)]
+        if as_json:
+            import msgspec
+
+            click.echo(msgspec.json.encode({"servers": seen}))
+            return
+    for line in _table(seen):
+        click.echo(line)
+
+
+def _look(target: Target) -> dict[str, Any]:
+    """One server: who it is, and its sessions, or why they are not known."""
+    told: dict[str, Any] = {"url": target.url}
+    if target.info is not None:
+        import msgspec
+
+        told = msgspec.to_builtins(target.info)
+    try:
+        told["sessions"] = list_sessions(target)
+    except NoAnswer as failure:
+        if target.info is None:
+            raise
+        told["sessions"], told["failure"] = [], failure.message
+    return told
+
+
+def _table(servers: list[dict[str, Any]]) -> list[str]:
+    now = time.time()
+    rows = [("SERVER", "PID", "SESSION", "STATE", "CELLS", "AGE", "MEMORY", "FOLDER")]
+    for server in servers:
+        who = (str(server.get("kind", server["url"])), str(server.get("pid", "-")))
+        folder = str(server.get("folder", "-"))
+        state = "does not answer" if "failure" in server else "no session"
+        if not server["sessions"]:
+            since = server.get("started_at")
+            rows.append((*who, "-", state, "-", _age(now - since) if since else "-", "-", folder))
+        rows += [
+            (
+                *who,
+                session["session_id"],
+                session["state"],
+                str(session["execution_count"]),
+                _age(now - session["created_at"]),
+                _size(session["memory"]),
+                session["cwd"],
+            )
+            for session in server["sessions"]
+        ]
+    if len(rows) == 1:
+        return ["no server runs; start one with `ingle serve`"]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _age(seconds: float) -> str:
+    for size, unit in UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def _size(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1024**2:.0f}M"
+
+
+@click.command(epilog="Example: ingle config --json")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def config(as_json: bool) -> None:
+    """The settings in force, each with the place it comes from.
+
+    That is what `ingle serve` would take without flags: the environment, else config.toml in the data folder, else the
+    default.
+    """
+    with plain_failures():
+        import msgspec
+
+        from ingle.settings import data_folder, explain
+
+        told = explain()
+        folder = data_folder()
+    if as_json:
+        rows = [{"name": name, "value": value, "from": source} for name, (value, source) in told.items()]
+        click.echo(msgspec.json.encode({"data_folder": str(folder), "settings": rows}))
+        return
+    click.echo(f"# data folder: {folder}")
+    shown = {name: msgspec.json.encode(value).decode() for name, (value, _) in told.items()}
+    width = max(len(f"{name} = {value}") for name, value in shown.items() if len(value) < 40)
+    for name, (_, source) in told.items():
+        click.echo(f"{f'{name} = {shown[name]}'.ljust(width)}  # {source}")

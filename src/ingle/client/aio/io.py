@@ -1,0 +1,61 @@
+"""What differs between waiting with `await` and without: sleeping, threads, locks, sockets. `sync.io` is its twin."""
+
+import asyncio
+import inspect
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import httpx
+
+from ingle.client.answers import Event
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+T = TypeVar("T")
+
+__all__ = ["EventStream", "HttpClient", "HttpTransport", "Lock", "WebSocket", "aclosing", "call", "in_thread", "sleep"]
+
+EventStream = AsyncGenerator[Event, None]
+HttpClient = httpx.AsyncClient
+HttpTransport = httpx.AsyncHTTPTransport
+Lock = asyncio.Lock
+sleep = asyncio.sleep
+
+
+async def in_thread(function: Callable[..., T], *given: Any) -> T:
+    """Call what blocks, without blocking the loop."""
+    return await asyncio.to_thread(function, *given)
+
+
+async def call(callback: Callable[..., Any], *given: Any) -> Any:
+    """Call what a user gave, which may be a coroutine function."""
+    answer = callback(*given)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+class WebSocket:
+    def __init__(self, connection: "ClientConnection") -> None:
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, url: str, headers: dict[str, str], sock: socket.socket | None, **options: Any) -> "WebSocket":
+        # Late: most clients never stream.
+        from websockets.asyncio.client import connect
+
+        if sock is not None:
+            sock.setblocking(False)
+            options["sock"] = sock
+        return cls(await connect(url, additional_headers=headers, compression=None, **options))
+
+    async def receive(self, seconds: float | None) -> bytes:
+        """The next frame; TimeoutError when none came in time."""
+        if seconds is None:
+            return await self._connection.recv(decode=False)
+        async with asyncio.timeout(seconds):
+            return await self._connection.recv(decode=False)
+
+    async def close(self) -> None:
+        await self._connection.close()

@@ -1,0 +1,68 @@
+# Made from ../aio/client.py by tools/unasync.py: change that one, and run it.
+"""`Client`: a service, found, started or named."""
+
+from types import TracebackType
+
+from msgspec import Struct
+
+from ingle.client.answers import read
+from ingle.client.sync.connection import Connection
+from ingle.client.sync.session import Session
+from ingle.events import SessionInfo
+
+
+class SessionList(Struct):
+    sessions: list[SessionInfo]
+
+
+class Client:
+    """A service that holds sessions.
+
+        with Client() as client, client.session("main") as session:
+            result = session.run("6 * 7")
+            print(result.text)
+
+    Without a `url` (or `INGLE_URL`) it takes the service that runs on this user's data folder (`ingle serve`), through
+    its private socket, for which no token is needed. If there is none it starts one, which ends with this client,
+    and its sessions with it; `start=False` refuses that. With a `url` give the `token` too, or set `INGLE_TOKEN`.
+
+    It connects at its first use. Any number of threads may share a `Client`, and any number of tasks of one event
+    loop an `Client`; a `Client` needs no loop, and works where one is running.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, start: bool = True) -> None:
+        self._connection = Connection(url, token, start)
+
+    def __enter__(self) -> "Client":
+        self._connection.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the service, and end it if this client started it. Sessions of others, and kept ones, go on."""
+        self._connection.close()
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        python: str | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        idle_timeout: float | None = None,
+        keep: bool = False,
+    ) -> Session:
+        """The session of that name, made when there is none; without a name, a new one.
+
+        `python`, `cwd`, `env` and `idle_timeout` say how it is made, and mean nothing for one that is there already.
+        """
+        options = {"python": python, "cwd": cwd, "env": env, "idle_timeout": idle_timeout}
+        return Session(self._connection, name, options, keep)
+
+    def sessions(self) -> list[SessionInfo]:
+        """The live sessions of the service."""
+        return read(self._connection.request("GET", "/v1/sessions", repeatable=True), SessionList).sessions

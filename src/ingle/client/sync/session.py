@@ -1,0 +1,349 @@
+# Made from ../aio/session.py by tools/unasync.py: change that one, and run it.
+"""One live session: its cells, its output as it comes, its input, its files.
+
+A call never owns a cell: cancelling it, losing the connection or the end of this program stops nothing that runs. A
+cell that was sent is never sent again as another one: each has a key of its own, by which the server knows it.
+"""
+
+import secrets
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from msgspec import Struct
+
+from ingle import errors
+from ingle.client.addresses import deadline_after, file_path, session_path, time_left
+from ingle.client.answers import bundle_of, kind_of, read
+from ingle.client.results import Result
+from ingle.client.sync.connection import Connection
+from ingle.client.sync.io import EventStream, Lock, call, closing
+from ingle.events import (
+    CellError,
+    CellInfo,
+    Done,
+    ErrorRaised,
+    FileInfo,
+    FileList,
+    InputWanted,
+    OutputPage,
+    SessionInfo,
+    Stderr,
+    Stdout,
+)
+
+TURN = 25.0
+"""How long one request waits for a cell; the client asks as often as it takes. Proxies cut what is silent longer."""
+
+BEGINNING = 3600.0
+"""How long one request may wait for its turn, where a cell is queued; then it is sent again, with its key."""
+
+FAR = 2**62
+"""Beyond every event: a result asked for from there on brings no text."""
+
+
+class CellList(Struct):
+    cells: list[CellInfo]
+
+
+class Session:
+    """Made by `Client.session`; attached to the session of that name, or makes it, at its first use.
+
+    As a context manager it ends, at its exit, a session that it made; one that was there already is left running, and
+    so is one made with `keep=True`. Several tasks or threads may use it; a session runs one cell at a time, and says
+    `Busy` to the second unless that is to `queue`.
+    """
+
+    def __init__(self, connection: Connection, name: str | None, options: dict[str, Any], keep: bool) -> None:
+        # A name of our own, where none was given: whoever asks to make it again after a failure knows it is his.
+        self.name = name if name is not None else f"s-{secrets.token_hex(6)}"
+        self.made = False
+        """Whether this object made the session; False also before its first use."""
+        self.keep = keep
+        self._named = name is not None
+        self._connection = connection
+        self._options = {key: value for key, value in options.items() if value is not None}
+        self._path = session_path(self.name)
+        self._attaching = Lock()
+        self._attached = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    def __enter__(self) -> "Session":
+        self._attach()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self.made or self.keep:
+            return
+        try:
+            self.close()
+        except errors.SessionNotFound:
+            pass  # somebody ended it, which is all that was wanted
+        except errors.Unreachable:
+            # With the service gone the session is too; what was raised inside matters more than that.
+            if error is None:
+                raise
+
+    def _attach(self) -> None:
+        with self._attaching:
+            if self._attached:
+                return
+            if not (self._named and self._exists()):
+                self._make()
+            self._attached = True
+
+    def _exists(self) -> bool:
+        try:
+            self.info()
+        except errors.SessionNotFound:
+            return False
+        return True
+
+    def _make(self) -> None:
+        body = {"session_id": self.name, **self._options}
+        try:
+            self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=TURN)
+            self.made = True
+        except errors.SessionExists:
+            # Another was quicker; or our own first attempt was, of which only a name that nobody else has is proof.
+            self.made = not self._named
+
+    # --- cells ---
+
+    def run(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        envs: dict[str, str] | None = None,
+        queue: bool = False,
+        on_stdout: Callable[[str], Any] | None = None,
+        on_stderr: Callable[[str], Any] | None = None,
+        on_display: Callable[[dict[str, str]], Any] | None = None,
+        on_result: Callable[[dict[str, str]], Any] | None = None,
+        on_error: Callable[[CellError], Any] | None = None,
+        on_input: Callable[[str, bool], Any] | None = None,
+    ) -> Result:
+        """Run a cell to its end, and answer with its result. What the cell raises is in the result, not raised here.
+
+        `timeout` bounds the cell: past it, it is interrupted. `wait` bounds this call only: past it the answer has
+        the status `running`, the cell goes on, and `wait()` waits on. A cell that reads standard input answers with
+        `waiting_for_input`; go on with `input()`. `envs` are set for this one cell. With `queue` a busy session takes
+        the cell after those before it, where it would raise `Busy`.
+
+        The callbacks are called while the cell runs: `on_stdout` and `on_stderr` with text, `on_display` and
+        `on_result` with a bundle by mime type, `on_error` with the error. `on_input(prompt, secret)` answers
+        standard input itself: it returns the text, or None for the end of file. What a callback raises comes out of
+        this call; the cell goes on.
+        """
+        deadline = deadline_after(wait)
+        callbacks = (on_stdout, on_stderr, on_display, on_result, on_error, on_input)
+        if all(callback is None for callback in callbacks):
+            return self._settled(self._begin(code, timeout, envs, queue, _turn(deadline)), deadline)
+        result = self._begin(code, timeout, envs, queue, 0.0)
+        with closing(self._cell_events(result.cell, deadline)) as events:
+            for event in events:
+                if isinstance(event, Stdout) and not event.background:
+                    on_stdout and call(on_stdout, event.text)
+                elif isinstance(event, Stderr) and not event.background:
+                    on_stderr and call(on_stderr, event.text)
+                elif isinstance(event, ErrorRaised):
+                    on_error and call(on_error, CellError(event.name, event.value, event.traceback))
+                elif isinstance(event, InputWanted):
+                    if on_input is None:
+                        break
+                    self._answer(call(on_input, event.prompt, event.secret))
+                elif kind_of(event) == "display":
+                    on_display and call(on_display, bundle_of(event))
+                elif kind_of(event) == "result":
+                    on_result and call(on_result, bundle_of(event))
+        return self._cell(result.cell, 0.0)
+
+    def _answer(self, text: str | None) -> None:
+        try:
+            self._input(text or "", text is None, 0.0)
+        except errors.NotWaiting:
+            pass  # it was interrupted meanwhile, or another answered
+
+    def stream(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        envs: dict[str, str] | None = None,
+        queue: bool = False,
+    ) -> EventStream:
+        """Run a cell and give its events as they come, from the `state` that begins it to its `done`.
+
+        The cell is sent when the first event is asked for. Whoever stops reading leaves it running. The events are
+        those of `ingle.events`; `event.cell` is its number, for `wait()` to get the result.
+        """
+        result = self._begin(code, timeout, envs, queue, 0.0)
+        with closing(self._cell_events(result.cell, None)) as events:
+            for event in events:
+                yield event
+
+    def events(self, first: int = 1, last: int | None = None) -> EventStream:
+        """Every event of the session from number `first` on, those to come included, until the session ends.
+
+        With `last` it stops after the event of that number.
+        """
+        self._attach()
+        with closing(self._connection.events(self._path, first)) as events:
+            for event in events:
+                yield event
+                if last is not None and event.seq >= last:
+                    return
+
+    def _cell_events(self, cell: int, deadline: float | None) -> EventStream:
+        """The events of one cell, to its `done` or to the deadline."""
+        with closing(self._connection.events(self._path, self.first_event(cell), deadline)) as events:
+            for event in events:
+                if event.cell == cell:
+                    yield event
+                    if isinstance(event, Done):
+                        return
+        left = time_left(deadline)
+        if left is None or left > 0:
+            raise errors.SessionNotFound(self.name)
+
+    def first_event(self, cell: int) -> int:
+        """From which event on everything of this cell comes, with little that is older."""
+        if cell <= 1:
+            return 1
+        return (self._cell(cell - 1, 0.0, FAR)).next_event
+
+    def wait(self, cell: int | None = None, *, wait: float | None = None) -> Result:
+        """The result of a cell, the last one unless it is named, when it has ended or waits for input.
+
+        With `wait`, after so many seconds at the latest; 0 only looks.
+        """
+        deadline = deadline_after(wait)
+        if cell is None:
+            cell = (self.info()).execution_count
+        return self._settled(self._cell(cell, _turn(deadline)), deadline)
+
+    def input(self, text: str = "", *, eof: bool = False, wait: float | None = None) -> Result:
+        """Answer a cell that waits for input, and wait for what comes of it, as `run` does.
+
+        A newline is added unless there is one. With `eof` the input of this cell ends (Ctrl-D). When nobody waits,
+        `NotWaiting` is raised and the text goes nowhere.
+        """
+        deadline = deadline_after(wait)
+        return self._settled(self._input(text, eof, _turn(deadline)), deadline)
+
+    def interrupt(self, *, wait: float | None = None) -> Result | None:
+        """Interrupt the running cell; its result, once the session is ready again. None when no cell ran."""
+        self._attach()
+        deadline = deadline_after(wait)
+        turn = _turn(deadline)
+        said = self._connection.request("POST", self._path + "/interrupt", body={"wait": turn}, wait=turn)
+        if b'"interrupted":false' in said[:64]:
+            return None
+        return self._settled(read(said, Result), deadline)
+
+    def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
+        """What ran: code, status and times of the cells from number `first` on."""
+        self._attach()
+        said = self._get("/cells", {"first": first, "count": count})
+        return read(said, CellList).cells
+
+    def output(
+        self,
+        cell: int,
+        *,
+        stream: str = "stdout",
+        from_line: int = 1,
+        lines: int = 200,
+        grep: str | None = None,
+    ) -> OutputPage:
+        """Lines of a cell's output, however long it is; `stream` is stdout, stderr or both, `grep` a pattern.
+
+        `next_line` of the answer is where to go on, None at the end.
+        """
+        self._attach()
+        query: dict[str, str | int | float] = {"stream": stream, "from_line": from_line, "lines": lines}
+        if grep is not None:
+            query["grep"] = grep
+        return read(self._get(f"/cells/{cell}/output", query), OutputPage)
+
+    # --- files ---
+
+    def read_file(self, path: str) -> bytes:
+        """What is in a file of the session's folder."""
+        self._attach()
+        return self._get(f"/files/{file_path(path)}")
+
+    def write_file(self, path: str, data: bytes | str) -> FileInfo:
+        """Put a file into the session's folder, in one step; folders on its way are made. Text is written as UTF-8."""
+        self._attach()
+        content = data.encode() if isinstance(data, str) else data
+        url = f"{self._path}/files/{file_path(path)}"
+        return read(self._connection.request("PUT", url, content=content, repeatable=True), FileInfo)
+
+    def list_files(self, folder: str = "") -> list[FileInfo]:
+        """What is in the session's folder, or in one below it."""
+        self._attach()
+        return read(self._get("/files", {"folder": folder} if folder else None), FileList).files
+
+    def delete_file(self, path: str) -> None:
+        self._attach()
+        self._connection.request("DELETE", f"{self._path}/files/{file_path(path)}")
+
+    # --- the session ---
+
+    def info(self) -> SessionInfo:
+        """The session as it is now: state, cells, variables, Python."""
+        return read(self._get(""), SessionInfo)
+
+    def close(self) -> None:
+        """End the session, whoever made it, with everything it started."""
+        self._connection.request("DELETE", self._path, wait=TURN)
+
+    # --- how ---
+
+    def _begin(self, code: str, timeout: float | None, envs: dict[str, str] | None, queue: bool, turn: float) -> Result:
+        self._attach()
+        body: dict[str, Any] = {"code": code, "wait": turn, "queue": queue}
+        if timeout is not None:
+            body["timeout"] = timeout
+        if envs is not None:
+            body["envs"] = envs
+        # The same key at every attempt: whatever got lost, the answer or the request, the cell runs once.
+        said = self._connection.request(
+            "POST",
+            self._path + "/execute",
+            body=body,
+            headers={"Idempotency-Key": secrets.token_hex(16)},
+            wait=BEGINNING if queue else turn,
+            repeatable=True,
+        )
+        return read(said, Result)
+
+    def _input(self, text: str, eof: bool, turn: float) -> Result:
+        self._attach()
+        body = {"text": text, "eof": eof, "wait": turn}
+        return read(self._connection.request("POST", self._path + "/input", body=body, wait=turn), Result)
+
+    def _cell(self, cell: int, turn: float, from_event: int = 0) -> Result:
+        self._attach()
+        return read(self._get(f"/cells/{cell}", {"wait": turn, "from": from_event}, turn), Result)
+
+    def _get(self, below: str, query: dict[str, str | int | float] | None = None, turn: float = 0.0) -> bytes:
+        return self._connection.request("GET", self._path + below, query=query, wait=turn, repeatable=True)
+
+    def _settled(self, result: Result, deadline: float | None) -> Result:
+        """The result once the cell has ended or waits for input, however often one must ask."""
+        while result.status == "running" and _turn(deadline) > 0:
+            result = self._cell(result.cell, _turn(deadline))
+        return result
+
+
+def _turn(deadline: float | None) -> float:
+    left = time_left(deadline)
+    return TURN if left is None else min(TURN, left)
