@@ -1,8 +1,9 @@
-"""The command line: `ingle serve`, `ingle run`. What is slow to load is loaded by the command that needs it."""
+"""The command line: a command a verb. What is slow to load is loaded by the command that needs it."""
 
 import click
 
 from ingle import __version__
+from ingle.cli.mcp import mcp
 from ingle.cli.running import run
 from ingle.cli.serving import serve
 
@@ -13,5 +14,6 @@ def main() -> None:
     """Live Python sessions: run code in one, or serve many."""
 
 
+main.add_command(mcp)
 main.add_command(run)
 main.add_command(serve)

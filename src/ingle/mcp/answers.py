@@ -1,0 +1,163 @@
+"""What a tool answers: text and images for the model, in order, the status line last; data for programs beside it.
+
+Bounded as a whole: hosts refuse a result of 1 MiB, so what programs get carries no image and no long text twice.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ingle.errors import IngleError
+from ingle.events import MimeBundle, Result, SessionInfo, Truncated
+from ingle.outputs.reading import OutputPage
+from ingle.outputs.timeline import HEAD_SHARE
+
+RESULT_KEY = "ingle/result"
+ERROR_KEY = "ingle/error"
+
+META_TEXT = 20_000
+"""Characters of each text in the result that goes to programs."""
+
+META_BUNDLES = 20
+
+PAGE_CHARS = 10_000
+"""Characters of one page of output."""
+
+NAMES_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Image:
+    mime: str
+    data: str
+    """base64"""
+
+
+@dataclass
+class Answer:
+    parts: list[Text | Image]
+    meta: dict[str, Any] = field(default_factory=dict)
+    is_error: bool = False
+
+
+def failure(error: IngleError, advice: str = "") -> Answer:
+    """One of our own failures: what happened, and the next step in the words of the tools."""
+    text = error.message if not advice else f"{error.message}. {advice}"
+    return Answer([Text(text)], {ERROR_KEY: {"code": error.code, "message": error.message}}, is_error=True)
+
+
+def of_result(result: Result) -> Answer:
+    parts: list[Text | Image] = []
+    pieces = [result.stdout, result.stderr]
+    if result.error is not None:
+        pieces.append(result.error.traceback)
+    bundles = [*result.displays, *([result.result] if result.result else [])]
+    pieces += [bundle.get("text/plain", "") for bundle in bundles]
+    text = "\n".join(piece.rstrip("\n") for piece in pieces if piece)
+    if text:
+        parts.append(Text(text))
+    parts.append(Text(status_line(result)))
+    return Answer(parts, {RESULT_KEY: for_programs(result)})
+
+
+def status_line(result: Result) -> str:
+    return f"[cell {result.cell} · {result.status} · {result.execution_time:.1f} s · session {result.session_id}]"
+
+
+def for_programs(result: Result) -> dict[str, Any]:
+    """The result object, without what would make it large."""
+    out, out_cut = _middle_out(result.stdout)
+    err, err_cut = _middle_out(result.stderr)
+    bounded = msgspec.structs.replace(
+        result,
+        stdout=out,
+        stderr=err,
+        truncated=Truncated(result.truncated.stdout + out_cut, result.truncated.stderr + err_cut),
+        result=_without_long(result.result) if result.result is not None else None,
+        displays=[_without_long(bundle) for bundle in result.displays[:META_BUNDLES]],
+        error=None
+        if result.error is None
+        else msgspec.structs.replace(
+            result.error,
+            value=_middle_out(result.error.value)[0],
+            traceback=_middle_out(result.error.traceback)[0],
+        ),
+    )
+    built: dict[str, Any] = msgspec.to_builtins(bounded)
+    return built
+
+
+def _middle_out(text: str) -> tuple[str, int]:
+    left = len(text) - META_TEXT
+    if left <= 0:
+        return text, 0
+    head = int(META_TEXT * HEAD_SHARE)
+    return text[:head] + text[head - META_TEXT :], left
+
+
+def _without_long(bundle: MimeBundle) -> MimeBundle:
+    return {mime: data for mime, data in bundle.items() if len(data) <= META_TEXT}
+
+
+# --- pages of output, sessions ---
+
+
+def of_page(page: OutputPage, grep: str | None) -> Answer:
+    """Lines as they are; with line numbers where some are left out between them."""
+    shown: list[str] = []
+    size, following = 0, page.next_line
+    for line in page.lines:
+        text = f"{line.number}: {line.text}" if grep else line.text
+        if shown and size + len(text) > PAGE_CHARS:
+            following = line.number
+            break
+        shown.append(text)
+        size += len(text) + 1
+    if not shown:
+        where = f"no line of cell {page.cell} has {grep!r}" if grep else f"cell {page.cell} has no more output"
+        return Answer([Text(f"[{where} · session {page.session_id}]")])
+    first, last = page.lines[0].number, page.lines[len(shown) - 1].number
+    status = f"[cell {page.cell} · lines {first} to {last}"
+    if following is not None:
+        status += f" · more from from_line={following}"
+    return Answer([Text("\n".join(shown)), Text(f"{status} · session {page.session_id}]")])
+
+
+def session_line(info: SessionInfo) -> str:
+    now = time.time()
+    used = "never used" if info.last_executed is None else f"last used {ago(now - info.last_executed)} ago"
+    names = ", ".join(info.variables[:NAMES_SHOWN])
+    if len(info.variables) > NAMES_SHOWN:
+        names += f", … {len(info.variables) - NAMES_SHOWN} more"
+    parts = [
+        info.session_id,
+        info.state,
+        f"created {ago(now - info.created_at)} ago",
+        used,
+        plural(info.execution_count, "cell"),
+        plural(info.variable_count, "variable") + (f": {names}" if names else ""),
+        "memory unknown" if info.memory is None else f"{info.memory / 1e6:.0f} MB",
+        f"Python {info.python}",
+        f"isolation {info.isolation}",
+        info.cwd,
+    ]
+    return " · ".join([*parts, *info.notices])
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def ago(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(0, seconds):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
