@@ -29,6 +29,19 @@ class Truncated(Struct, frozen=True):
     stderr: int = 0
 
 
+class Excerpt(Struct, frozen=True, omit_defaults=True):
+    """Where the text of one stream in a result stands in all that the cell wrote there, when it is not all of it."""
+
+    first_line: int = 1
+    """The number of the line with which the text begins."""
+    head: int = 0
+    """Characters before the gap, if there is one."""
+    left_out: int = 0
+    """Characters in the gap."""
+    left_out_lines: int = 0
+    """Ends of lines in the gap."""
+
+
 class Result(Struct):
     """The result of a cell, as it is at the moment it is asked for."""
 
@@ -49,6 +62,8 @@ class Result(Struct):
     prompt_secret: bool = False
     truncated: Truncated = Truncated()
     notices: list[str] = field(default_factory=list)
+    excerpts: dict[str, Excerpt] = field(default_factory=dict)
+    """By stream, for a text that is not whole."""
     next_event: int = 0
     """Ask again with `from` this number to get only the text that came since."""
 
@@ -98,11 +113,12 @@ class Notice(Event, frozen=True, tag="notice", kw_only=True):
     text: str
 
 
-class Done(Event, frozen=True, tag="done", kw_only=True):
-    """The whole result, without repeating streamed text, and how many characters were streamed."""
+class Done(Event, frozen=True, tag="done", kw_only=True, omit_defaults=True):
+    """The whole result, without repeating streamed text, and how many characters and ends of lines were streamed."""
 
     result: Result
     characters: Truncated
+    lines: Truncated = Truncated()
 
 
 AnyEvent = Stdout | Stderr | ResultShown | ErrorRaised | InputWanted | StateChanged | Notice | Done

@@ -159,18 +159,18 @@ class Timeline:
 
     async def text(
         self, stream: type[Stdout] | type[Stderr], first: int, last: int, total: int, limit: int
-    ) -> tuple[str, int]:
-        """The text of one stream between two events: whole, or head and tail, and how much was left out."""
+    ) -> tuple[str, str | None]:
+        """The text of one stream between two events: whole, or its head and its tail."""
 
         def parts(events: list[AnyEvent]) -> list[str]:
             return [event.text for event in events if isinstance(event, stream) and not event.background]
 
         if total == 0:
-            return "", 0
+            return "", None
         if total <= limit:
             events = self.in_memory(first, last)
             if events is not None:
-                return "".join(parts(events)), 0
+                return "".join(parts(events)), None
             pieces: list[str] = []
             while first <= last:
                 some = await self.read(first, last)
@@ -178,7 +178,7 @@ class Timeline:
                     break
                 pieces += parts(some)
                 first = some[-1].seq + 1
-            return "".join(pieces), 0
+            return "".join(pieces), None
         head_size = int(limit * HEAD_SHARE)
         tail_size = limit - head_size
         head, tail = "", ""
@@ -201,8 +201,7 @@ class Timeline:
                 at = some[-1].seq + 1
             tail = "".join(parts(block)) + tail
             seq = begin - 1
-        left_out = total - head_size - tail_size
-        return head[:head_size] + tail[-tail_size:], left_out
+        return head[:head_size], tail[-tail_size:]
 
     # --- the end ---
 

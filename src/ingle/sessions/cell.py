@@ -24,6 +24,7 @@ class RunningCell:
         self.prompt_secret = False
         self.notices: list[str] = []
         self.characters = {"stdout": 0, "stderr": 0}
+        self.lines = {"stdout": 0, "stderr": 0}
         self.dropped_text = 0
         self.last_line = ""
         self.waits: dict[int, messages.InputWait] = {}
@@ -90,8 +91,13 @@ class RunningCell:
     def kept_text(self) -> int:
         return self.characters["stdout"] + self.characters["stderr"]
 
-    def counted(self) -> Truncated:
-        return Truncated(**self.characters)
+    def count(self, stream: str, text: str) -> None:
+        self.characters[stream] += len(text)
+        self.lines[stream] += text.count("\n")
+
+    def counted(self) -> tuple[Truncated, Truncated]:
+        """Characters and ends of lines so far."""
+        return Truncated(**self.characters), Truncated(**self.lines)
 
 
 def _finish(waiter: "asyncio.Future[None]") -> None:

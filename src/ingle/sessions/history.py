@@ -10,7 +10,8 @@ from array import array
 from ingle import errors, events
 from ingle.events import CellInfo, Result, Truncated
 from ingle.outputs.reading import OutputPage, read_lines
-from ingle.outputs.timeline import HEAD_SHARE, Timeline
+from ingle.outputs.timeline import Timeline
+from ingle.render.wording import left_out_notices
 from ingle.sessions.cell import RunningCell
 
 
@@ -54,40 +55,61 @@ class History:
         """A cell's result as it is now; with `from_event`, only the text that came from that event on."""
         first, last = self._span(cell)
         if running is not None and running.number == cell:
-            result, counted = running.result(self._id), running.counted()
+            result = running.result(self._id)
+            characters, lines = running.counted()
         else:
             done = await self._done(last)
-            result, counted = copy.copy(done.result), done.characters
+            result, characters, lines = copy.copy(done.result), done.characters, done.lines
         result.next_event = last + 1
+        before = Truncated()
         if from_event > first:
-            first, counted = from_event, await self._count_text(from_event, last)
-        limit = self._limit
-        result.stdout, out_left = await self._timeline.text(events.Stdout, first, last, counted.stdout, limit)
-        result.stderr, err_left = await self._timeline.text(events.Stderr, first, last, counted.stderr, limit)
-        if out_left or err_left:
-            result.truncated = Truncated(out_left, err_left)
-            result.notices = [
-                *result.notices,
-                *(
-                    f"{left} characters of {stream} were left out after the first {int(limit * HEAD_SHARE)}; "
-                    f"read them by line number or by grep in the output of cell {cell}"
-                    for stream, left in (("stdout", out_left), ("stderr", err_left))
-                    if left
-                ),
-            ]
+            all_lines = lines
+            first, (characters, lines) = from_event, await self._count_text(from_event, last)
+            before = Truncated(all_lines.stdout - lines.stdout, all_lines.stderr - lines.stderr)
+        result.stdout, out = await self._excerpt(
+            events.Stdout, first, last, characters.stdout, lines.stdout, before.stdout
+        )
+        result.stderr, err = await self._excerpt(
+            events.Stderr, first, last, characters.stderr, lines.stderr, before.stderr
+        )
+        result.excerpts = {
+            stream: part for stream, part in (("stdout", out), ("stderr", err)) if part != events.Excerpt()
+        }
+        if out.left_out or err.left_out:
+            result.truncated = Truncated(out.left_out, err.left_out)
+            result.notices = [*result.notices, *left_out_notices(result)]
         return result
 
-    async def _count_text(self, first: int, last: int) -> Truncated:
-        counts = {"stdout": 0, "stderr": 0}
+    async def _excerpt(
+        self,
+        stream: type[events.Stdout] | type[events.Stderr],
+        first: int,
+        last: int,
+        total: int,
+        lines: int,
+        before: int,
+    ) -> tuple[str, events.Excerpt]:
+        """The text of one stream, and what it is of all that the cell wrote there."""
+        head, tail = await self._timeline.text(stream, first, last, total, self._limit)
+        if tail is None:
+            return head, events.Excerpt(before + 1)
+        text = head + tail
+        return text, events.Excerpt(before + 1, len(head), total - len(text), lines - text.count("\n"))
+
+    async def _count_text(self, first: int, last: int) -> tuple[Truncated, Truncated]:
+        """Characters and ends of lines of each stream."""
+        counts, lines = {"stdout": 0, "stderr": 0}, {"stdout": 0, "stderr": 0}
         while first <= last:
             some = await self._timeline.read(first, last)
             if not some:
                 break
             for event in some:
                 if isinstance(event, (events.Stdout, events.Stderr)) and not event.background:
-                    counts["stdout" if isinstance(event, events.Stdout) else "stderr"] += len(event.text)
+                    stream = "stdout" if isinstance(event, events.Stdout) else "stderr"
+                    counts[stream] += len(event.text)
+                    lines[stream] += event.text.count("\n")
             first = some[-1].seq + 1
-        return Truncated(**counts)
+        return Truncated(**counts), Truncated(**lines)
 
     async def output(self, cell: int, stream: str, from_line: int, lines: int, grep: str | None) -> OutputPage:
         first, last = self._span(cell)

@@ -399,7 +399,7 @@ class Session:
                     cell.dropped_text += len(piece)
                 continue
             if cell is not None:
-                cell.characters["stdout" if stream == STDOUT else "stderr"] += len(piece)
+                cell.count("stdout" if stream == STDOUT else "stderr", piece)
             self._append(kind(**self._stamp(), text=piece, background=background))
         if self.timeline.full and self._worker is not None:
             self._worker.pause()
@@ -481,7 +481,8 @@ class Session:
         self._history.end(cell.number)
         result = cell.result(self.id)
         result.next_event = self.timeline.next_seq + 1
-        self._append(events.Done(**self._stamp(), result=result, characters=cell.counted()))
+        characters, lines = cell.counted()
+        self._append(events.Done(**self._stamp(), result=result, characters=characters, lines=lines))
         self._cell = None
         self.last_used = time.monotonic()
         cell.wake()

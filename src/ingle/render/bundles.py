@@ -1,0 +1,55 @@
+"""One mime bundle in words, for readers of text.
+
+`text/plain` is what is read, unless it is only the name of an object that has something better to say. HTML is for
+people: a reader of text is told that it is there. Pictures are described here; who can show them does.
+"""
+
+import re
+
+from ingle.events import MimeBundle
+from ingle.render.images import MIMES, Picture, first_picture
+from ingle.render.wording import size
+
+_NAMELESS = re.compile(r"<[\w.]+ (?:object|Figure)(?: at 0x[0-9a-fA-F]+)?>")
+"""What `object.__repr__` says."""
+
+_WORDS = ("text/markdown", "text/latex", "application/json")
+"""Read as they are when there is no better `text/plain`."""
+
+
+def picture_of(bundle: MimeBundle) -> Picture | None:
+    return first_picture(bundle[mime] for mime in MIMES if mime in bundle)
+
+
+def described(picture: Picture) -> str:
+    return f"{picture.mime} {picture.width} by {picture.height}, {size(len(picture.data) * 3 // 4)}"
+
+
+def text_of(bundle: MimeBundle) -> str:
+    """What there is to read in a bundle."""
+    plain = bundle.get("text/plain", "")
+    nameless = not plain or _NAMELESS.fullmatch(plain.strip()) is not None
+    if nameless:
+        for mime in _WORDS:
+            if mime in bundle:
+                return bundle[mime]
+    unreadable = [
+        f"{mime}, {size(len(data.encode('utf-8', 'replace')))}"
+        for mime, data in bundle.items()
+        if mime == "image/svg+xml" or (nameless and mime == "text/html")
+    ]
+    if not unreadable:
+        return plain
+    note = f"[{'; '.join(unreadable)}: shown to people]"
+    return note if nameless else f"{plain}\n{note}"
+
+
+def line_of(picture: Picture) -> str:
+    """For readers that cannot be shown a picture."""
+    return f"[{described(picture)}]"
+
+
+def lines_of(bundle: MimeBundle) -> str:
+    """A bundle as text alone, its picture described."""
+    picture = picture_of(bundle)
+    return text_of(bundle) if picture is None else line_of(picture)

@@ -1,0 +1,77 @@
+"""Pictures by their bytes: what they really are and how large, whatever a label says.
+
+What comes from a worker is untrusted, and whoever shows a picture to a model is refused for a wrong label or for broken
+base64. So only what is recognised here counts as a picture.
+"""
+
+import binascii
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MIMES = ("image/png", "image/jpeg", "image/webp", "image/gif")
+"""What models take, the better form first where a bundle has several."""
+
+
+class Picture(NamedTuple):
+    mime: str
+    data: str
+    """Base64 in one piece."""
+    width: int
+    height: int
+
+
+def picture(data: str) -> Picture | None:
+    """The picture in this base64, or None for what is none."""
+    text = "".join(data.split())
+    try:
+        raw = binascii.a2b_base64(text.encode(), strict_mode=True)
+    except (binascii.Error, UnicodeEncodeError):
+        return None
+    for mime, measure in (("image/png", _png), ("image/jpeg", _jpeg), ("image/webp", _webp), ("image/gif", _gif)):
+        size = measure(raw)
+        if size is not None:
+            return Picture(mime, text, *size) if all(size) else None
+    return None
+
+
+def first_picture(texts: Iterable[str]) -> Picture | None:
+    return next((found for text in texts if (found := picture(text)) is not None), None)
+
+
+def _png(raw: bytes) -> tuple[int, int] | None:
+    if raw[:8] != b"\x89PNG\r\n\x1a\n" or raw[12:16] != b"IHDR" or len(raw) < 24:
+        return None
+    return int.from_bytes(raw[16:20], "big"), int.from_bytes(raw[20:24], "big")
+
+
+def _gif(raw: bytes) -> tuple[int, int] | None:
+    if raw[:6] not in (b"GIF87a", b"GIF89a") or len(raw) < 10:
+        return None
+    return int.from_bytes(raw[6:8], "little"), int.from_bytes(raw[8:10], "little")
+
+
+def _webp(raw: bytes) -> tuple[int, int] | None:
+    if raw[:4] != b"RIFF" or raw[8:12] != b"WEBP" or len(raw) < 30:
+        return None
+    kind = raw[12:16]
+    if kind == b"VP8X":
+        return int.from_bytes(raw[24:27], "little") + 1, int.from_bytes(raw[27:30], "little") + 1
+    if kind == b"VP8L":
+        bits = int.from_bytes(raw[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        return int.from_bytes(raw[26:28], "little") & 0x3FFF, int.from_bytes(raw[28:30], "little") & 0x3FFF
+    return None
+
+
+def _jpeg(raw: bytes) -> tuple[int, int] | None:
+    """The size stands in the frame header, behind any number of other segments."""
+    if raw[:3] != b"\xff\xd8\xff":
+        return None
+    at = 2
+    while at + 9 <= len(raw) and raw[at] == 0xFF:
+        marker, length = raw[at + 1], int.from_bytes(raw[at + 2 : at + 4], "big")
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(raw[at + 7 : at + 9], "big"), int.from_bytes(raw[at + 5 : at + 7], "big")
+        at += 1 if marker == 0xFF else 2 + length
+    return None

@@ -1,0 +1,35 @@
+"""Sentences, numbers and sizes in words, the same for every reader."""
+
+from ingle.events import Result
+
+
+def left_out_notices(result: Result) -> list[str]:
+    """What a result says of the text it does not carry. A reader that is shown where the gap is needs none of them."""
+    return [
+        f"{part.left_out} characters of {stream} were left out after the first {part.head}; "
+        f"read them by line number or by grep in the output of cell {result.cell}"
+        for stream, part in result.excerpts.items()
+        if part.left_out
+    ]
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(number: int) -> str:
+    """Bytes."""
+    if number < 1000:
+        return f"{number} bytes"
+    return f"{number / 1000:.0f} kB" if number < 999_500 else f"{number / 1e6:.1f} MB"
