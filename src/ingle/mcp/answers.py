@@ -13,6 +13,7 @@ from ingle.errors import IngleError
 from ingle.events import MimeBundle, Result, SessionInfo, Truncated
 from ingle.outputs.reading import OutputPage
 from ingle.outputs.timeline import HEAD_SHARE
+from ingle.render.model import Hints, Part, Text, view
 
 RESULT_KEY = "ingle/result"
 ERROR_KEY = "ingle/error"
@@ -20,7 +21,11 @@ ERROR_KEY = "ingle/error"
 META_TEXT = 20_000
 """Characters of each text in the result that goes to programs."""
 
-META_BUNDLES = 20
+META_BUNDLES = 200_000
+"""Characters of values and displays together."""
+
+MAX_BUNDLES = 100
+MAX_NOTICES = 100
 
 PAGE_CHARS = 10_000
 """Characters of one page of output."""
@@ -28,21 +33,19 @@ PAGE_CHARS = 10_000
 NAMES_SHOWN = 40
 
 
-@dataclass(frozen=True)
-class Text:
-    text: str
+class Words(Hints):
+    """The next step, in the words of our tools."""
+
+    def wait(self, result: Result) -> str:
+        return f"wait({', '.join([*self._session(result), f'from_event={result.next_event}'])})"
 
 
-@dataclass(frozen=True)
-class Image:
-    mime: str
-    data: str
-    """base64"""
+WORDS = Words(default_session="main")
 
 
 @dataclass
 class Answer:
-    parts: list[Text | Image]
+    parts: list[Part]
     meta: dict[str, Any] = field(default_factory=dict)
     is_error: bool = False
 
@@ -54,34 +57,22 @@ def failure(error: IngleError, advice: str = "") -> Answer:
 
 
 def of_result(result: Result) -> Answer:
-    parts: list[Text | Image] = []
-    pieces = [result.stdout, result.stderr]
-    if result.error is not None:
-        pieces.append(result.error.traceback)
-    bundles = [*result.displays, *([result.result] if result.result else [])]
-    pieces += [bundle.get("text/plain", "") for bundle in bundles]
-    text = "\n".join(piece.rstrip("\n") for piece in pieces if piece)
-    if text:
-        parts.append(Text(text))
-    parts.append(Text(status_line(result)))
-    return Answer(parts, {RESULT_KEY: for_programs(result)})
-
-
-def status_line(result: Result) -> str:
-    return f"[cell {result.cell} · {result.status} · {result.execution_time:.1f} s · session {result.session_id}]"
+    return Answer(view(result, WORDS), {RESULT_KEY: for_programs(result)})
 
 
 def for_programs(result: Result) -> dict[str, Any]:
     """The result object, without what would make it large."""
     out, out_cut = _middle_out(result.stdout)
     err, err_cut = _middle_out(result.stderr)
+    bundles = _without_long([*([result.result] if result.result is not None else []), *result.displays])
     bounded = msgspec.structs.replace(
         result,
         stdout=out,
         stderr=err,
         truncated=Truncated(result.truncated.stdout + out_cut, result.truncated.stderr + err_cut),
-        result=_without_long(result.result) if result.result is not None else None,
-        displays=[_without_long(bundle) for bundle in result.displays[:META_BUNDLES]],
+        result=bundles[0] if result.result is not None else None,
+        displays=bundles[1:] if result.result is not None else bundles,
+        notices=[_middle_out(notice)[0] for notice in result.notices[:MAX_NOTICES]],
         error=None
         if result.error is None
         else msgspec.structs.replace(
@@ -102,8 +93,18 @@ def _middle_out(text: str) -> tuple[str, int]:
     return text[:head] + text[head - META_TEXT :], left
 
 
-def _without_long(bundle: MimeBundle) -> MimeBundle:
-    return {mime: data for mime, data in bundle.items() if len(data) <= META_TEXT}
+def _without_long(bundles: list[MimeBundle]) -> list[MimeBundle]:
+    """What programs may want beside the content: no picture, which is there already, and only so much in all."""
+    left = META_BUNDLES
+    kept: list[MimeBundle] = []
+    for bundle in bundles:
+        some: MimeBundle = {}
+        for mime, data in bundle.items():
+            if not mime.startswith("image/") and len(data) <= min(META_TEXT, left):
+                some[mime] = data
+                left -= len(data)
+        kept.append(some)
+    return kept[:MAX_BUNDLES]
 
 
 # --- pages of output, sessions ---

@@ -106,7 +106,7 @@ class ReadOutput(Struct, forbid_unknown_fields=True):
     from_line: Annotated[int, Meta(ge=1)] = 1
     lines: Annotated[int, Meta(ge=1, description="How many lines at most.")] = 200
     grep: Annotated[str | None, Meta(description="Only lines in which this regular expression is found.")] = None
-    stream: Literal["both", "stdout", "stderr"] = "both"
+    stream: Literal["stdout", "stderr", "both"] = "stdout"
 
 
 class CreateSession(Struct, forbid_unknown_fields=True):
@@ -182,9 +182,9 @@ def _unknown(tool: str, name: str, known: list[str]) -> str:
     if meant not in known:
         close = difflib.get_close_matches(name.lower(), known, 1, 0.6)
         meant = close[0] if close else None
-    advice = f"use {meant!r}. " if meant else ""
+    advice = f"Use {meant!r}. " if meant else ""
     takes = f"It takes: {', '.join(known)}." if known else "It takes no arguments."
-    return f"{tool} has no argument {name[:80]!r}; {advice}{takes} Nothing was run."
+    return f"{tool} has no argument {name[:80]!r}. {advice}{takes} Nothing was run."
 
 
 def _plain(message: str) -> str:

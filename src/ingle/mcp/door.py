@@ -14,8 +14,9 @@ import msgspec
 from ingle import errors
 from ingle.events import Result
 from ingle.mcp import answers, arguments, tools
-from ingle.mcp.answers import Answer, Text
+from ingle.mcp.answers import Answer
 from ingle.mcp.arguments import LONGEST_WAIT
+from ingle.render.model import Text
 from ingle.service import Service
 
 MAIN = "main"
@@ -63,6 +64,7 @@ class Door:
         if tool is None:
             raise UnknownTool(f"there is no tool {name[:80]!r}; the tools are {', '.join(self._by_name)}")
         handler = getattr(self, f"_{tool.name}")
+        session_id = str((given or {}).get("session_id") or MAIN)
         try:
             checked = arguments.read(name, tool.arguments, given)
             async with asyncio.timeout(self._longest):
@@ -72,7 +74,7 @@ class Door:
             slow = errors.Unavailable(f"{name} could not be carried out within {self._longest:g} s")
             return answers.failure(slow, "Nothing was started by this call; try it again")
         except errors.IngleError as error:
-            return answers.failure(error, await self._advice(error, getattr(checked, "session_id", None) or MAIN))
+            return answers.failure(error, await self._advice(error, session_id))
 
     async def _advice(self, error: errors.IngleError, session_id: str) -> str:
         """What to do next, in the words of the tools."""

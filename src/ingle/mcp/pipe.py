@@ -15,7 +15,14 @@ from typing import Any, cast
 import anyio
 import msgspec
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import (
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
 from pydantic import ValidationError
 
 from ingle.mcp.descriptors import Wire
@@ -94,15 +101,19 @@ class Pipe(asyncio.Protocol):
         if not line.strip():
             return
         try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            message: JSONRPCMessage | None = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValidationError:
+            message = None
+        # A request whose id is none passes for a notification; its sender waits for an answer all the same.
+        if message is None or (isinstance(message, JSONRPCNotification) and b'"id"' in line):
             try:
-                msgspec.json.decode(line)
+                decoded = msgspec.json.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self._refuse(PARSE_ERROR, "the line is not JSON; send one JSON-RPC message a line")
-            else:
+                return
+            if message is None or "id" in decoded:
                 self._refuse(INVALID_REQUEST, "the line is not one JSON-RPC 2.0 message")
-            return
+                return
         if isinstance(message, JSONRPCRequest):
             self._unanswered.add(message.id)
         self._messages.append(SessionMessage(message))

@@ -11,8 +11,9 @@ from mcp.shared.exceptions import MCPError
 
 from ingle import __version__
 from ingle.mcp import arguments, resources, tools
-from ingle.mcp.answers import Answer, Image
+from ingle.mcp.answers import Answer
 from ingle.mcp.door import Door, UnknownTool
+from ingle.render.model import Image
 
 
 def make_server(door: Door) -> "Server[Any]":
@@ -24,7 +25,7 @@ def make_server(door: Door) -> "Server[Any]":
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         async def progress(seconds: float, line: str) -> None:
-            await context.session.report_progress(round(seconds, 1), None, line)
+            await context.session.report_progress(round(seconds, 3), None, line)
 
         try:
             answer = await door.call(params.name, params.arguments, progress)

@@ -32,7 +32,7 @@ class Manager:
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[str, Launcher] = {}
         self._sessions: dict[str, Session] = {}
-        self._making: set[str] = set()
+        self._making: dict[str, Session] = {}
         self._chores: list[asyncio.Task[None]] = []
         self._endings: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
@@ -112,14 +112,16 @@ class Manager:
             one_off,
         )
         session = Session(plan, self._launcher(python or self.settings.python), self.settings)
-        self._making.add(name)
+        self._making[name] = session
         try:
             await session.start()
         except BaseException:
             await session.end()
+            if self._stopped:
+                raise errors.Unavailable("the server is stopping; start it again") from None
             raise
         finally:
-            self._making.discard(name)
+            del self._making[name]
         self._sessions[name] = session
         return session
 
@@ -160,7 +162,7 @@ class Manager:
             chore.cancel()
         if self._chores:
             await asyncio.wait(self._chores)
-        sessions = list(self._sessions.values())
+        sessions = [*self._sessions.values(), *self._making.values()]
         self._sessions.clear()
         await asyncio.gather(*(session.end() for session in sessions))
         if self._endings:
