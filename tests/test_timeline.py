@@ -1,7 +1,6 @@
 """The timeline keeps every event, in bounded memory, for any number of readers, and never raises at who appends."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import until
-from ingle.errors import InvalidRequest
 from ingle.events import (
     AnyEvent,
     CellError,
@@ -26,8 +24,6 @@ from ingle.events import (
     Stdout,
     Truncated,
 )
-from ingle.outputs import reading
-from ingle.outputs.reading import MAX_LINE, MAX_LINES, Line, read_lines
 from ingle.outputs.timeline import READ_AT_ONCE, Timeline, cost
 from ingle.service import Service
 from ingle.settings import Settings
@@ -344,117 +340,6 @@ def test_text_is_whole_or_head_and_tail_exactly(
             assert answer == ((whole, None) if len(whole) <= limit else shortened)
 
     with_timeline(use, memory=4000)
-
-
-# --- lines -------------------------------------------------------------------------------------------------
-
-PIECES = st.lists(
-    st.tuples(st.sampled_from([Stdout, Stdout, Stderr]), st.text("ab\n\r", max_size=12), st.booleans()), max_size=60
-)
-
-
-def model(text: str, from_line: int, count: int, grep: str | None) -> tuple[list[Line], int | None]:
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    matching = [
-        Line(number, line)
-        for number, line in enumerate(lines, 1)
-        if number >= from_line and (grep is None or re.search(grep, line))
-    ]
-    return matching[:count], matching[count].number if len(matching) > count else None
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    pieces=PIECES,
-    stream=st.sampled_from(["stdout", "stderr", "both"]),
-    from_line=st.integers(1, 30),
-    count=st.integers(1, 30),
-    grep=st.sampled_from([None, "a", "^b", "ab+$", "^$", "x"]),
-)
-def test_lines_are_exact(
-    pieces: list[tuple[Any, str, bool]], stream: str, from_line: int, count: int, grep: str | None
-) -> None:
-    async def use(timeline: Kept) -> None:
-        for kind, text, background in pieces:
-            timeline.out(text, kind, background)
-            await asyncio.sleep(0)
-        kinds = {"stdout": [Stdout], "stderr": [Stderr], "both": [Stdout, Stderr]}[stream]
-        text = "".join(text for kind, text, background in pieces if kind in kinds and not background)
-        answer = await read_lines(
-            timeline, 1, timeline.next_seq - 1, stream=stream, from_line=from_line, count=count, grep=grep
-        )
-        assert answer == model(text, from_line, count, grep)
-
-    with_timeline(use, memory=4000)
-
-
-async def test_pages_put_together_are_the_whole(timeline: Kept) -> None:
-    for number in range(1000):
-        timeline.out(f"{number}\n" if number % 3 else f"{number} and ")
-    await timeline.settle()
-    lines: list[Line] = []
-    following: int | None = 1
-    while following is not None:
-        page, following = await read_lines(
-            timeline, 1, 1000, stream="stdout", from_line=following, count=37, grep="[02468]$"
-        )
-        assert len(page) == 37 or following is None
-        lines += page
-    text = "".join(f"{number}\n" if number % 3 else f"{number} and " for number in range(1000))
-    assert (lines, None) == model(text, 1, 10_000, "[02468]$")
-    await timeline.close()
-
-
-async def test_a_very_long_line_is_cut_and_says_so(tmp_path: Path) -> None:
-    timeline = Kept(tmp_path / "timeline.ndjson")
-    for _ in range(100):
-        timeline.out("x" * 65536)
-        while timeline.full:
-            await asyncio.sleep(0)
-    timeline.out("\nshort\n")
-    page, following = await read_lines(
-        timeline, 1, timeline.next_seq - 1, stream="stdout", from_line=1, count=10, grep=None
-    )
-    left_out = 100 * 65536 - MAX_LINE
-    assert page == [Line(1, "x" * MAX_LINE + f" … {left_out} more characters on this line"), Line(2, "short")]
-    assert following is None
-    await timeline.close()
-
-
-async def test_a_long_line_is_never_held_whole() -> None:
-    cutter = reading._Lines()
-    for _ in range(1000):
-        assert cutter.feed("x" * 65536) == []
-    assert sum(map(len, cutter._kept)) == MAX_LINE
-    assert len(cutter._kept) < 10
-
-
-async def test_no_more_than_the_largest_page_is_given(timeline: Kept) -> None:
-    for _ in range(12):
-        timeline.out("\n" * 1000)
-    page, following = await read_lines(timeline, 1, 12, stream="stdout", from_line=1, count=1_000_000, grep=None)
-    assert (page, following) == ([Line(number, "") for number in range(1, MAX_LINES + 1)], MAX_LINES + 1)
-    await timeline.close()
-
-
-@pytest.mark.parametrize(
-    ("stream", "from_line", "count", "grep", "says"),
-    [
-        ("stdin", 1, 5, None, "stream is 'stdin'; it must be stdout, stderr or both"),
-        ("stdout", 1, 5, "(", "grep is not a regular expression"),
-        ("stdout", 1, 0, None, "lines is 0; it must be 1 or more"),
-        ("stdout", 1, -1, None, "lines is -1; it must be 1 or more"),
-        ("stdout", 0, 5, None, "from_line is 0; it must be 1 or more"),
-    ],
-)
-async def test_requests_that_make_no_sense_are_refused(
-    timeline: Kept, stream: str, from_line: int, count: int, grep: str | None, says: str
-) -> None:
-    timeline.out("text\n")
-    with pytest.raises(InvalidRequest, match=re.escape(says)):
-        await read_lines(timeline, 1, 1, stream=stream, from_line=from_line, count=count, grep=grep)
 
 
 # --- a disk that fails -------------------------------------------------------------------------------------

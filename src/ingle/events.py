@@ -143,6 +143,35 @@ class SessionInfo(Struct):
     notices: list[str]
 
 
+class Line(Struct, frozen=True, omit_defaults=True):
+    """One line of a cell's output, or a piece of a long one."""
+
+    number: int
+    text: str
+    offset: int = 0
+    """Characters of the line before this text."""
+    left: int = 0
+    """Characters of the line after it."""
+    next_offset: int = 0
+    """Where on this line to go on, if some of it is left."""
+    context: bool = False
+    """No match itself, but near one."""
+
+
+class OutputPage(Struct):
+    """Some lines of a cell's output, counted from 1, and where to go on (null when there is no more)."""
+
+    session_id: str
+    cell: int
+    stream: str
+    lines: list[Line]
+    next_line: int | None
+    follow_line: int
+    """Once all is read: where to look for what is still to come. An unfinished line is read again."""
+    matches: int | None = None
+    """Lines among these that match, where a pattern was given."""
+
+
 class CellInfo(Struct):
     """One line of a session's history."""
 

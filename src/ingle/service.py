@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.events import AnyEvent, CellInfo, Done, Result, SessionInfo
-from ingle.outputs.reading import OutputPage
+from ingle.outputs.reading import OutputPage, Reading
 from ingle.placement import Placement
 from ingle.placement.local import Local
 from ingle.settings import Settings, data_folder
@@ -158,10 +158,13 @@ class Service:
         from_line: int = 1,
         lines: int = 200,
         grep: str | None = None,
+        context: int = 0,
+        offset: int = 0,
+        raw: bool = False,
     ) -> OutputPage:
-        return await self._placement.output(
-            session_id, cell, stream=stream, from_line=from_line, lines=lines, grep=grep
-        )
+        """Lines of what a cell printed or showed: from a number on, those that match, on a long line from an offset."""
+        reading = Reading(stream, from_line, lines, grep, context, offset, raw)
+        return await self._placement.output(session_id, cell, reading)
 
     def events(self, session_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self._placement.events(session_id, first)

@@ -14,6 +14,7 @@ import msgspec
 from ingle import errors
 from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, SessionInfo, Stderr, Stdout
+from ingle.render.bundles import lines_of
 from ingle.service import Service
 from ingle.settings import load
 
@@ -131,7 +132,7 @@ class Run:
             elif isinstance(event, Stderr):
                 await self._output.write(2, event.text)
             elif isinstance(event, ResultShown):
-                await self._output.write(1, event.data.get("text/plain", "") + "\n")
+                await self._output.write(1, lines_of(event.data) + "\n")
             elif isinstance(event, ErrorRaised):
                 await self._output.write(2, event.traceback.rstrip("\n") + "\n")
 

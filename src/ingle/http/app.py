@@ -155,6 +155,9 @@ class Handlers:
                 from_line=query.from_line,
                 lines=query.lines,
                 grep=query.grep,
+                context=query.context,
+                offset=query.offset,
+                raw=query.raw,
             )
         )
 

@@ -59,6 +59,9 @@ class OutputQuery(Struct, forbid_unknown_fields=True):
     from_line: Positive = 1
     lines: Positive = 200
     grep: str | None = None
+    context: Natural = 0
+    offset: Natural = 0
+    raw: bool = False
     stream: str = "stdout"
 
 

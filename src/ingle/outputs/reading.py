@@ -1,128 +1,287 @@
-"""Reading more of a cell's output: by line number, by pattern, over memory and disk alike, a piece at a time."""
+"""Reading more of a cell's output: by line number, by pattern, over memory and disk alike, a piece at a time.
 
-from msgspec import Struct
+Lines and offsets are counted in the raw text. What is shown of a line is cleaned, one line for itself, unless the raw
+text is asked for. Of a line that is very long one piece is shown, and the next is read by its offset; a pattern is
+looked for in all of it, in pieces that overlap.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from itertools import repeat
+
+from msgspec import structs
 
 from ingle.errors import InvalidRequest
+from ingle.events import Line as Line
+from ingle.events import OutputPage as OutputPage
 from ingle.events import Stderr, Stdout
 from ingle.outputs.searching import Match, matcher
-from ingle.outputs.timeline import Timeline
+from ingle.outputs.timeline import READ_AT_ONCE, Timeline
+from ingle.render.cleaning import clean_line, is_plain
 
 MAX_LINES = 10_000
 MAX_LINE = 20_000
-"""Characters of one line that are shown; a longer one is cut, and says so."""
+"""Characters of one line that are shown at once."""
+
+OVERLAP = 1000
+"""Of two pieces of a long line: what is no longer than this is found wherever it stands."""
+
+PAGE_CHARS = 1_000_000
+"""Characters in one page, about: it ends with the line that reaches this."""
+
+MAX_CONTEXT = 50
+
+AT_ONCE = 16
+"""Events read in one go where they are full ones: a million characters, and their bytes from the disk."""
+
+PRINTED = {"stdout": (Stdout,), "stderr": (Stderr,), "both": (Stdout, Stderr), "background": (Stdout, Stderr)}
+STREAMS = (*PRINTED, "displays", "result", "error")
 
 
-class Line(Struct, frozen=True):
-    number: int
-    text: str
+@dataclass(frozen=True)
+class Reading:
+    """What somebody wants to read of a cell."""
+
+    stream: str = "stdout"
+    from_line: int = 1
+    lines: int = 200
+    grep: str | None = None
+    context: int = 0
+    """Lines before and after each match."""
+    offset: int = 0
+    """Characters to pass over on the first line."""
+    raw: bool = False
+
+    def check(self) -> None:
+        if self.stream not in STREAMS:
+            raise InvalidRequest(f"stream is {self.stream[:40]!r}; it must be one of {', '.join(STREAMS)}")
+        for name, number, least in (
+            ("from_line", self.from_line, 1),
+            ("lines", self.lines, 1),
+            ("context", self.context, 0),
+            ("offset", self.offset, 0),
+        ):
+            if number < least:
+                raise InvalidRequest(f"{name} is {number}; it must be {least} or more")
 
 
-class OutputPage(Struct):
-    """Some lines of a cell's output, counted from 1, and where to go on (null when there is no more)."""
-
-    session_id: str
-    cell: int
-    stream: str
-    lines: list[Line]
-    next_line: int | None
+Piece = tuple[int, int, str, int | None]
+"""Number of the line, offset in it, text, and the length of the whole line if it ends with this piece."""
 
 
-class _Lines:
-    """Cuts text that comes in pieces into numbered lines, never holding more than one shown line of it."""
+class _Cutter:
+    """Cuts text that comes in chunks into pieces of lines, never holding more than one piece of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, from_line: int, offset: int) -> None:
         self.number = 1
-        self._kept: list[str] = []
-        self._size = 0
-        self._left_out = 0
+        self._from_line = from_line
+        self._offset = offset
+        self._held = ""
+        self._at = 0
+        """Offset of what is held."""
 
-    def feed(self, text: str) -> list[Line]:
-        *whole, rest = text.split("\n")
-        lines = []
-        for part in whole:
-            self._keep(part)
-            lines.append(self._finish())
-        self._keep(rest)
-        return lines
+    def feed(self, text: str) -> list[Piece]:
+        ends = text.count("\n")
+        if self.number + ends < self._from_line:
+            self.number += ends
+            return []
+        first, *rest = text.split("\n")
+        pieces = self._extend(first)
+        if not rest:
+            return pieces
+        last = rest.pop()
+        pieces.append(self._finish())
+        if self.number < self._from_line:
+            skip = min(self._from_line - self.number, len(rest))
+            self.number += skip
+            rest = rest[skip:]
+        if rest and self._offset and self.number == self._from_line:
+            pieces += self._extend(rest.pop(0))
+            pieces.append(self._finish())
+        if any(len(line) > MAX_LINE for line in rest) if len(text) > MAX_LINE else False:
+            for line in rest:
+                pieces += self._extend(line)
+                pieces.append(self._finish())
+        else:
+            pieces += zip(range(self.number, self.number + len(rest)), repeat(0), rest, map(len, rest), strict=False)
+            self.number += len(rest)
+        return pieces + self._extend(last)
 
-    def end(self) -> list[Line]:
-        return [self._finish()] if self._kept else []
+    def end(self) -> list[Piece]:
+        return [self._finish()] if self._held or self._at else []
 
-    def _keep(self, part: str) -> None:
-        room = MAX_LINE - self._size
-        if part and room:
-            self._kept.append(part[:room])
-            self._size += min(len(part), room)
-        self._left_out += max(0, len(part) - room)
+    def _extend(self, part: str) -> list[Piece]:
+        """More of the current line; pieces of it that are full."""
+        if self.number < self._from_line:
+            return []
+        if self._offset and self.number == self._from_line:
+            passed = min(len(part), self._offset - self._at) if self._at < self._offset else 0
+            self._at += passed
+            part = part[passed:]
+        self._held += part
+        pieces: list[Piece] = []
+        if len(self._held) > MAX_LINE:
+            start = 0
+            while len(self._held) - start > MAX_LINE:
+                pieces.append((self.number, self._at + start, self._held[start : start + MAX_LINE], None))
+                start += MAX_LINE - OVERLAP
+            self._held = self._held[start:]
+            self._at += start
+        return pieces
 
-    def _finish(self) -> Line:
-        text = "".join(self._kept)
-        if self._left_out:
-            text += f" … {self._left_out} more characters on this line"
-        line = Line(self.number, text)
+    def _finish(self) -> Piece:
+        piece = (self.number, self._at, self._held, self._at + len(self._held))
         self.number += 1
-        self._kept, self._size, self._left_out = [], 0, 0
-        return line
+        self._held, self._at = "", 0
+        return piece
 
 
-async def read_lines(
-    timeline: Timeline,
-    first: int,
-    last: int,
-    *,
-    stream: str,
-    from_line: int,
-    count: int,
-    grep: str | None,
-) -> tuple[list[Line], int | None]:
-    """Up to `count` lines from `from_line` on that match `grep`, and the line to go on from."""
-    kinds = {"stdout": (Stdout,), "stderr": (Stderr,), "both": (Stdout, Stderr)}.get(stream)
-    if kinds is None:
-        raise InvalidRequest(f"stream is {stream[:40]!r}; it must be stdout, stderr or both")
-    for name, number in (("from_line", from_line), ("lines", count)):
-        if number < 1:
-            raise InvalidRequest(f"{name} is {number}; it must be 1 or more")
-    count = min(count, MAX_LINES)
-    if not grep:
-        return await _collect(timeline, first, last, kinds, from_line, count, None)
-    async with matcher(grep) as match:
-        return await _collect(timeline, first, last, kinds, from_line, count, match)
+class _Page:
+    """Takes pieces in order and keeps those that are wanted, until there are enough of them."""
+
+    def __init__(self, reading: Reading, match: Match | None) -> None:
+        self.lines: list[Line] = []
+        self.matches = 0
+        self.next_line: int | None = None
+        self._reading = reading
+        self._count = min(reading.lines, MAX_LINES)
+        self._context = min(reading.context, MAX_CONTEXT) if match is not None else 0
+        self._match = match
+        self._before: deque[Line] = deque(maxlen=self._context)
+        self._after = 0
+        self._open: Line | None = None
+        """The last line that was kept, while its end has not come."""
+        self._size = 0
+
+    async def take(self, pieces: list[Piece], *, plain: bool) -> bool:
+        """Whether there is enough."""
+        from_line = self._reading.from_line
+        if pieces and pieces[0][0] < from_line:
+            pieces = [piece for piece in pieces if piece[0] >= from_line]
+        if not self._reading.raw and not plain:
+            pieces = [(number, offset, clean_line(text), end) for number, offset, text, end in pieces]
+        if self._match is None:
+            return any(self._add(piece, True) for piece in pieces)
+        matches = await self._match([piece[2] for piece in pieces])
+        if not (self._context or self._open or any(matches)):
+            return False
+        return any(self._add(piece, matched) for piece, matched in zip(pieces, matches, strict=True))
+
+    def _add(self, piece: Piece, matched: bool) -> bool:
+        number, offset, text, end = piece
+        if self._open is not None and self._open.number == number:
+            return self._go_on(piece, matched)
+        line = Line(number, text, offset, next_offset=0 if end is not None else offset + MAX_LINE)
+        if self._before and self._before[-1].number == number:
+            # An earlier piece of this very line, which is good enough as long as none matches.
+            earlier = self._before.pop()
+            if not matched:
+                self._before.append(
+                    earlier if end is None else structs.replace(earlier, left=end - earlier.next_offset)
+                )
+                return False
+        if matched or self._after:
+            full = self._keep(line, matched)
+        else:
+            full = False
+            if self._context:
+                self._before.append(structs.replace(line, context=True))
+        if end is not None and not matched and self._after:
+            self._after -= 1
+        return full
+
+    def _go_on(self, piece: Piece, matched: bool) -> bool:
+        """Another piece of the line that was kept last: better than the first where only this one matches."""
+        number, offset, text, end = piece
+        kept = self._open
+        assert kept is not None
+        if matched and kept.context:
+            kept = Line(number, text, offset, next_offset=0 if end is not None else offset + MAX_LINE)
+            self.matches += 1
+            self._after = self._context
+        if end is not None and kept.next_offset:
+            kept = structs.replace(kept, left=end - kept.next_offset)
+        self.lines[-1] = kept
+        self._open = None if end is not None else kept
+        if end is not None and kept.context:
+            self._after -= 1
+        return False
+
+    def _keep(self, line: Line, matched: bool) -> bool:
+        group = [*self._before, line] if matched else [structs.replace(line, context=True)]
+        if self.lines and (len(self.lines) + len(group) > self._count or self._size > PAGE_CHARS):
+            self.next_line = group[0].number
+            return True
+        self._before.clear()
+        self.lines += group
+        self._size += sum(len(each.text) for each in group)
+        self._open = self.lines[-1] if line.next_offset else None
+        if matched:
+            self.matches += 1
+            self._after = self._context
+        return False
 
 
-async def _collect(
-    timeline: Timeline,
-    first: int,
-    last: int,
-    kinds: tuple[type, ...],
-    from_line: int,
-    count: int,
-    match: Match | None,
-) -> tuple[list[Line], int | None]:
-    found: list[Line] = []
-    cutter = _Lines()
+async def read_lines(texts: AsyncIterator[str], reading: Reading, session_id: str, cell: int) -> OutputPage:
+    """The page that was asked for, out of texts that together are one."""
+    if not reading.grep:
+        return await _read(texts, reading, None, session_id, cell)
+    async with matcher(reading.grep) as match:
+        return await _read(texts, reading, match, session_id, cell)
 
-    async def take(lines: list[Line]) -> int | None:
-        wanted = [line for line in lines if line.number >= from_line]
-        if match is not None and wanted:
-            matches = await match([line.text for line in wanted])
-            wanted = [line for line, matched in zip(wanted, matches, strict=True) if matched]
-        for line in wanted:
-            if len(found) == count:
-                return line.number
-            found.append(line)
-        return None
 
-    seq = first
-    while seq <= last:
-        events = await timeline.read(seq, last)
-        if not events:
+async def _read(
+    texts: AsyncIterator[str], reading: Reading, match: Match | None, session_id: str, cell: int
+) -> OutputPage:
+    cutter = _Cutter(reading.from_line, reading.offset)
+    page = _Page(reading, match)
+    dirty = False
+    enough = False
+    async for text in texts:
+        plain = reading.raw or is_plain(text)
+        enough = await page.take(cutter.feed(text), plain=plain and not dirty)
+        # What is held of an unfinished line is part of the pieces to come.
+        dirty = not plain or (dirty and "\n" not in text)
+        if enough:
             break
-        lines: list[Line] = []
-        for event in events:
-            if isinstance(event, (Stdout, Stderr)) and isinstance(event, kinds) and not event.background:
-                lines += cutter.feed(event.text)
-        following = await take(lines)
-        if following is not None:
-            return found, following
-        seq = events[-1].seq + 1
-    return found, await take(cutter.end())
+    follow = cutter.number
+    if not enough:
+        await page.take(cutter.end(), plain=not dirty)
+    return OutputPage(
+        session_id,
+        cell,
+        reading.stream,
+        page.lines,
+        page.next_line,
+        page.next_line or max(follow, reading.from_line),
+        page.matches if match is not None else None,
+    )
+
+
+async def printed(timeline: Timeline, first: int, last: int, stream: str) -> AsyncIterator[str]:
+    """The texts of a stream between two events, letting the loop run in between."""
+    kinds, background = PRINTED[stream], stream == "background"
+    step = AT_ONCE
+    while first <= last:
+        some = await timeline.read(first, min(last, first + step - 1))
+        if not some:
+            return
+        size = 0
+        for event in some:
+            if not isinstance(event, (Stdout, Stderr)):
+                continue
+            size += len(event.text)
+            if isinstance(event, kinds) and event.background == background:
+                yield event.text
+                await asyncio.sleep(0)
+        # Small ones are read more at a time.
+        step = AT_ONCE if size > AT_ONCE * 4096 else READ_AT_ONCE
+        first = some[-1].seq + 1
+
+
+async def whole(texts: Iterable[str]) -> AsyncIterator[str]:
+    """Texts that are in memory, each on lines of its own."""
+    for index, text in enumerate(texts):
+        yield text if index == 0 else "\n" + text

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from ingle.events import AnyEvent, CellInfo, Result, SessionInfo
-from ingle.outputs.reading import OutputPage
+from ingle.outputs.reading import OutputPage, Reading
 
 
 class Placement(Protocol):
@@ -59,8 +59,6 @@ class Placement(Protocol):
 
     async def cells(self, session_id: str, first: int, count: int) -> list[CellInfo]: ...
 
-    async def output(
-        self, session_id: str, cell: int, *, stream: str, from_line: int, lines: int, grep: str | None
-    ) -> OutputPage: ...
+    async def output(self, session_id: str, cell: int, reading: Reading) -> OutputPage: ...
 
     def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]: ...

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ingle.events import AnyEvent, CellInfo, Result, SessionInfo
-from ingle.outputs.reading import OutputPage
+from ingle.outputs.reading import OutputPage, Reading
 from ingle.sessions.manager import Manager
 from ingle.settings import Settings
 from ingle_worker.wire import states
@@ -77,12 +77,8 @@ class Local:
     async def cells(self, session_id: str, first: int, count: int) -> list[CellInfo]:
         return await self.manager.get(session_id).cells(first, count)
 
-    async def output(
-        self, session_id: str, cell: int, *, stream: str, from_line: int, lines: int, grep: str | None
-    ) -> OutputPage:
-        return await self.manager.get(session_id).output(
-            cell, stream=stream, from_line=from_line, lines=lines, grep=grep
-        )
+    async def output(self, session_id: str, cell: int, reading: Reading) -> OutputPage:
+        return await self.manager.get(session_id).output(cell, reading)
 
     def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]:
         return self.manager.get(session_id).follow(first)

@@ -6,7 +6,7 @@ people: a reader of text is told that it is there. Pictures are described here; 
 
 import re
 
-from ingle.events import MimeBundle
+from ingle.events import MimeBundle, Result
 from ingle.render.images import MIMES, Picture, first_picture
 from ingle.render.wording import size
 
@@ -44,12 +44,15 @@ def text_of(bundle: MimeBundle) -> str:
     return note if nameless else f"{plain}\n{note}"
 
 
-def line_of(picture: Picture) -> str:
-    """For readers that cannot be shown a picture."""
-    return f"[{described(picture)}]"
-
-
 def lines_of(bundle: MimeBundle) -> str:
     """A bundle as text alone, its picture described."""
     picture = picture_of(bundle)
-    return text_of(bundle) if picture is None else line_of(picture)
+    return text_of(bundle) if picture is None else f"[{described(picture)}]"
+
+
+def shown_texts(result: Result, stream: str) -> list[str]:
+    """What a cell has shown, as texts to be read by line: `displays`, `result` or `error`."""
+    if stream == "error":
+        return [] if result.error is None else [result.error.traceback.rstrip("\n")]
+    bundles = result.displays if stream == "displays" else [result.result] if result.result is not None else []
+    return [lines_of(bundle) for bundle in bundles]

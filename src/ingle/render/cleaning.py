@@ -5,7 +5,8 @@ drawing. The terminal meant here has no width and no height, and its cursor neve
 earlier lines and be sent to a column. Whatever clears or jumps about the screen begins a new line instead, because a
 reader would rather see too much than lose a page. Text without control characters keeps all but its trailing blanks.
 
-Time and memory grow with the length of the text, whatever is in it.
+Time and memory grow with the length of the text, whatever is in it, and no text gets longer (but for blanks that fill
+the way of a cursor that was sent to the right).
 """
 
 import re
@@ -39,7 +40,7 @@ _PICTURES: dict[int, str | None] = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\b\t\n\r\x1b"},
     0x07: None,  # a bell is a sound
     0x7F: "␡",
-    **{code: f"\\x{code:02x}" for code in range(0x80, 0xA0)},
+    **dict.fromkeys(range(128, 160), "�"),
 }
 
 

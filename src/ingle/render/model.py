@@ -7,7 +7,7 @@ has a share of its own, so that no flood of output hides it. Base64 is never cut
 
 from dataclasses import dataclass
 
-from ingle.events import Excerpt, MimeBundle, Result
+from ingle.events import Excerpt, MimeBundle, OutputPage, Result
 from ingle.render.bundles import described, lines_of, picture_of, text_of
 from ingle.render.cleaning import Row, clean, rows, trimmed
 from ingle.render.cutting import Omitted, Passage, cut, passage, shares
@@ -59,7 +59,7 @@ class Hints:
 
     default_session: str | None = None
 
-    def read_output(self, result: Result, stream: str, omitted: Omitted) -> str:
+    def read_output(self, result: Result | OutputPage, stream: str, omitted: Omitted) -> str:
         arguments = [f"cell={result.cell}", f"from_line={omitted.from_line}"]
         if omitted.lines:
             arguments.append("grep=…")
@@ -78,10 +78,10 @@ class Hints:
     def send_input(self, result: Result) -> str:
         return f"send_input({', '.join([*self._session(result), 'text=…'])})"
 
-    def is_default(self, result: Result) -> bool:
+    def is_default(self, result: Result | OutputPage) -> bool:
         return self.default_session is None or result.session_id == self.default_session
 
-    def _session(self, result: Result) -> list[str]:
+    def _session(self, result: Result | OutputPage) -> list[str]:
         return [] if self.is_default(result) else [f'session_id="{result.session_id}"']
 
 

@@ -5,12 +5,14 @@ disk. Reading changes nothing, so it can be done as often as one likes.
 """
 
 import copy
+import sys
 from array import array
 
 from ingle import errors, events
 from ingle.events import CellInfo, Result, Truncated
-from ingle.outputs.reading import OutputPage, read_lines
+from ingle.outputs.reading import PRINTED, OutputPage, Reading, printed, read_lines, whole
 from ingle.outputs.timeline import Timeline
+from ingle.render.bundles import shown_texts
 from ingle.render.wording import left_out_notices
 from ingle.sessions.cell import RunningCell
 
@@ -111,12 +113,19 @@ class History:
             first = some[-1].seq + 1
         return Truncated(**counts), Truncated(**lines)
 
-    async def output(self, cell: int, stream: str, from_line: int, lines: int, grep: str | None) -> OutputPage:
+    async def output(self, cell: int, running: RunningCell | None, reading: Reading) -> OutputPage:
+        """Lines of a cell: what it printed, what threads printed after it, or what it showed."""
+        reading.check()
         first, last = self._span(cell)
-        found, following = await read_lines(
-            self._timeline, first, last, stream=stream, from_line=from_line, count=lines, grep=grep
-        )
-        return OutputPage(self._id, cell, stream, found, following)
+        if reading.stream == "background":
+            # Up to the next cell, or until now.
+            last = self._first_events[cell] - 1 if cell < self.count else self._timeline.next_seq - 1
+        if reading.stream in PRINTED:
+            texts = printed(self._timeline, first, last, reading.stream)
+        else:
+            # From so far on, a result brings no printed text.
+            texts = whole(shown_texts(await self.result(cell, running, sys.maxsize), reading.stream))
+        return await read_lines(texts, reading, self._id, cell)
 
     async def cells(self, first: int, count: int, running: RunningCell | None) -> list[CellInfo]:
         infos = []

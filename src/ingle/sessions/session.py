@@ -18,7 +18,7 @@ from typing import Any
 
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo
-from ingle.outputs.reading import OutputPage
+from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.history import History
@@ -325,17 +325,9 @@ class Session:
         """The result as it is now; with `from_event`, only the text that came from that event on."""
         return await self._history.result(cell, self._cell, from_event)
 
-    async def output(
-        self,
-        cell: int,
-        *,
-        stream: str = "stdout",
-        from_line: int = 1,
-        lines: int = 200,
-        grep: str | None = None,
-    ) -> OutputPage:
+    async def output(self, cell: int, reading: Reading) -> OutputPage:
         """Lines of a cell's output, however long it is."""
-        return await self._history.output(cell, stream, from_line, lines, grep)
+        return await self._history.output(cell, self._cell, reading)
 
     async def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
         """What ran, how it ended, when and how long."""
