@@ -177,11 +177,13 @@ async def test_a_flood_of_output_is_shortened_and_the_rest_can_be_read(model: Cl
     assert len(result.model_dump_json()) < 200_000
     page = text_of(await model.call_tool("read_output", {"cell": 1, "from_line": 50001, "lines": 3}))
     assert page.splitlines()[:3] == ["line 50000", "line 50001", "line 50002"]
-    assert page.splitlines()[3] == "[cell 1 · lines 50001 to 50003 · more from from_line=50004 · session main]"
+    assert (
+        page.splitlines()[3] == "[cell 1 · stdout · lines 50001 to 50003 · more: read_output(cell=1, from_line=50004)]"
+    )
     found = text_of(await model.call_tool("read_output", {"grep": "99999$"}))
     assert found.splitlines()[0] == "100000: line 99999"
     none = text_of(await model.call_tool("read_output", {"grep": "nowhere"}))
-    assert none == "[no line of cell 1 has 'nowhere' · session main]"
+    assert none == "[cell 1 · stdout · no match]"
 
 
 @pytest.mark.req("mcp.readable")

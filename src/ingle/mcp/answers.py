@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from ingle.errors import IngleError
-from ingle.events import MimeBundle, Result, SessionInfo, Truncated
-from ingle.outputs.reading import OutputPage
+from ingle.events import MimeBundle, OutputPage, Result, SessionInfo, Truncated
 from ingle.outputs.timeline import HEAD_SHARE
 from ingle.render.model import Hints, Part, Text, view
+from ingle.render.pages import page_text
 
 RESULT_KEY = "ingle/result"
 ERROR_KEY = "ingle/error"
@@ -26,9 +26,6 @@ META_BUNDLES = 200_000
 
 MAX_BUNDLES = 100
 MAX_NOTICES = 100
-
-PAGE_CHARS = 10_000
-"""Characters of one page of output."""
 
 NAMES_SHOWN = 40
 
@@ -110,25 +107,8 @@ def _without_long(bundles: list[MimeBundle]) -> list[MimeBundle]:
 # --- pages of output, sessions ---
 
 
-def of_page(page: OutputPage, grep: str | None) -> Answer:
-    """Lines as they are; with line numbers where some are left out between them."""
-    shown: list[str] = []
-    size, following = 0, page.next_line
-    for line in page.lines:
-        text = f"{line.number}: {line.text}" if grep else line.text
-        if shown and size + len(text) > PAGE_CHARS:
-            following = line.number
-            break
-        shown.append(text)
-        size += len(text) + 1
-    if not shown:
-        where = f"no line of cell {page.cell} has {grep!r}" if grep else f"cell {page.cell} has no more output"
-        return Answer([Text(f"[{where} · session {page.session_id}]")])
-    first, last = page.lines[0].number, page.lines[len(shown) - 1].number
-    status = f"[cell {page.cell} · lines {first} to {last}"
-    if following is not None:
-        status += f" · more from from_line={following}"
-    return Answer([Text("\n".join(shown)), Text(f"{status} · session {page.session_id}]")])
+def of_page(page: OutputPage) -> Answer:
+    return Answer([Text(page_text(page, WORDS))])
 
 
 def session_line(info: SessionInfo) -> str:

@@ -106,7 +106,9 @@ class ReadOutput(Struct, forbid_unknown_fields=True):
     from_line: Annotated[int, Meta(ge=1)] = 1
     lines: Annotated[int, Meta(ge=1, description="How many lines at most.")] = 200
     grep: Annotated[str | None, Meta(description="Only lines in which this regular expression is found.")] = None
-    stream: Literal["stdout", "stderr", "both"] = "stdout"
+    context: Annotated[int, Meta(ge=0, description="Lines around each match.")] = 0
+    offset: Annotated[int, Meta(ge=0, description="Characters to pass over on the first line.")] = 0
+    stream: Literal["stdout", "stderr", "both", "background", "displays", "result", "error"] = "stdout"
 
 
 class CreateSession(Struct, forbid_unknown_fields=True):

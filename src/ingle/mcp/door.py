@@ -186,8 +186,10 @@ class Door:
             from_line=given.from_line,
             lines=given.lines,
             grep=given.grep,
+            context=given.context,
+            offset=given.offset,
         )
-        return answers.of_page(page, given.grep)
+        return answers.of_page(page)
 
     # --- sessions ---
 
