@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from http_server import Server
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -79,3 +80,32 @@ async def service(mark: str, home: Path, settings: Settings) -> AsyncIterator[Se
     """A running service. Ends with the test, and must leave nothing behind."""
     async with Service.local(settings, home) as running:
         yield running
+
+
+@pytest.fixture
+def start(mark: str, home: Path) -> Iterator[Callable[..., Server]]:
+    """Start servers; whatever is left of them ends with the test."""
+    servers: list[Server] = []
+
+    def make(*flags: str, env: dict[str, str] | None = None) -> Server:
+        servers.append(Server(home, *flags, env=env))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def server(start: Callable[..., Server]) -> Server:
+    return start()
+
+
+@pytest.fixture(scope="module")
+def quiet_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server with one session that has run nothing, for requests that all are refused."""
+    server = Server(tmp_path_factory.mktemp("quiet"))
+    server.make_session()
+    yield server
+    assert server.stop() == 0
+    assert [path.name for path in server.home.rglob("*") if path.is_file()] == ["token"]

@@ -122,10 +122,9 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "mcp.patient",
         "mcp.stdout",
     ),
-    *_later("9. Interfaces", "comes with the whole of ingle.http", "http.seed", "http.stream"),
-    *_proven("9. Interfaces", "http.problems"),
+    *_later("9. Interfaces", "comes with the whole of ingle.http", "http.seed"),
+    *_proven("9. Interfaces", "http.problems", "http.stream"),
     *_later("9. Interfaces", "comes with the logging settings of the service", "log.config"),
-    *_proven("10. Safety", "safe.token"),
-    *_later("10. Safety", "comes with the whole of ingle.http", "safe.input"),
+    *_proven("10. Safety", "safe.token", "safe.input"),
     *_later("10. Safety", "comes with ingle.isolation", "safe.isolation"),
 )

@@ -22,6 +22,7 @@ class Service:
     def __init__(self, settings: Settings, placement: Placement) -> None:
         self.settings = settings
         self._placement = placement
+        self.stopping = False
 
     @classmethod
     def local(cls, settings: Settings, home: Path | None = None) -> "Service":
@@ -36,6 +37,7 @@ class Service:
         await self._placement.warm()
 
     async def stop(self) -> None:
+        self.stopping = True
         await self._placement.stop()
 
     async def __aenter__(self) -> "Service":

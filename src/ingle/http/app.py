@@ -3,26 +3,30 @@
 A request never owns a cell. When its client goes away, what it started goes on.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ingle import __version__
+from ingle import __version__, errors
 from ingle.events import CellInfo, SessionInfo
 from ingle.http import bodies
 from ingle.http.bodies import read_body, read_cell, read_query
 from ingle.http.guard import OPEN_PATH, Guard
 from ingle.http.problems import Border
+from ingle.http.watching import Watch
 from ingle.service import Service
 
 NDJSON = "application/x-ndjson"
 
 BODY_SPARE = 1024 * 1024
 """What a body may hold beside a cell's source."""
+
+EVENTS = re.compile(r"/v1/sessions/(?P<session_id>[^/]+)/events")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -49,6 +53,15 @@ class NotInterrupted(msgspec.Struct):
 
 def make_app(service: Service, token: str, allowed_hosts: Iterable[str] = ()) -> ASGIApp:
     """The whole application: border, guard, routes. It starts and stops nothing."""
+    return Border(Guard(make_routes(service), token, allowed_hosts))
+
+
+def make_local_app(service: Service) -> ASGIApp:
+    """The same for a unix socket, where the kernel says who is at the other end, and no web page can be."""
+    return Border(make_routes(service))
+
+
+def make_routes(service: Service) -> ASGIApp:
     handlers = Handlers(service)
     session = "/v1/sessions/{session_id}"
     cell = session + "/cells/{cell}"
@@ -63,7 +76,23 @@ def make_app(service: Service, token: str, allowed_hosts: Iterable[str] = ()) ->
         route(cell, GET=handlers.cell),
         route(cell + "/output", GET=handlers.output),
     ]
-    return Border(Guard(Router(routes, redirect_slashes=False), token, allowed_hosts))
+    router = Router(routes, redirect_slashes=False)
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await watch(service, scope, receive, send)
+        else:
+            await router(scope, receive, send)
+
+    return dispatch
+
+
+async def watch(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    found = EVENTS.fullmatch(scope["path"])
+    if found is None:
+        raise errors.NotFound("the only WebSocket is /v1/sessions/{id}/events?from=N")
+    query = read_query(Request({**scope, "type": "http"}), bodies.EventsQuery)
+    await Watch(service, found["session_id"], query.first).run(scope, receive, send)
 
 
 def route(path: str, **by_method: Handler) -> Route:

@@ -55,6 +55,10 @@ class CellQuery(Struct, forbid_unknown_fields=True, rename={"from_event": "from"
     from_event: Natural = 0
 
 
+class EventsQuery(Struct, forbid_unknown_fields=True, rename={"first": "from"}):
+    first: Natural = 1
+
+
 class OutputQuery(Struct, forbid_unknown_fields=True):
     from_line: Positive = 1
     lines: Positive = 200

@@ -53,16 +53,19 @@ class Problem(msgspec.Struct, omit_defaults=True):
             type=f"urn:ingle:problem:{error.code}",
             title=error.code.replace("_", " ").capitalize(),
             status=error.status,
-            detail=error.message,
+            detail=visible(error.message),
             code=error.code,
             cell=error.cell if isinstance(error, errors.Busy) else None,
         )
 
 
 def encode(problem: Problem) -> bytes:
-    # A name that came from the client may hold what cannot be encoded; it is shown as it was escaped.
-    problem.detail = problem.detail.encode("utf-8", "backslashreplace").decode()
     return msgspec.json.encode(problem)
+
+
+def visible(text: str) -> str:
+    """Text that can be encoded: a name that came from a client may hold what cannot be."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes]]:

@@ -12,18 +12,19 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp
 
 from ingle import __version__, errors
-from ingle.http.app import make_app
+from ingle.http.app import BODY_SPARE, make_app, make_local_app
 from ingle.http.guard import check_bind
-from ingle.http.problems import MEDIA_TYPE, InvalidHttp, Problem, encode
+from ingle.http.protocols import LocalProtocol, Protocol, WatchProtocol
 from ingle.http.token import VARIABLE, Token, find_token
+from ingle.servers import Announcement
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -86,12 +87,45 @@ async def _serve(settings: Settings, home: Path, token: Token, listener: socket.
         loop.add_signal_handler(number, stop.set)
     service = Service.local(settings, home)
     await service.start()
+    shown = url(settings.host, listener)
     try:
-        server = Server(
+        async with local_door(service, home, "serve", shown):
+            door = Door(service, make_app(service, token.value, settings.allowed_hosts), listener)
+            door.open()
+            await door.opened()
+            print(banner(shown, token), file=sys.stderr, flush=True)
+            tasks = [loop.create_task(_warm(service)), loop.create_task(stop.wait())]
+            await asyncio.wait({door.task, tasks[1]}, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            door.close()
+            await service.stop()
+            await door.task
+    finally:
+        if not service.stopping:
+            await service.stop()
+
+
+class Door:
+    """One listener and whoever comes in by it."""
+
+    def __init__(
+        self,
+        service: Service,
+        app: ASGIApp,
+        listener: socket.socket,
+        protocol: type[Protocol] = Protocol,
+    ) -> None:
+        settings = service.settings
+        self._listener = listener
+        self._server = Server(
             uvicorn.Config(
-                make_app(service, token.value, settings.allowed_hosts),
-                http=Protocol,
-                ws="none",
+                app,
+                http=protocol,
+                ws=WatchProtocol,
+                ws_max_size=settings.max_code + BODY_SPARE,
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -100,22 +134,45 @@ async def _serve(settings: Settings, home: Path, token: Token, listener: socket.
                 backlog=BACKLOG,
                 timeout_graceful_shutdown=math.ceil(settings.exit_grace + ANSWER_PATIENCE),
             ),
-            lambda: print(banner(settings.host, listener, token), file=sys.stderr, flush=True),
         )
-        tasks = [
-            loop.create_task(server.serve(sockets=[listener])),
-            loop.create_task(_warm(service)),
-            loop.create_task(stop.wait()),
-        ]
-        serving, warming, stopping = tasks
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        for task in (warming, stopping):
-            task.cancel()
-        await asyncio.wait({warming, stopping})
+
+    def open(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[self._listener]))
+
+    async def opened(self) -> None:
+        """Until it listens, or has failed to."""
+        listening = asyncio.ensure_future(self._server.listening.wait())
+        await asyncio.wait({listening, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if self.task.done():
+            self.task.result()
+
+    def close(self) -> None:
+        """Take no more connections; `task` ends when those that are open have ended."""
+        self._server.should_exit = True
+
+
+@asynccontextmanager
+async def local_door(service: Service, home: Path, kind: str, url: str | None = None) -> AsyncIterator[Path]:
+    """The socket under `run/` by which this user's other commands reach the service; its path.
+
+    Every kind of server opens one. Leaving the context takes the socket away; who is connected still gets the last
+    answers if the service is stopped inside of it.
+    """
+    announcement = await asyncio.to_thread(Announcement, home, kind)
+    try:
+        door = Door(service, make_local_app(service), announcement.listener, LocalProtocol)
+        door.open()
+        await door.opened()
+        await asyncio.to_thread(announcement.tell, url)
+        try:
+            yield announcement.path
+        finally:
+            await asyncio.to_thread(announcement.close)
+            door.close()
+            await door.task
     finally:
-        await service.stop()
-    await serving
+        announcement.close()
 
 
 async def _warm(service: Service) -> None:
@@ -127,39 +184,28 @@ async def _warm(service: Service) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but for signals, which are ours, and the banner in place of its log."""
+    """uvicorn, but for signals, which are ours."""
 
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._announce = announce
+        self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._announce()
+        self.listening.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-class Protocol(HttpToolsProtocol):
-    """HTTP, with a problem also for what is no HTTP."""
-
-    def send_400_response(self, msg: str) -> None:
-        error = InvalidHttp("these bytes are not an HTTP/1.1 request; send one to /v1/sessions")
-        body = encode(Problem.of(error))
-        head = (
-            f"HTTP/1.1 {error.status} Bad Request\r\ncontent-type: {MEDIA_TYPE}\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
-
-
-def banner(host: str, listener: socket.socket, token: Token) -> str:
-    """What is told at the start: where, how to sign in, how to stop. Never the token itself."""
+def url(host: str, listener: socket.socket) -> str:
     shown = f"[{host}]" if ":" in host else host or "0.0.0.0"
-    url = f"http://{shown}:{listener.getsockname()[1]}"
+    return f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def banner(url: str, token: Token) -> str:
+    """What is told at the start: where, how to sign in, how to stop. Never the token itself."""
     # curl reads the header from its standard input: on its command line everybody could see the token.
     if token.file is not None:
         where = str(token.file)

@@ -54,8 +54,10 @@ class Manager:
     def _take_folder(self) -> None:
         for folder in (self._home, self._home / "run", self._home / "sessions"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock_fd = os.open(self._lock_path(self._server), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+        self._lock_fd = _lock(self._lock_path(self._server))
+        for lock in (self._home / "run").glob("*.lock"):
+            if lock.stem != self._server:
+                self._is_dead(lock.stem)
         for folder in (self._home / "sessions").iterdir():
             server = folder.name.partition(".")[0]
             if server != self._server and self._is_dead(server):
@@ -203,6 +205,17 @@ class Manager:
                     continue
                 if session.plan.one_off or self.settings.idle_policy == "end":
                     self.end_soon(session)
+
+
+def _lock(path: Path) -> int:
+    """Make a lock file and hold it. Another server may take it for a dead one's before it is held: then again."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                return fd
+        os.close(fd)
 
 
 def check_name(name: str) -> None:

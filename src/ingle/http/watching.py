@@ -1,0 +1,192 @@
+"""A session over a WebSocket: every event from any number on, and the verbs of a client that also takes part.
+
+Each event is one text frame, with the JSON of the NDJSON stream. A client may send messages, each answered by one
+reply with its `id`; a reply carries a number or a problem and nothing of the cell, which comes as events.
+
+A watcher that stops reading costs what its socket holds and one event. After `PATIENCE` it is closed and told the
+number to come back with: the timeline keeps everything, so nothing is lost. Closing a WebSocket ends no cell.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+
+from ingle import errors
+from ingle.http.problems import Problem, visible
+from ingle.http.protocols import CLOSE
+from ingle.service import Service
+
+PATIENCE = 15.0
+"""How long one event may wait for a client to take it."""
+
+CHECKS = 4
+"""How often within that time it is looked at."""
+
+MAX_OPS = 32
+"""Messages of one client under way; the next is not read before one of them is answered."""
+
+BAD_MESSAGE, NO_SESSION, TOO_SLOW, STOPPING = 4400, 4404, 4408, 1001
+
+REASON_BYTES = 123
+"""What fits into the frame that closes a WebSocket."""
+
+
+class Execute(Struct, forbid_unknown_fields=True, tag_field="op", tag="execute"):
+    id: str
+    code: str
+    timeout: float | None = None
+    envs: dict[str, str] | None = None
+    queue: bool = False
+
+
+class Input(Struct, forbid_unknown_fields=True, tag_field="op", tag="input"):
+    id: str
+    text: str = ""
+    eof: bool = False
+
+
+class Interrupt(Struct, forbid_unknown_fields=True, tag_field="op", tag="interrupt"):
+    id: str
+
+
+Message = Execute | Input | Interrupt
+
+
+class Started(Struct, tag_field="type", tag="reply"):
+    """The cell that was begun, answered or interrupted; null when there was none to interrupt."""
+
+    id: str
+    cell: int | None
+
+
+class Refused(Struct, tag_field="type", tag="reply"):
+    id: str
+    problem: Problem
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Message)
+
+
+class Watch:
+    """One client at one session."""
+
+    def __init__(self, service: Service, session_id: str, first: int, patience: float = PATIENCE) -> None:
+        self._service = service
+        self._session_id = session_id
+        self._next = first
+        self._patience = patience
+        self._sending_since: float | None = None
+        self._writing = asyncio.Lock()
+        self._over = False
+        self._ops: set[asyncio.Task[None]] = set()
+        self._closing: tuple[int, str] | None = None
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._send = send
+        self._close_now: Callable[[int, str], None] | None = scope.get("extensions", {}).get(CLOSE)
+        loop = asyncio.get_running_loop()
+        await receive()
+        await send({"type": "websocket.accept"})
+        tasks: list[asyncio.Task[None]] = [
+            loop.create_task(self._send_events()),
+            loop.create_task(self._take_messages(receive)),
+            loop.create_task(self._mind_the_slow()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._over = True
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            failure = task.exception()
+            # A client that is gone shows itself as an OSError wherever something is sent.
+            if failure is not None and not isinstance(failure, OSError):
+                raise failure
+        if self._closing is not None:
+            code, reason = self._closing
+            reason = visible(reason).encode()[:REASON_BYTES].decode(errors="ignore")
+            if self._close_now is not None:
+                self._close_now(code, reason)
+            else:
+                await send({"type": "websocket.close", "code": code, "reason": reason})
+        # A cell that was asked for is begun when its turn comes, whether the client is still there or not.
+        await asyncio.gather(*self._ops, return_exceptions=True)
+
+    async def _write(self, value: Struct) -> None:
+        async with self._writing:
+            if self._over:
+                return
+            self._sending_since = asyncio.get_running_loop().time()
+            await self._send({"type": "websocket.send", "text": _encoder.encode(value).decode()})
+            self._sending_since = None
+
+    async def _send_events(self) -> None:
+        try:
+            async for event in self._service.events(self._session_id, self._next):
+                await self._write(event)
+                self._next = event.seq + 1
+        except errors.SessionNotFound as error:
+            self._closing = (NO_SESSION, error.message)
+            return
+        if self._service.stopping:
+            self._closing = (STOPPING, "the server is stopping")
+        else:
+            self._closing = (NO_SESSION, f"session {self._session_id!r} has ended")
+
+    async def _mind_the_slow(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._patience / CHECKS)
+            since = self._sending_since
+            if since is not None and loop.time() - since >= self._patience:
+                late = f"nothing was read for {self._patience:g} s"
+                self._closing = (TOO_SLOW, f"{late}; come back with from={self._next}")
+                return
+
+    # --- what the client says ---
+
+    async def _take_messages(self, receive: Receive) -> None:
+        while True:
+            said = await receive()
+            if said["type"] != "websocket.receive":
+                return
+            try:
+                # Given bytes, it would take what is no UTF-8 for bad JSON as well.
+                message = _decoder.decode(said.get("text") or said.get("bytes") or b"")
+            except (msgspec.DecodeError, UnicodeError) as error:
+                self._closing = (BAD_MESSAGE, f"not a message: {error}")
+                return
+            if len(self._ops) >= MAX_OPS:
+                await asyncio.wait(self._ops, return_when=asyncio.FIRST_COMPLETED)
+            task = asyncio.get_running_loop().create_task(self._answer(message))
+            self._ops.add(task)
+            task.add_done_callback(self._ops.discard)
+
+    async def _answer(self, message: Message) -> None:
+        try:
+            await self._write(Started(message.id, await self._do(message)))
+        except errors.IngleError as error:
+            await self._write(Refused(message.id, Problem.of(error)))
+
+    def _do(self, message: Message) -> Coroutine[Any, Any, int | None]:
+        if isinstance(message, Execute):
+            return self._service.begin(
+                self._session_id, message.code, timeout=message.timeout, envs=message.envs, queue=message.queue
+            )
+        if isinstance(message, Input):
+            return self._input(message)
+        return self._interrupt()
+
+    async def _input(self, message: Input) -> int:
+        return (await self._service.input(self._session_id, message.text, eof=message.eof, wait=0)).cell
+
+    async def _interrupt(self) -> int | None:
+        result = await self._service.interrupt(self._session_id, wait=0)
+        return None if result is None else result.cell
