@@ -1,13 +1,18 @@
 """`ingle mcp`: for a host such as Claude, Cursor or VS Code, which starts it and speaks to it."""
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ingle.cli.failing import plain_failures
 from ingle.cli.serving import option_of, split_words
 from ingle.settings import Settings, data_folder, load
+
+if TYPE_CHECKING:
+    from ingle.service import Service
 
 NOT_FOR_STDIO = ("host", "port", "allowed_hosts")
 
@@ -18,6 +23,13 @@ def session_options(command: Any) -> Any:
         if setting.name not in NOT_FOR_STDIO:
             command = option_of(setting)(command)
     return command
+
+
+def local_socket(service: "Service", home: Path, kind: str) -> AbstractAsyncContextManager[Path]:
+    """The socket under `run/`, by which `ps`, `logs` and the others find this server too."""
+    from ingle.http.server import local_door
+
+    return local_door(service, home, kind)
 
 
 @click.command(epilog="Example: ingle mcp --tools core")
@@ -38,4 +50,4 @@ def mcp(tools: list[str] | None, **given: Any) -> None:
         from ingle.mcp.stdio import run
         from ingle.mcp.tools import chosen
 
-        run(load(given), data_folder(), chosen(tools or ()))
+        run(load(given), data_folder(), chosen(tools or ()), local_socket)

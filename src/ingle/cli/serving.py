@@ -61,6 +61,7 @@ def serve(**given: Any) -> None:
     with plain_failures():
         settings = load(given)
         from ingle.http.server import serve as run_server
+        from ingle.mcp.mounting import mounted
 
-        code = run_server(settings, data_folder())
+        code = run_server(settings, data_folder(), mounted)
     raise SystemExit(code)

@@ -4,7 +4,7 @@ A request never owns a cell. When its client goes away, what it started goes on.
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 from starlette.requests import Request
@@ -51,17 +51,19 @@ class NotInterrupted(msgspec.Struct):
     notice: str = "no cell was running, so nothing was interrupted"
 
 
-def make_app(service: Service, token: str, allowed_hosts: Iterable[str] = ()) -> ASGIApp:
-    """The whole application: border, guard, routes. It starts and stops nothing."""
-    return Border(Guard(make_routes(service), token, allowed_hosts))
+def make_app(
+    service: Service, token: str, allowed_hosts: Iterable[str] = (), mounted: Mapping[str, ASGIApp] | None = None
+) -> ASGIApp:
+    """The whole application: border, guard, routes, and what others have mounted. It starts and stops nothing."""
+    return Border(Guard(make_routes(service, mounted or {}), token, allowed_hosts))
 
 
 def make_local_app(service: Service) -> ASGIApp:
     """The same for a unix socket, where the kernel says who is at the other end, and no web page can be."""
-    return Border(make_routes(service))
+    return Border(make_routes(service, {}))
 
 
-def make_routes(service: Service) -> ASGIApp:
+def make_routes(service: Service, mounted: Mapping[str, ASGIApp]) -> ASGIApp:
     handlers = Handlers(service)
     session = "/v1/sessions/{session_id}"
     cell = session + "/cells/{cell}"
@@ -81,6 +83,8 @@ def make_routes(service: Service) -> ASGIApp:
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await watch(service, scope, receive, send)
+        elif (app := mounted.get(scope["path"])) is not None:
+            await app(scope, receive, send)
         else:
             await router(scope, receive, send)
 

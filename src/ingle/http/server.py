@@ -12,8 +12,8 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -35,6 +35,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ANSWER_PATIENCE = 1.0
 """After all sessions have ended, how long connections may take to carry their last answers away."""
 
+Mounts = Callable[[Service], AbstractAsyncContextManager[Mapping[str, ASGIApp]]]
+"""Other doors' apps by path, behind the same guard, for as long as the context lasts."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -42,7 +45,7 @@ class CannotListen(Exception):
     """The address cannot be had; the message says why, and what to do."""
 
 
-def serve(settings: Settings, home: Path) -> int:
+def serve(settings: Settings, home: Path, mounts: Mounts | None = None) -> int:
     """Run until a signal comes. The exit code."""
     check_bind(settings.host, settings.allowed_hosts)
     token = find_token(home)
@@ -52,7 +55,7 @@ def serve(settings: Settings, home: Path) -> int:
         print(f"ingle: {error}", file=sys.stderr)
         return 1
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, home, token, listener))
+        runner.run(_serve(settings, home, token, listener, mounts or _no_mounts))
     return 0
 
 
@@ -80,7 +83,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, home: Path, token: Token, listener: socket.socket) -> None:
+async def _serve(settings: Settings, home: Path, token: Token, listener: socket.socket, mounts: Mounts) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -89,8 +92,8 @@ async def _serve(settings: Settings, home: Path, token: Token, listener: socket.
     await service.start()
     shown = url(settings.host, listener)
     try:
-        async with local_door(service, home, "serve", shown):
-            door = Door(service, make_app(service, token.value, settings.allowed_hosts), listener)
+        async with local_door(service, home, "serve", shown), mounts(service) as mounted:
+            door = Door(service, make_app(service, token.value, settings.allowed_hosts, mounted), listener)
             door.open()
             await door.opened()
             print(banner(shown, token), file=sys.stderr, flush=True)
@@ -173,6 +176,11 @@ async def local_door(service: Service, home: Path, kind: str, url: str | None = 
             await door.task
     finally:
         announcement.close()
+
+
+@asynccontextmanager
+async def _no_mounts(service: Service) -> AsyncIterator[Mapping[str, ASGIApp]]:
+    yield {}
 
 
 async def _warm(service: Service) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import mcp_types as types
 from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 
 from ingle import __version__
@@ -106,6 +107,11 @@ def make_server(door: Door) -> "Server[Any]":
     # Its tracing costs a tenth of a short call and nothing here reads it.
     server.middleware.clear()
     return server
+
+
+def make_manager(door: Door, max_body: int) -> StreamableHTTPSessionManager:
+    """The SDK's HTTP transport. It checks no Host and no Origin: our own guard stands in front of all routes."""
+    return StreamableHTTPSessionManager(make_server(door), stateless=True, max_request_body_size=max_body)
 
 
 def _listed(tool: tools.Tool) -> types.Tool:

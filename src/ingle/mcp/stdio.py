@@ -5,25 +5,21 @@ Whatever ends it, the host closing its end, a signal, the death of the parent, e
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ingle import errors
 from ingle.mcp import descriptors
 from ingle.mcp.door import Door
+from ingle.mcp.loading import load
 from ingle.mcp.tools import Tool
 from ingle.service import Service
 from ingle.settings import Settings
-
-if TYPE_CHECKING:
-    from ingle.mcp.pipe import Pipe
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -35,10 +31,13 @@ EXIT_GRACE = 0.7
 
 FLUSH_PATIENCE = 0.1
 
+Beside = Callable[[Service, Path, str], AbstractAsyncContextManager[object]]
+"""Another way in to the same service, open while the context lasts: the socket under `run/`."""
+
 logger = logging.getLogger(__name__)
 
 
-def run(settings: Settings, home: Path, listed: tuple[Tool, ...]) -> None:
+def run(settings: Settings, home: Path, listed: tuple[Tool, ...], beside: Beside | None = None) -> None:
     """Serve until the end. It does not return: a thread that still imports would hold the process up."""
     wire = descriptors.claim()
     folder = os.getcwd()
@@ -46,7 +45,7 @@ def run(settings: Settings, home: Path, listed: tuple[Tool, ...]) -> None:
     try:
         loop = _new_loop()
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(_serve(settings, home, listed, wire, folder))
+        loop.run_until_complete(_serve(settings, home, listed, beside, wire, folder))
         code = 0
     except Exception:
         logger.exception("ingle mcp ends by a failure of its own")
@@ -54,7 +53,14 @@ def run(settings: Settings, home: Path, listed: tuple[Tool, ...]) -> None:
         os._exit(code)
 
 
-async def _serve(settings: Settings, home: Path, listed: tuple[Tool, ...], wire: descriptors.Wire, folder: str) -> None:
+async def _serve(
+    settings: Settings,
+    home: Path,
+    listed: tuple[Tool, ...],
+    beside: Beside | None,
+    wire: descriptors.Wire,
+    folder: str,
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -63,52 +69,42 @@ async def _serve(settings: Settings, home: Path, listed: tuple[Tool, ...], wire:
     settings = dataclasses.replace(settings, exit_grace=min(settings.exit_grace, EXIT_GRACE))
     service = Service.local(settings, home)
     await service.start()
-    try:
-        # The zygote loads the user's libraries in its own process while this one loads the SDK.
-        warming = loop.create_task(_warm(service))
-        door = Door(service, listed, cwd=folder)
-        working = loop.create_task(_talk(door, wire))
-        stopping = loop.create_task(stop.wait())
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        warming.cancel()
-    finally:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_PATIENCE):
-                await service.stop()
-    if working.done():
-        working.result()
+    # The zygote loads the user's libraries in its own process while this one loads the SDK.
+    tasks = [
+        loop.create_task(_talk(Door(service, listed, cwd=folder), wire, loaded := asyncio.Event())),
+        loop.create_task(stop.wait()),
+    ]
+    helpers = [loop.create_task(_warm(service))]
+    if beside is not None:
+        helpers.append(loop.create_task(_beside(beside, service, home, loaded)))
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in helpers:
+        task.cancel()
+    await asyncio.wait([loop.create_task(service.stop()), *helpers], timeout=STOP_PATIENCE)
+    if tasks[0].done():
+        tasks[0].result()
 
 
-async def _talk(door: Door, wire: descriptors.Wire) -> None:
+async def _talk(door: Door, wire: descriptors.Wire, loaded: asyncio.Event) -> None:
     """Until the host has gone."""
-    make_server, pipe_type = await _load()
-    server = make_server(door)
-    pipe = await pipe_type.open(wire)
-    serving = asyncio.get_running_loop().create_task(server.run(pipe, pipe, server.create_initialization_options()))
-    over = asyncio.get_running_loop().create_task(pipe.over.wait())
+    loop = asyncio.get_running_loop()
+    server = (await load("ingle.mcp.server")).make_server(door)
+    pipe = await (await load("ingle.mcp.pipe")).Pipe.open(wire)
+    loaded.set()
+    serving = loop.create_task(server.run(pipe, pipe, server.create_initialization_options()))
+    over = loop.create_task(pipe.over.wait())
     await asyncio.wait({serving, over}, return_when=asyncio.FIRST_COMPLETED)
     await pipe.flush(FLUSH_PATIENCE)
 
 
-async def _load() -> tuple[Callable[[Door], Any], "type[Pipe]"]:
-    """The SDK, imported in a thread: signals are heard meanwhile, and the zygote is started."""
-    loop = asyncio.get_running_loop()
-    loaded: asyncio.Future[tuple[Any, Any]] = loop.create_future()
-
-    def load() -> None:
-        from ingle.mcp.pipe import Pipe
-        from ingle.mcp.server import make_server
-
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the end came first
-            loop.call_soon_threadsafe(_settle, loaded, (make_server, Pipe))
-
-    threading.Thread(target=load, daemon=True).start()
-    return await loaded
-
-
-def _settle(future: "asyncio.Future[Any]", value: Any) -> None:
-    if not future.done():
-        future.set_result(value)
+async def _beside(beside: Beside, service: Service, home: Path, loaded: asyncio.Event) -> None:
+    """What else this server offers, as long as it lives. The host does not wait for it, nor depend on it."""
+    await loaded.wait()
+    try:
+        async with beside(service, home, "mcp"):
+            await asyncio.Event().wait()
+    except OSError as error:
+        logger.warning("other commands will not find this server: %s", error)
 
 
 async def _warm(service: Service) -> None:
