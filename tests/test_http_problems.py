@@ -118,6 +118,7 @@ def every_error() -> list[errors.IngleError]:
     examples: list[errors.IngleError] = [
         errors.SessionNotFound("x"),
         errors.CellNotFound("x", 2, 1),
+        errors.FigureNotFound("x", "y"),
         errors.SessionExists("x"),
         errors.Busy(3, 1.5),
         errors.NotWaiting("x"),

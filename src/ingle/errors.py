@@ -12,7 +12,8 @@ An exception in a user's cell is a result, not an error of ours.
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
-    │   └── CellNotFound        404  cell_not_found
+    │   ├── CellNotFound        404  cell_not_found
+    │   └── FigureNotFound      404  figure_not_found     no image of that id is kept
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
     │   ├── Busy                409  busy                 a cell runs; nothing was started
@@ -77,6 +78,16 @@ class CellNotFound(NotFound):
     def __init__(self, session_id: str, cell: int, last: int) -> None:
         known = f"its cells are 1 to {last}" if last else "it has run no cell yet"
         super().__init__(f"session {session_id!r} has no cell {cell}; {known}")
+
+
+class FigureNotFound(NotFound):
+    code = "figure_not_found"
+
+    def __init__(self, session_id: str, file_id: str) -> None:
+        super().__init__(
+            f"session {session_id!r} keeps no image {file_id[:80]!r}; take an id from a display's metadata, "
+            "and mind that the oldest images go when figures_disk is used up"
+        )
 
 
 class Conflict(IngleError):

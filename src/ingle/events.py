@@ -3,9 +3,15 @@
 The shapes and names are those of docs/contract.md, section 1. Nothing in here does anything.
 """
 
+from typing import Any
+
 from msgspec import Struct, field
 
 MimeBundle = dict[str, str]
+"""By mime type: text as it is, JSON as its text, everything else in base64."""
+
+Metadata = dict[str, Any]
+"""JSON, by mime type. Of an image: `width`, `height`, and `full` with the `file` of a larger one that was kept."""
 
 
 class CellError(Struct, frozen=True):
@@ -53,6 +59,9 @@ class Result(Struct):
     stderr: str = ""
     result: MimeBundle | None = None
     displays: list[MimeBundle] = field(default_factory=list)
+    result_metadata: Metadata = field(default_factory=dict)
+    displays_metadata: list[Metadata] = field(default_factory=list)
+    """One for each of `displays`."""
     error: CellError | None = None
     exit: Exit | None = None
     timed_out: bool = False
@@ -87,8 +96,19 @@ class Stderr(Event, frozen=True, tag="stderr", kw_only=True, omit_defaults=True)
     background: bool = False
 
 
-class ResultShown(Event, frozen=True, tag="result", kw_only=True):
+class ResultShown(Event, frozen=True, tag="result", kw_only=True, omit_defaults=True):
     data: MimeBundle
+    metadata: Metadata = field(default_factory=dict)
+
+
+class DisplayShown(Event, frozen=True, tag="display", kw_only=True, omit_defaults=True):
+    """`update`: it takes the place of what was shown with this id before."""
+
+    data: MimeBundle
+    metadata: Metadata = field(default_factory=dict)
+    display_id: str | None = None
+    update: bool = False
+    background: bool = False
 
 
 class ErrorRaised(Event, frozen=True, tag="error", kw_only=True):
@@ -119,9 +139,11 @@ class Done(Event, frozen=True, tag="done", kw_only=True, omit_defaults=True):
     result: Result
     characters: Truncated
     lines: Truncated = Truncated()
+    shown: list[int] = field(default_factory=list)
+    """The number of the event that each of the result's displays came with."""
 
 
-AnyEvent = Stdout | Stderr | ResultShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
+AnyEvent = Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
 
 
 class SessionInfo(Struct):

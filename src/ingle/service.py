@@ -168,6 +168,10 @@ class Service:
         reading = Reading(stream, from_line, lines, grep, context, offset, raw)
         return await self._placement.output(session_id, cell, reading)
 
+    async def figure(self, session_id: str, file_id: str) -> bytes:
+        """An image in full size, by the id in the metadata of the display that shows it smaller."""
+        return await self._placement.figure(session_id, file_id)
+
     def events(self, session_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self._placement.events(session_id, first)
 

@@ -83,6 +83,7 @@ class Settings:
     result_chars: int = setting(200_000, "Characters of each stream in a result; the rest is read by number.")
     timeline_memory: int = setting(4 * 1024 * 1024, "Memory for a session's events; older ones go to disk.")
     timeline_disk: int = setting(4 * 1024 * 1024 * 1024, "Disk for a session's events; past it text is dropped.")
+    figures_disk: int = setting(256 * 1024 * 1024, "Disk for a session's images in full size; the oldest go first.")
 
     def __post_init__(self) -> None:
         for each in fields(self):

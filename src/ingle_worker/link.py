@@ -33,6 +33,8 @@ class Link:
         self._received: list[Any] = []
         self._held: list[bytes] = []
         self._inode = -1
+        self.abandoned = False
+        """This is a process that the user's code forked: it has no wire."""
 
     def attach(self, fd: int) -> None:
         """From now on this process owns the wire."""
@@ -51,6 +53,7 @@ class Link:
     def abandon(self) -> None:
         """In a process that a user's code forked: let go of the wire."""
         self._owner = -1
+        self.abandoned = True
         try:
             os.close(self.fd)
         except OSError:

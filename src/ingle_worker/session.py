@@ -36,7 +36,6 @@ from ingle_worker.wire.messages import (
     Exiting,
     Raised,
     Ready,
-    Result,
     Shutdown,
     Start,
     Started,
@@ -55,7 +54,15 @@ BROKEN = 70
 ANNOTATIONS: dict[str, Any] = {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
 
 
-REHEARSAL = ("x = 1", "print(x)", "1 + 1", "1 / 0", "def f(: pass", "for i in range(2):\n    f'{i}'")
+REHEARSAL = (
+    "x = 1",
+    "print(x)",
+    "1 + 1",
+    "1 / 0",
+    "def f(: pass",
+    "for i in range(2):\n    f'{i}'",
+    "class R:\n    def _repr_html_(self): return '<b>'\ndisplay(R(), display_id='r')\nR()",
+)
 """Cells that the zygote runs before any fork: what they load and specialise is then shared by all sessions."""
 
 
@@ -100,7 +107,8 @@ class Worker:
         self._compiler = Compiler()
         self._cell = 0
         self._names: set[str] = set()
-        self._hook = display.make_hook(self._show)
+        self._screen = display.Screen(self._link, self._channel)
+        self._input.before_wait = self._screen.figures.input_waits
         self._main = types.ModuleType("__main__")
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
@@ -129,7 +137,8 @@ class Worker:
         sys.stderr = sys.__stderr__ = self._channel.stderr  # type: ignore[misc]
         self._channel.install()
         self._input.install()
-        sys.displayhook = self._hook
+        self._screen.install()
+        sys.displayhook = self._screen.hook
         # The module that started this process must stay alive, or its globals would be cleared under us.
         self._booted_by = sys.modules["__main__"]
         sys.modules["__main__"] = self._main
@@ -332,6 +341,8 @@ class Worker:
         if added or removed:
             done["names_added"] = [name for name in added if name not in self._first_names]
             done["names_removed"] = removed
+        if self._screen.notices:
+            notices += self._screen.take_notices()
         if notices:
             done["notices"] = notices
         self._link.send(encode_plain(Done, done))
@@ -348,6 +359,7 @@ class Worker:
                 outcome.error = _describe_safely(exc)
                 outcome.needs_more_input = isinstance(exc, SyntaxError) and needs_more_input(code)
             else:
+                self._screen.figures.cell_begins()
                 self._run(compiled)
         except SystemExit as exc:
             outcome.status, outcome.exit = states.EXIT, exc
@@ -358,6 +370,11 @@ class Worker:
                 outcome.error = _describe_safely(exc)
             except KeyboardInterrupt:
                 outcome.status, outcome.error = states.INTERRUPTED, tracebacks.bare(exc, ask=False)
+        try:
+            self._screen.figures.cell_ends()
+        except KeyboardInterrupt as exc:
+            if outcome.status == states.OK:
+                outcome.status, outcome.error = states.INTERRUPTED, _describe_safely(exc)
         outcome.finished = True
         return compiled
 
@@ -372,9 +389,6 @@ class Worker:
             value = eval(compiled.last, space) if compiled.last is not None else None
         if compiled.last is not None:
             sys.displayhook(value)
-
-    def _show(self, data: dict[str, str]) -> None:
-        self._link.hold(encode_plain(Result, {"cell": self._cell, "data": data}))
 
     def _heal(self) -> list[str]:
         """Put back what the next cell cannot do without, and say what was put back."""

@@ -12,6 +12,7 @@ import os
 import select
 import sys
 from _thread import allocate_lock
+from collections.abc import Callable
 from typing import Any
 
 from ingle_worker.interrupts import Interrupts
@@ -46,6 +47,8 @@ class Input:
         self._waits = 0
         self.bytes = ByteIn(self)
         self.text = TextIn(self.bytes)
+        self.before_wait: Callable[[], None] | None = None
+        """Called before a reader waits, while it can still be interrupted."""
 
     # --- the cell's boundary ---
 
@@ -78,6 +81,8 @@ class Input:
     def fill(self, call: Call) -> bool:
         """Wait for more bytes for this call. False at the end of input."""
         wait = 0
+        if self.before_wait is not None:
+            self.before_wait()
         self._interrupts.shield()
         self._calls.append(call)
         try:

@@ -158,6 +158,10 @@ class Channel:
             sleep(0.0002)
             begun = [write for write in begun if write in self.stdout.writers or write in self.stderr.writers]
 
+    def mark(self) -> Mark:
+        """The place between what was written before and what will be written after this moment."""
+        return self._mark()
+
     def _mark(self, out: "Out | None" = None, begin: int = 0) -> Mark:
         before = monotonic_ns()
         stdout, stderr = self.stdout.look(int(out is self.stdout)), self.stderr.look(int(out is self.stderr))

@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import Any
 
-from ingle_worker import kernel, reaper, session
+from ingle_worker import figures, kernel, reaper, session
 from ingle_worker.init import Init
 from ingle_worker.wire import FrameReader, messages
 
@@ -143,6 +143,7 @@ class Zygote:
     def run(self) -> None:
         kernel.become_subreaper()
         sys.argv[:] = [""]
+        figures.choose_backends()
         preloaded, missing = self._preload()
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)

@@ -15,6 +15,9 @@ from ingle.events import AnyEvent
 INDEX_STEP = 16
 """Every so many events the file's position is remembered: at most this many are decoded in vain."""
 
+READ_SIZE = 4 * 1024 * 1024
+"""Bytes read in one go, about; the rest is for the next call."""
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyEvent)
 
@@ -53,6 +56,10 @@ class Spill:
         block = (first - 1) // INDEX_STEP
         end_block = (last - 1) // INDEX_STEP + 1
         start = self._index[block]
+        while end_block > block + 1 and self._index[end_block - 1] - start > READ_SIZE:
+            # Events with images in them: fewer at once.
+            end_block -= 1
+        last = min(last, end_block * INDEX_STEP)
         end = self._index[end_block] if end_block < len(self._index) else self.size
         data = os.pread(self._fd, end - start, start)
         lines = data.splitlines()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from ingle.events import AnyEvent, Done, ErrorRaised, Notice, ResultShown, StateChanged, Stderr, Stdout
+from ingle.events import AnyEvent, DisplayShown, Done, ErrorRaised, Notice, ResultShown, StateChanged, Stderr, Stdout
 from ingle.outputs.spill import Spill
 
 EVENT_COST = 300
@@ -29,6 +29,7 @@ def _done_size(event: Done) -> int:
     # It shares value and error with the events before it, but may be the last that holds them.
     value, error = event.result.result, event.result.error
     size = sum(map(len, value.values())) if value else 0
+    size += sum(len(text) for shown in event.result.displays for text in shown.values())
     return size + (len(error.value) + len(error.traceback) if error is not None else 0)
 
 
@@ -38,6 +39,7 @@ _SIZES: dict[type, Callable[[Any], int]] = {
     Notice: lambda event: len(event.text),
     StateChanged: lambda event: len(event.code) if event.code else 0,
     ResultShown: lambda event: sum(map(len, event.data.values())),
+    DisplayShown: lambda event: sum(map(len, event.data.values())),
     ErrorRaised: lambda event: len(event.value) + len(event.traceback),
     Done: _done_size,
 }

@@ -80,5 +80,8 @@ class Local:
     async def output(self, session_id: str, cell: int, reading: Reading) -> OutputPage:
         return await self.manager.get(session_id).output(cell, reading)
 
+    async def figure(self, session_id: str, file_id: str) -> bytes:
+        return await self.manager.get(session_id).figure(file_id)
+
     def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]:
         return self.manager.get(session_id).follow(first)

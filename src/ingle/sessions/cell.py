@@ -3,7 +3,8 @@
 import asyncio
 import time
 
-from ingle.events import CellError, Exit, MimeBundle, Result, Truncated
+from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
+from ingle.sessions.displays import Displays
 from ingle_worker.wire import messages, states
 
 
@@ -32,6 +33,8 @@ class RunningCell:
         self.waits_shown = 0
         self.interrupted_wait = 0
         self.answers = 0
+        self.displays = Displays()
+        self.value_metadata: Metadata = {}
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -77,6 +80,9 @@ class RunningCell:
             status=self.status,
             success=self.status == states.OK,
             result=self.value,
+            displays=list(self.displays.bundles),
+            result_metadata=self.value_metadata,
+            displays_metadata=list(self.displays.metadata),
             error=self.error,
             exit=self.exit,
             timed_out=self.timed_out,
@@ -84,7 +90,7 @@ class RunningCell:
             execution_time=self.age if self.execution_time is None else self.execution_time,
             prompt=self.prompt,
             prompt_secret=self.prompt_secret,
-            notices=list(self.notices),
+            notices=[*self.notices, *self.displays.notices(self.number)],
         )
 
     @property

@@ -54,17 +54,20 @@ class History:
         return held[0]
 
     async def result(self, cell: int, running: RunningCell | None, from_event: int) -> Result:
-        """A cell's result as it is now; with `from_event`, only the text that came from that event on."""
+        """A cell's result as it is now; with `from_event`, only what was printed and shown from that event on."""
         first, last = self._span(cell)
         if running is not None and running.number == cell:
-            result = running.result(self._id)
+            result, shown = running.result(self._id), running.displays.events
             characters, lines = running.counted()
         else:
             done = await self._done(last)
-            result, characters, lines = copy.copy(done.result), done.characters, done.lines
+            result, characters, lines, shown = copy.copy(done.result), done.characters, done.lines, done.shown
         result.next_event = last + 1
         before = Truncated()
         if from_event > first:
+            recent = [place for place, seq in enumerate(shown) if seq >= from_event]
+            result.displays = [result.displays[place] for place in recent]
+            result.displays_metadata = [result.displays_metadata[place] for place in recent]
             all_lines = lines
             first, (characters, lines) = from_event, await self._count_text(from_event, last)
             before = Truncated(all_lines.stdout - lines.stdout, all_lines.stderr - lines.stderr)

@@ -11,13 +11,16 @@ import codecs
 import shutil
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo
+from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
@@ -38,6 +41,12 @@ ALWAYS_KEPT = 10_000
 
 START_TRIES = 2
 """A prepared worker may have died unseen; the second one is fresh."""
+
+MAX_WAITING = 64 * 1024 * 1024
+"""Bytes of images that wait for the disk; with more, the worker has to wait."""
+
+MAX_METADATA = 100_000
+"""Bytes of a display's metadata; an honest worker sends less."""
 
 RESEND_SIGINT = 0.02
 """While the worker does not take SIGINT (libc's system() ignores it), it is sent again this often."""
@@ -92,6 +101,7 @@ class Session:
             settings.timeline_disk,
             self._on_room,
         )
+        self._figures = Figures(plan.folder / "figures", settings.figures_disk)
         self._history = History(self.id, self.timeline, settings.result_chars)
 
     # --- starting ---
@@ -297,6 +307,7 @@ class Session:
             self._finish_cell(self._cell, states.EXIT, Exit(message="the session was ended"))
         if self.state != states.DEAD:
             self._move(states.DEAD)
+        await self._figures.close()
         for task in list(self._tasks):
             task.cancel()
         await self.timeline.close()
@@ -393,12 +404,46 @@ class Session:
             if cell is not None:
                 cell.count("stdout" if stream == STDOUT else "stderr", piece)
             self._append(kind(**self._stamp(), text=piece, background=background))
-        if self.timeline.full and self._worker is not None:
+        self._pause_if_behind()
+
+    def _pause_if_behind(self) -> None:
+        if self._worker is not None and (self.timeline.full or self._figures.waiting > MAX_WAITING):
             self._worker.pause()
 
     def _on_room(self) -> None:
-        if not self.timeline.full and self._worker is not None:
+        if self._worker is not None and not self.timeline.full and self._figures.waiting <= MAX_WAITING:
             self._worker.resume()
+
+    def _on_display(self, shown: messages.Display) -> None:
+        cell = self._cell
+        background = shown.background or cell is None
+        if self.timeline.exhausted and (cell is None or cell.displays.left_out):
+            return
+        data, metadata, name = shown.data, _bounded(shown.metadata), shown.display_id
+        if cell is not None and not background:
+            cell.displays.add(self.timeline.next_seq, data, metadata, name, shown.update)
+        self._append(
+            events.DisplayShown(
+                **self._stamp(),
+                data=data,
+                metadata=metadata,
+                display_id=name,
+                update=shown.update,
+                background=background,
+            )
+        )
+        self._pause_if_behind()
+
+    async def _keep_figure(self, keeping: Coroutine[None, None, None]) -> None:
+        await keeping
+        self._on_room()
+
+    async def figure(self, file_id: str) -> bytes:
+        """An image in full size, by the id that a display's metadata gives."""
+        data = await self._figures.read(file_id)
+        if data is None:
+            raise errors.FigureNotFound(self.id, file_id)
+        return data
 
     def on_message(self, message: Any) -> None:
         cell = self._cell
@@ -407,8 +452,13 @@ class Session:
                 self._on_done(cell, message)
         elif isinstance(message, messages.Result):
             if cell is not None:
-                cell.value = message.data
-                self._append(events.ResultShown(**self._stamp(), data=message.data))
+                cell.value, cell.value_metadata = message.data, _bounded(message.metadata)
+                self._append(events.ResultShown(**self._stamp(), data=cell.value, metadata=cell.value_metadata))
+        elif isinstance(message, messages.Display):
+            self._on_display(message)
+        elif isinstance(message, messages.Keep):
+            self._keep(self._keep_figure(self._figures.keep(message.data)))
+            self._pause_if_behind()
         elif isinstance(message, messages.InputWait):
             self._on_input_wait(message)
         elif isinstance(message, messages.InputTaken):
@@ -474,7 +524,8 @@ class Session:
         result = cell.result(self.id)
         result.next_event = self.timeline.next_seq + 1
         characters, lines = cell.counted()
-        self._append(events.Done(**self._stamp(), result=result, characters=characters, lines=lines))
+        shown = cell.displays.events
+        self._append(events.Done(**self._stamp(), result=result, characters=characters, lines=lines, shown=shown))
         self._cell = None
         self.last_used = time.monotonic()
         cell.wake()
@@ -657,6 +708,10 @@ class Session:
     def _move(self, state: str, code: str | None = None) -> None:
         self.state = states.move(self.state, state)
         self._append(events.StateChanged(**self._stamp(), state=state, code=code))
+
+
+def _bounded(metadata: events.Metadata) -> events.Metadata:
+    return metadata if not metadata or len(msgspec.json.encode(metadata)) <= MAX_METADATA else {}
 
 
 def _decoder() -> codecs.IncrementalDecoder:

@@ -16,6 +16,8 @@ FROM_GUEST = (
     messages.Mark,
     messages.Background,
     messages.Result,
+    messages.Display,
+    messages.Keep,
     messages.InputWait,
     messages.InputTaken,
     messages.Exiting,
@@ -26,10 +28,17 @@ FROM_GUEST = (
     messages.ZygoteReady,
     messages.ForkFailed,
 )
-_DECODERS: dict[int, Any] = {messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST}
+_DECODERS: dict[int, Any] = {
+    messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST if cls is not messages.Keep
+}
+
+
+KEEP = messages.NUMBERS[messages.Keep]
 
 
 def decode(frame: Frame) -> Any:
+    if frame.kind == KEEP:
+        return messages.Keep(frame.payload)
     decoder = _DECODERS.get(frame.kind)
     if decoder is None:
         raise BadMessage(f"no message from a worker has the kind {frame.kind}")

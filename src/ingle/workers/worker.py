@@ -413,7 +413,7 @@ class Worker:
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.Mark):
             self._merger.cut(message, message if message.begin else None)
-        elif isinstance(message, messages.Background):
+        elif isinstance(message, (messages.Background, messages.Display)):
             self._merger.cut(message.mark, message)
         elif isinstance(message, messages.Ready):
             self.pid = self.pid or message.pid

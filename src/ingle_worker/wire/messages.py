@@ -104,6 +104,26 @@ class Result:
 
     cell: int
     data: dict[str, str]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Display:
+    """Something shown by code, as a mime bundle. `update`: in place of what was shown with this id before."""
+
+    data: dict[str, str]
+    mark: Mark
+    metadata: dict[str, Any] = field(default_factory=dict)
+    display_id: str | None = None
+    update: bool = False
+    background: bool = False
+
+
+@dataclass(frozen=True)
+class Keep:
+    """An image in its full size, to be kept on disk. `data` travels raw; its name is its hash, made by the host."""
+
+    data: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -243,6 +263,8 @@ KINDS: dict[int, type] = {
     70: InputTaken,
     72: Exiting,
     73: Done,
+    74: Display,
+    75: Keep,
     96: InitUp,
     97: Signalled,
     98: Exited,
@@ -250,7 +272,7 @@ KINDS: dict[int, type] = {
     113: ForkFailed,
 }
 NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
-PAYLOADS: dict[type, str] = {Execute: "code"}
+PAYLOADS: dict[type, str] = {Execute: "code", Keep: "data"}
 
 FDS_PER_FORK = 5
 """stdin, stdout, stderr, wire, status: the child's ends, in this order."""
@@ -309,7 +331,8 @@ def encode(message: Any) -> bytes:
     payload_name = PAYLOADS.get(cls)
     if payload_name is not None:
         plain.pop(payload_name, None)
-        payload = values[payload_name].encode("utf-8", "surrogatepass")
+        raw = values[payload_name]
+        payload = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
     return encode_plain(cls, plain, payload)
 
 
@@ -328,7 +351,8 @@ def decode(frame: Frame) -> Any:
         plain, _ = _scan_json(frame.header.decode("utf-8"), 0)
         payload_name = PAYLOADS.get(cls)
         if payload_name is not None:
-            plain[payload_name] = frame.payload.decode("utf-8", "surrogatepass")
+            text = cls is not Keep
+            plain[payload_name] = frame.payload.decode("utf-8", "surrogatepass") if text else frame.payload
         return cls(**plain)
     except (ValueError, TypeError, StopIteration, RecursionError) as error:
         raise BadMessage(f"a {cls.__name__} that cannot be read: {error}") from None

@@ -1,0 +1,78 @@
+"""Images of full size, kept on disk under the hash of their bytes, oldest out when there are too many.
+
+The name is made here, of the bytes that came: what a worker says an image is called means nothing. The disk is
+touched in a thread, by one at a time.
+"""
+
+import asyncio
+import hashlib
+import os
+import re
+from collections.abc import Coroutine
+from pathlib import Path
+
+NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class Figures:
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder = folder
+        self._limit = limit
+        self._sizes: dict[str, int] = {}
+        self._lock = asyncio.Lock()
+        self._closed = False
+        self.waiting = 0
+        """Bytes that are not on disk yet."""
+
+    def keep(self, data: bytes) -> Coroutine[None, None, None]:
+        """Store these bytes. A disk that does not take them costs the image: it is not found later."""
+        self.waiting += len(data)
+        return self._keep(data)
+
+    async def _keep(self, data: bytes) -> None:
+        try:
+            async with self._lock:
+                if not self._closed:
+                    await asyncio.to_thread(self._write, data)
+        except OSError:
+            return
+        finally:
+            self.waiting -= len(data)
+
+    async def close(self) -> None:
+        """Nothing is written from now on."""
+        self._closed = True
+        async with self._lock:
+            return
+
+    def _write(self, data: bytes) -> None:
+        name = hashlib.sha256(data).hexdigest()
+        if name in self._sizes or len(data) > self._limit:
+            return
+        while self._sizes and sum(self._sizes.values()) + len(data) > self._limit:
+            oldest = next(iter(self._sizes))
+            (self._folder / oldest).unlink(missing_ok=True)
+            del self._sizes[oldest]
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        unfinished = self._folder / f"{name}.part"
+        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+        unfinished.rename(self._folder / name)
+        self._sizes[name] = len(data)
+
+    async def read(self, name: str) -> bytes | None:
+        """The bytes of that name, or None. One that is being written is waited for."""
+        if not NAME.fullmatch(name):
+            return None
+        async with self._lock:
+            if name not in self._sizes:
+                return None
+            try:
+                return await asyncio.to_thread((self._folder / name).read_bytes)
+            except OSError:
+                return None
