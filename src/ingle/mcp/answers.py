@@ -4,15 +4,18 @@ Bounded as a whole: hosts refuse a result of 1 MiB, so what programs get carries
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from ingle.errors import IngleError
-from ingle.events import MimeBundle, OutputPage, Result, SessionInfo, Truncated
+from ingle.events import Metadata, MimeBundle, OutputPage, Result, SessionInfo, Truncated
 from ingle.outputs.timeline import HEAD_SHARE
-from ingle.render.model import Hints, Part, Text, view
+from ingle.render.bundles import picture_of
+from ingle.render.images import Picture
+from ingle.render.model import Hints, Image, Part, Text, view
 from ingle.render.pages import page_text
 
 RESULT_KEY = "ingle/result"
@@ -25,6 +28,9 @@ META_BUNDLES = 200_000
 """Characters of values and displays together."""
 
 MAX_BUNDLES = 100
+MAX_LINKS = 20
+META_METADATA = 4000
+"""Of the metadata of one display, which its code may have made of any size."""
 MAX_NOTICES = 100
 
 NAMES_SHOWN = 40
@@ -42,7 +48,7 @@ WORDS = Words(default_session="main")
 
 @dataclass
 class Answer:
-    parts: list[Part]
+    parts: Sequence["Part | Link"]
     meta: dict[str, Any] = field(default_factory=dict)
     is_error: bool = False
 
@@ -53,8 +59,39 @@ def failure(error: IngleError, advice: str = "") -> Answer:
     return Answer([Text(text)], {ERROR_KEY: {"code": error.code, "message": error.message}}, is_error=True)
 
 
+@dataclass(frozen=True)
+class Link:
+    """A figure that is not shown, to be read as a resource."""
+
+    uri: str
+    name: str
+    mime: str
+
+
 def of_result(result: Result) -> Answer:
-    return Answer(view(result, WORDS), {RESULT_KEY: for_programs(result)})
+    parts: list[Part | Link] = [*view(result, WORDS)]
+    inline = {part.data for part in parts if isinstance(part, Image)}
+    links = [
+        Link(figure_uri(result.session_id, result.cell, number), f"figure {number} of cell {result.cell}", picture.mime)
+        for number, (picture, _) in enumerate(pictures(result), 1)
+        if picture.data not in inline
+    ]
+    # The status line stays last.
+    parts[-1:-1] = links[:MAX_LINKS]
+    return Answer(parts, {RESULT_KEY: for_programs(result)})
+
+
+def figure_uri(session_id: str, cell: int, number: int) -> str:
+    return f"ingle://sessions/{session_id}/cells/{cell}/figures/{number}"
+
+
+def pictures(result: Result) -> list[tuple[Picture, Metadata]]:
+    """The pictures of a cell in the order in which they are counted, with what is known of each."""
+    shown = list(zip(result.displays, result.displays_metadata, strict=False))
+    if result.result is not None:
+        shown.append((result.result, result.result_metadata))
+    found = ((picture_of(bundle), metadata) for bundle, metadata in shown)
+    return [(picture, metadata) for picture, metadata in found if picture is not None]
 
 
 def for_programs(result: Result) -> dict[str, Any]:
@@ -69,6 +106,8 @@ def for_programs(result: Result) -> dict[str, Any]:
         truncated=Truncated(result.truncated.stdout + out_cut, result.truncated.stderr + err_cut),
         result=bundles[0] if result.result is not None else None,
         displays=bundles[1:] if result.result is not None else bundles,
+        result_metadata=_if_small(result.result_metadata),
+        displays_metadata=[_if_small(each) for each in result.displays_metadata[:MAX_BUNDLES]],
         notices=[_middle_out(notice)[0] for notice in result.notices[:MAX_NOTICES]],
         error=None
         if result.error is None
@@ -80,6 +119,10 @@ def for_programs(result: Result) -> dict[str, Any]:
     )
     built: dict[str, Any] = msgspec.to_builtins(bounded)
     return built
+
+
+def _if_small(metadata: Metadata) -> Metadata:
+    return metadata if len(msgspec.json.encode(metadata)) <= META_METADATA else {}
 
 
 def _middle_out(text: str) -> tuple[str, int]:

@@ -1,19 +1,27 @@
 """What a host may read without calling a tool: sessions, variables, the output of a cell. And two prompts."""
 
+import base64
+import contextlib
 import re
 from dataclasses import dataclass, field
 
 import msgspec
 
 from ingle import errors
+from ingle.mcp.answers import pictures
 from ingle.outputs.reading import MAX_LINES
 from ingle.service import Service
 
 JSON = "application/json"
 TEXT = "text/plain"
+PNG = "image/png"
 
 MAX_TEXT = 500_000
 """Characters of one resource: hosts refuse 1 MiB. What is left out is said, and read_output has it."""
+
+
+MAX_FIGURE = 8 * 1024 * 1024
+"""Bytes of a figure that are sent in one piece."""
 
 
 class ResourceNotFound(Exception):
@@ -42,6 +50,7 @@ FIXED = (Listed("ingle://sessions", "sessions", "All live sessions.", JSON),)
 TEMPLATES = (
     Listed("ingle://sessions/{session_id}/variables", "variables", "The variables of a session.", JSON),
     Listed("ingle://sessions/{session_id}/cells/{cell}/output", "output", "All output of a cell.", TEXT),
+    Listed("ingle://sessions/{session_id}/cells/{cell}/figures/{figure}", "figure", "A figure in full size.", PNG),
 )
 
 
@@ -53,6 +62,8 @@ async def read(service: Service, uri: str) -> Found:
             return _json((await service.get_session(match[1])).variables)
         if match := re.fullmatch(SESSION + r"/cells/([0-9]{1,9})/output", uri):
             return Found(TEXT, await _output(service, match[1], int(match[2])))
+        if match := re.fullmatch(SESSION + r"/cells/([0-9]{1,9})/figures/([0-9]{1,6})", uri):
+            return await _figure(service, match[1], int(match[2]), int(match[3]))
     except errors.IngleError as error:
         raise ResourceNotFound(error.message) from None
     known = ", ".join(each.uri for each in (*FIXED, *TEMPLATES))
@@ -77,6 +88,25 @@ async def _output(service: Service, session_id: str, cell: int) -> str:
         if page.next_line is None:
             return "\n".join(lines)
         from_line = page.next_line
+
+
+async def _figure(service: Service, session_id: str, cell: int, number: int) -> Found:
+    """As large as it was drawn, where that was kept; else as it was shown."""
+    found = pictures(await service.wait(session_id, cell, wait=0))
+    if not 1 <= number <= len(found):
+        raise ResourceNotFound(f"cell {cell} of session {session_id} has {len(found)} figures, and no number {number}")
+    picture, metadata = found[number - 1]
+    match metadata.get(picture.mime):
+        case {"full": {"file": str() as file}}:
+            name = file
+        case _:
+            name = ""
+    if name:
+        with contextlib.suppress(errors.FigureNotFound):
+            data = await service.figure(session_id, name)
+            if len(data) <= MAX_FIGURE:
+                return Found(picture.mime, base64.b64encode(data).decode(), is_base64=True)
+    return Found(picture.mime, picture.data, is_base64=True)
 
 
 @dataclass(frozen=True)

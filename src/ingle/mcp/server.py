@@ -12,9 +12,9 @@ from mcp.shared.exceptions import MCPError
 
 from ingle import __version__
 from ingle.mcp import arguments, resources, tools
-from ingle.mcp.answers import Answer
+from ingle.mcp.answers import Answer, Link
 from ingle.mcp.door import Door, UnknownTool
-from ingle.render.model import Image
+from ingle.render.model import Image, Part
 
 
 def make_server(door: Door) -> "Server[Any]":
@@ -123,12 +123,15 @@ def _listed(tool: tools.Tool) -> types.Tool:
     )
 
 
+def _block(part: Part | Link) -> types.ContentBlock:
+    if isinstance(part, Image):
+        return types.ImageContent(type="image", data=part.data, mime_type=part.mime)
+    if isinstance(part, Link):
+        return types.ResourceLink(type="resource_link", uri=part.uri, name=part.name, mime_type=part.mime)
+    return types.TextContent(type="text", text=part.text)
+
+
 def _wrapped(answer: Answer) -> types.CallToolResult:
     """Never with `structuredContent`: hosts that see it drop text and images."""
-    content: list[types.ContentBlock] = [
-        types.ImageContent(type="image", data=part.data, mime_type=part.mime)
-        if isinstance(part, Image)
-        else types.TextContent(type="text", text=part.text)
-        for part in answer.parts
-    ]
+    content = [_block(part) for part in answer.parts]
     return types.CallToolResult(content=content, is_error=answer.is_error, _meta=answer.meta or None)
