@@ -13,12 +13,14 @@ An exception in a user's cell is a result, not an error of ours.
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
     │   ├── CellNotFound        404  cell_not_found
-    │   └── FigureNotFound      404  figure_not_found     no image of that id is kept
+    │   ├── FigureNotFound      404  figure_not_found     no image of that id is kept
+    │   └── VariableNotFound    404  variable_not_found
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
     │   ├── Busy                409  busy                 a cell runs; nothing was started
     │   └── NotWaiting          409  not_waiting          nobody waits for input
     ├── TooManySessions         429  too_many_sessions
+    ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     └── StartFailed             503  start_failed         no worker could be started
 """
@@ -88,6 +90,18 @@ class FigureNotFound(NotFound):
             f"session {session_id!r} keeps no image {file_id[:80]!r}; take an id from a display's metadata, "
             "and mind that the oldest images go when figures_disk is used up"
         )
+
+
+class VariableNotFound(NotFound):
+    code = "variable_not_found"
+
+    def __init__(self, name: str, near: list[str]) -> None:
+        hint = f"did you mean {' or '.join(near)}?" if near else "list the variables to see which there are"
+        super().__init__(f"there is no variable {name[:80]!r} in this session; {hint}")
+
+
+class VariableUntold(IngleError):
+    code, status = "variable_untold", 504
 
 
 class Conflict(IngleError):

@@ -202,3 +202,35 @@ class CellInfo(Struct):
     status: str
     started_at: float
     execution_time: float | None
+
+
+class VariableInfo(Struct, omit_defaults=True):
+    """One variable of a session; `value` and `repr` only when it was asked for alone."""
+
+    name: str
+    type: str | None = None
+    """None while a cell runs: then the names are all that is known."""
+    shape: list[int] | None = None
+    length: int | None = None
+    size: int | None = None
+    """Bytes, without what it refers to; for arrays and tables with their data."""
+    preview: str | None = None
+    value: str | None = None
+    repr: str | None = None
+
+
+class Variables(Struct):
+    """The variables of a session. `more` counts those that did not fit."""
+
+    session_id: str
+    variables: list[VariableInfo]
+    more: int = 0
+    notices: list[str] = field(default_factory=list)
+
+
+class VariableValue(Struct):
+    """One variable in full, with what there is to say about how it was told."""
+
+    session_id: str
+    variable: VariableInfo
+    notices: list[str] = field(default_factory=list)

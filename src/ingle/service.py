@@ -9,13 +9,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.events import AnyEvent, CellInfo, Done, Result, SessionInfo
+from ingle.events import AnyEvent, CellInfo, Done, Result, SessionInfo, Variables, VariableValue
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.placement import Placement
 from ingle.placement.local import Local
 from ingle.settings import Settings, data_folder
 
 MAX_ENVS = 1000
+
+VARIABLE_LIMIT = 5.0
+"""Seconds that the `__repr__` and `__str__` of one variable may take."""
+
+MAX_NAME = 1000
 
 
 class Service:
@@ -187,6 +192,19 @@ class Service:
                 yield event
                 if isinstance(event, Done):
                     return
+
+    # --- variables ---
+
+    async def variables(self, session_id: str) -> Variables:
+        """Each variable with type, shape or length, size and preview; runs no code of the user's."""
+        return await self._placement.variables(session_id)
+
+    async def variable(self, session_id: str, name: str, *, limit: float | None = None) -> VariableValue:
+        """One variable in full, by its plain name: its `__repr__` and `__str__` run in the session, within a limit."""
+        if len(name) > MAX_NAME or not name.isidentifier():
+            raise errors.InvalidRequest(f"{name[:80]!r} is not the name of a variable; give a plain name")
+        _check_seconds("limit", limit)
+        return await self._placement.variable(session_id, name, VARIABLE_LIMIT if limit is None else limit)
 
     def _wait(self, wait: float | None) -> float:
         _check_seconds("wait", wait)

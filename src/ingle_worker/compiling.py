@@ -14,6 +14,8 @@ import warnings
 from types import CodeType
 from typing import NamedTuple
 
+from ingle_worker import weaving
+
 FUTURE_MASK = 0
 for _name in __future__.all_feature_names:
     FUTURE_MASK |= getattr(__future__, _name).compiler_flag
@@ -37,7 +39,12 @@ class Compiler:
         self.flags = 0
 
     def compile(self, code: str, filename: str) -> Compiled:
+        woven = self._weave(code, filename) if "%" in code or "!" in code or "?" in code else None
+        if woven is not None:
+            code = woven.source
         tree = self._parse(code, filename)
+        if woven is not None:
+            woven.weave(tree)
         last: ast.Expression | None = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not hides_value(code, tree.body[-1]):
             expression = tree.body.pop()
@@ -48,6 +55,8 @@ class Compiler:
         if body_code is not None:
             flags |= body_code.co_flags & FUTURE_MASK
         last_code = compile(last, filename, "eval", flags, dont_inherit=True) if last else None
+        if woven is not None:
+            body_code, last_code = woven.bind(body_code), woven.bind(last_code)
         # Only now: a cell that does not compile changes nothing.
         self.flags = flags & FUTURE_MASK
         codes = [each for each in (body_code, last_code) if each is not None]
@@ -56,6 +65,24 @@ class Compiler:
         catches = any(getattr(each, "co_exceptiontable", b"unknown") for each in codes)
         lasting = catches or any(isinstance(const, CodeType) for each in codes for const in each.co_consts)
         return Compiled(body_code, last_code, awaits, lasting)
+
+    def _weave(self, code: str, filename: str) -> "weaving.Woven | None":
+        """The cell with its magics translated, if it has any: what is valid Python has none, whatever it looks like."""
+        found = weaving.find(code)
+        if not found or self._is_python(code):
+            return None
+        return weaving.Woven(code, found, filename, lambda text: self._parse(text, filename), self.flags)
+
+    def _is_python(self, code: str) -> bool:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._parse(code, "<cell>")
+        except (
+            Exception
+        ):  # the border to the cell: a user may have broken the library, and then the scanner is believed
+            return False
+        return True
 
     def _parse(self, code: str, filename: str) -> ast.Module:
         flags = self.flags | ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -103,6 +130,8 @@ def is_indented(code: str) -> bool:
 
 def needs_more_input(code: str) -> bool:
     """Whether more lines could have completed code that does not compile."""
+    if "%" in code or "!" in code or "?" in code:
+        code = weaving.plain(code)
     if is_indented(code):
         code = "if 1:\n" + code
     try:

@@ -22,18 +22,21 @@ import types
 import warnings
 from typing import Any
 
-from ingle_worker import display, ending, tracebacks
+from ingle_worker import display, ending, installing, tracebacks
 from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
 from ingle_worker.interrupts import Interrupts
 from ingle_worker.link import Link, WireLost
 from ingle_worker.looping import Looping
 from ingle_worker.stdin import Input
 from ingle_worker.streams import Channel
+from ingle_worker.variables import Inquiries
 from ingle_worker.wire import FrameReader, states
 from ingle_worker.wire.messages import (
+    AskVariable,
     Done,
     Execute,
     Exiting,
+    ListVariables,
     Raised,
     Ready,
     Shutdown,
@@ -112,6 +115,7 @@ class Worker:
         self._main = types.ModuleType("__main__")
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
+        self._inquiries = Inquiries(self._link, self._interrupts, self._main)
         self._spares: dict[int, int] = {}
         # Asks for no event, so it tells of closed descriptors only (and of a hang-up, which is none of its business).
         self._streams = select.poll()
@@ -224,6 +228,8 @@ class Worker:
                 self._execute(message)
             elif isinstance(message, Start):
                 self._start(message)
+            elif isinstance(message, (ListVariables, AskVariable)):
+                self._inquiries.answer(message)
             elif isinstance(message, Shutdown):
                 ending.finish(self._main, self._looping)
                 os._exit(0)
@@ -267,6 +273,7 @@ class Worker:
         except OSError as error:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
         sys.path.insert(0, "")
+        installing.start(start.packages)
         for number in (0, 1, 2):
             self._spares[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
         self._channel.stdout.pipe, self._channel.stderr.pipe = self._spares[1], self._spares[2]

@@ -7,7 +7,7 @@ another look the same from above.
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.events import AnyEvent, CellInfo, Result, SessionInfo
+from ingle.events import AnyEvent, CellInfo, Result, SessionInfo, Variables, VariableValue
 from ingle.outputs.reading import OutputPage, Reading
 
 
@@ -66,3 +66,7 @@ class Placement(Protocol):
         ...
 
     def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]: ...
+
+    async def variables(self, session_id: str) -> Variables: ...
+
+    async def variable(self, session_id: str, name: str, limit: float) -> VariableValue: ...

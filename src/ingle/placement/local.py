@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ingle.events import AnyEvent, CellInfo, Result, SessionInfo
+from ingle.events import AnyEvent, CellInfo, Result, SessionInfo, Variables, VariableValue
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.sessions.manager import Manager
 from ingle.settings import Settings
@@ -85,3 +85,9 @@ class Local:
 
     def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]:
         return self.manager.get(session_id).follow(first)
+
+    async def variables(self, session_id: str) -> Variables:
+        return await self.manager.get(session_id).variables()
+
+    async def variable(self, session_id: str, name: str, limit: float) -> VariableValue:
+        return await self.manager.get(session_id).variable(name, limit)

@@ -19,12 +19,13 @@ from typing import Any
 import msgspec
 
 from ingle import errors, events
-from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo
+from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.history import History
+from ingle.sessions.inquiries import Inquiries
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.merge import STDOUT
@@ -103,6 +104,7 @@ class Session:
         )
         self._figures = Figures(plan.folder / "figures", settings.figures_disk)
         self._history = History(self.id, self.timeline, settings.result_chars)
+        self._inquiries = Inquiries(self.id, settings.timeout_grace)
 
     # --- starting ---
 
@@ -142,7 +144,10 @@ class Session:
             self.on_gone(worker.gone.result())
         folder = str(self.plan.folder)
         workspace, tmp = f"{folder}/workspace", f"{folder}/tmp-{self._worker_number}"
-        start = messages.Start(self.id, self.plan.cwd or workspace, tmp, [folder, workspace, tmp], self.plan.env)
+        folders = [folder, workspace, tmp]
+        start = messages.Start(
+            self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=f"{folder}/packages"
+        )
         worker.send(start)
         if worker.spare and self._trusting and self.plan.cwd is None:
             # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow on the heels of this.
@@ -220,10 +225,14 @@ class Session:
                 if self._cell is not None or (self._granted is not None and self._granted is not granted):
                     self._refuse_as_busy()
                 assert self._worker is not None
-                under_way = self._worker.interrupts_under_way
+                under_way: list[asyncio.Future[Any]] = [
+                    *self._worker.interrupts_under_way,
+                    *self._inquiries.under_way,
+                ]
                 if not under_way:
                     return
-                # A signal that was meant for an earlier cell must have landed before the next one begins.
+                # A signal that was meant for an earlier cell must have landed before the next one begins; and what
+                # is being told of a variable has its own limit.
                 await asyncio.wait(under_way)
         finally:
             if granted is not None:
@@ -278,6 +287,8 @@ class Session:
         self.last_used = time.monotonic()
         cell = self._cell
         if cell is None or self._worker is None:
+            if self._worker is not None:
+                self._inquiries.interrupt(self._worker)
             return None
         if cell.status == states.WAITING:
             cell.interrupted_wait = cell.waits_shown
@@ -371,6 +382,22 @@ class Session:
             notices=notices,
         )
 
+    async def variables(self) -> Variables:
+        """Each variable with its type, extent, size and preview; while a cell runs, the names as they were before."""
+        self.last_used = time.monotonic()
+        if self._cell is None:
+            await self._ensure_started()
+        running = self._cell is not None
+        why_not = "a cell is running; the variables are those of the last finished cell" if running else None
+        return await self._inquiries.list(self._worker, self._names, why_not)
+
+    async def variable(self, name: str, limit: float) -> VariableValue:
+        """One variable in full. Runs its `__repr__` and `__str__` in the session, so it needs an idle one."""
+        self.last_used = time.monotonic()
+        await self._wait_for_turn(False)
+        assert self._worker is not None
+        return await self._inquiries.tell(self._worker, name, limit, lambda: self._names)
+
     # --- what the worker says ---
 
     def on_output(self, stream: int, data: bytes, background: bool) -> None:
@@ -461,6 +488,8 @@ class Session:
             self._pause_if_behind()
         elif isinstance(message, messages.InputWait):
             self._on_input_wait(message)
+        elif isinstance(message, messages.Listed | messages.Asked):
+            self._inquiries.on_answer(message)
         elif isinstance(message, messages.InputTaken):
             self._on_input_taken(message.wait)
         elif isinstance(message, messages.Exiting):
@@ -640,6 +669,7 @@ class Session:
         lost = bool(self._names) or self.last_cell > 0
         self._names.clear()
         self._background_waits.clear()
+        self._inquiries.on_gone()
         self._worker = None
         if self.state == states.STARTING and cell is None and not self._ended:
             if not self._started.done():

@@ -22,6 +22,8 @@ FROM_GUEST = (
     messages.InputTaken,
     messages.Exiting,
     messages.Done,
+    messages.Listed,
+    messages.Asked,
     messages.InitUp,
     messages.Signalled,
     messages.Exited,

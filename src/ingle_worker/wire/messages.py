@@ -25,6 +25,8 @@ class Start:
     tmp: str
     folders: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    packages: str = ""
+    """Where `%pip install` puts what it installs; made when it is first needed."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,26 @@ class Execute:
     cell: int
     code: str = ""
     envs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ListVariables:
+    """Say what variables there are. Interrupted, if it takes too long, under the cell number `-ticket`.
+
+    Not begun at all when the monotonic clock is past `until`: nobody waits any more.
+    """
+
+    ticket: int
+    until: float
+
+
+@dataclass(frozen=True)
+class AskVariable:
+    """Say all about one variable: its own `__repr__` and `__str__` run. Interrupted, or not begun, like a listing."""
+
+    ticket: int
+    until: float
+    name: str
 
 
 @dataclass(frozen=True)
@@ -178,6 +200,41 @@ class Done:
     notices: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Variable:
+    """One variable. `shape` or `length` where it has one; `value` and `repr` only when asked for alone."""
+
+    name: str
+    type: str
+    shape: list[int] | None = None
+    length: int | None = None
+    size: int | None = None
+    preview: str | None = None
+    value: str | None = None
+    repr: str | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The variables, and how many more there are than fit."""
+
+    ticket: int
+    variables: list[Variable]
+    more: int = 0
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The variable that was asked for; None when there is none of that name, or it could not be told."""
+
+    ticket: int
+    variable: Variable | None = None
+    notices: list[str] = field(default_factory=list)
+    error: str = ""
+    interrupted: bool = False
+
+
 # --- host and a session's init -----------------------------------------------------------------------------
 
 
@@ -251,6 +308,8 @@ KINDS: dict[int, type] = {
     1: Start,
     2: Execute,
     3: Shutdown,
+    4: ListVariables,
+    5: AskVariable,
     32: Interrupt,
     33: Kill,
     48: Fork,
@@ -265,6 +324,8 @@ KINDS: dict[int, type] = {
     73: Done,
     74: Display,
     75: Keep,
+    80: Listed,
+    81: Asked,
     96: InitUp,
     97: Signalled,
     98: Exited,
@@ -305,7 +366,7 @@ def _plain(value: object) -> Any:
 
 
 FIELDS: dict[type, tuple[str, ...]] = {
-    cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, Raised)
+    cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, Raised, Variable)
 }
 NO_DEFAULT = object()
 DEFAULTS: dict[tuple[type, str], Any] = {

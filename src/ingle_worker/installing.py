@@ -1,0 +1,400 @@
+"""`%pip install`: packages for this session, in a folder of its own that is on its `sys.path`.
+
+The interpreter's own folders are never written to: they may be read-only, and other sessions have them too. What is
+there already, preloaded libraries above all, is used and not installed a second time: first the installer is asked
+what is missing, then only that is put into the folder. uv does both where it is on the PATH, else pip; an interpreter
+without pip uses the one that comes with its standard library.
+"""
+
+import importlib
+import json
+import os
+import re
+import sys
+
+from ingle_worker import shelling
+from ingle_worker.shelling import complain, say
+
+_BASE = re.compile(r"(?:(?:\S*/)?python[\d.]*\s+-m\s+|uv\s+)?(?:\S*/)?pip[\d.]*(?:\s+(?P<rest>.*))?", re.DOTALL)
+_TRIMMING = re.compile(
+    r"\s*(?:(?:2>\s*&\s*1|[12]?>\s*/dev/null|&>\s*/dev/null)\s*)*"
+    r"(?:\|\s*(?:tail|head|grep)\b[^|;&<>]*)?(?:2>\s*&\s*1|[12]?>\s*/dev/null)?\s*"
+)
+"""What people hang on `pip install` to make it say less: it says little as it is."""
+
+_MENTIONED = re.compile(r"\bpip[\d.]*\s+install\b")
+_SPECIAL = set(";&|<>`$()\n")
+_ESSENTIAL = re.compile("error|no matching|not find|\u00d7|\u2570|hint|failed", re.IGNORECASE)
+_NORMAL = re.compile(r"[-_.]+")
+
+VALUED = frozenset(
+    """-i --index-url --extra-index-url -f --find-links --proxy --cert --client-cert --trusted-host --timeout
+    --retries --cache-dir --no-binary --only-binary --config-settings -C --log --exists-action --global-option
+    --keyring-provider --use-feature --use-deprecated --progress-bar -c --constraint --root-user-action
+    --index-strategy --exclude-newer --resolution --prerelease --index --default-index""".split()  # noqa: SIM905
+)
+"""Options whose value is the next word."""
+
+ELSEWHERE = (
+    "-e",
+    "--editable",
+    "-t",
+    "--target",
+    "--prefix",
+    "--root",
+    "--user",
+    "--dry-run",
+    "--report",
+    "-h",
+    "--help",
+)
+"""With one of these the user decides himself where things go."""
+
+UPGRADING = ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--upgrade-strategy")
+
+_folder = ""
+
+
+def start(folder: str) -> None:
+    """This session's packages go here. A worker that takes the place of another finds what that one installed."""
+    global _folder
+    _folder = folder
+    if folder and os.path.isdir(folder):
+        _put_on_path()
+
+
+def _put_on_path() -> None:
+    """Behind the standard library, before what the interpreter has installed; and for the processes a cell starts."""
+    if _folder not in sys.path:
+        at = next(
+            (n for n, each in enumerate(sys.path) if str(each).endswith(("site-packages", "dist-packages"))), None
+        )
+        sys.path.insert(len(sys.path) if at is None else at, _folder)
+    inherited = os.environ.get("PYTHONPATH", "")
+    if _folder not in inherited.split(os.pathsep):
+        os.environ["PYTHONPATH"] = f"{inherited}{os.pathsep}{_folder}" if inherited else _folder
+
+
+# --- what was asked ----------------------------------------------------------------------------------------
+
+
+def split(line: str) -> list[str]:
+    """The words of a line, as a shell would take them."""
+    import shlex
+
+    return shlex.split(line)
+
+
+def arguments_of(command: str) -> list[str] | None:
+    """The arguments of pip, if the command is a plain call of it. Then it is meant for this session's interpreter."""
+    match = _BASE.fullmatch(command)
+    if match is None:
+        return None
+    rest = match["rest"] or ""
+    at = _unquoted_special(rest)
+    if _TRIMMING.fullmatch(rest, at) is None:
+        return None
+    try:
+        return split(rest[:at])
+    except ValueError:
+        return None
+
+
+def _unquoted_special(text: str) -> int:
+    """Where the shell's own language begins. The `>` of `six>=1.0` is not meant for it, whatever the shell thinks."""
+    quote = ""
+    for place, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in _SPECIAL:
+            word = text[:place].rpartition(" ")[2]
+            if char not in "<>" or not word:
+                return place
+            if word in ("1", "2"):  # the number of a descriptor
+                return place - 1
+    return len(text)
+
+
+def mentioned(command: str) -> bool:
+    """Whether pip installs something somewhere in this command."""
+    return _MENTIONED.search(command) is not None
+
+
+def shell(command: str) -> int:
+    """A longer command with `pip install` in it: the shell runs it, and pip is told where to put things."""
+    _make_folder()
+    own = os.path.dirname(sys.executable)
+    env = {**os.environ, "PIP_TARGET": _folder, "PIP_UPGRADE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    env["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    code = shelling.run([shelling.shell_path(), "-c", command], env=env)
+    importlib.invalidate_caches()
+    return code
+
+
+def pip(arguments: list[str]) -> int:
+    """`%pip ...`: its exit code."""
+    verb = next((each for each in arguments if not each.startswith("-")), "")
+    if verb == "install" and not any(each.partition("=")[0] in ELSEWHERE for each in arguments):
+        at = arguments.index("install")
+        return install(arguments[:at] + arguments[at + 1 :])
+    if verb == "uninstall":
+        return _uninstall(arguments)
+    code = shelling.run([*_pip(), *arguments], env=_environment())
+    importlib.invalidate_caches()
+    return code
+
+
+# --- installing --------------------------------------------------------------------------------------------
+
+
+def install(arguments: list[str]) -> int:
+    _make_folder()
+    uv = _which("uv")
+    log: list[str] = []
+    code, wanted = _plan_with_uv(uv, arguments, log) if uv else _plan_with_pip(arguments, log)
+    if code == 0 and wanted:
+        options = _options(arguments)
+        say("installing " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
+        where = ["--no-deps", "--target", _folder, *options, *(source for _, _, source in wanted)]
+        if uv:
+            command = [uv, "pip", "install", "--python", sys.executable, *where]
+        else:
+            command = [*_pip(), "install", "--upgrade", "--disable-pip-version-check", "--no-input", *where]
+        code = _logged(command, log)
+    importlib.invalidate_caches()
+    _keep_log(log)
+    if code:
+        _tell_failure(log)
+        return code
+    if not wanted:
+        say("already there: " + (", ".join(_requirements(arguments)) or "everything that was asked for"))
+        return 0
+    say("installed " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
+    stale = sorted({module for name, version, _ in wanted for module in _modules(name) if module in sys.modules})
+    if stale:
+        say(f"{', '.join(stale)} was imported before, and stays as it was: restart the session to use what is new")
+    return 0
+
+
+def _plan_with_pip(arguments: list[str], log: list[str]) -> tuple[int, list[tuple[str, str, str]]]:
+    """What is missing: name, version, and what to ask for."""
+    report = os.path.join(_folder, f".report-{os.getpid()}.json")
+    flags = ["--dry-run", "--report", report, "--disable-pip-version-check", "--no-input"]
+    code = _logged([*_pip(), "install", *flags, *arguments], log)
+    if code:
+        return code, []
+    try:
+        with open(report, encoding="utf-8") as file:
+            items = json.load(file)["install"]
+        os.unlink(report)
+    except (OSError, ValueError, KeyError) as error:
+        log.append(f"pip's report could not be read: {error}\n")
+        return 1, []
+    wanted = []
+    for item in items:
+        name, version = str(item["metadata"]["name"]), str(item["metadata"]["version"])
+        source = f"{name}=={version}"
+        if item.get("is_direct"):
+            source = _direct(name, item["download_info"])
+        wanted.append((name, version, source))
+    return 0, wanted
+
+
+def _direct(name: str, info: dict[str, object]) -> str:
+    url, vcs = str(info["url"]), info.get("vcs_info")
+    if isinstance(vcs, dict):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    sub = info.get("subdirectory")
+    return f"{name} @ {url}" + (f"#subdirectory={sub}" if sub else "")
+
+
+def _plan_with_uv(uv: str, arguments: list[str], log: list[str]) -> tuple[int, list[tuple[str, str, str]]]:
+    before = len(log)
+    code = _logged([uv, "pip", "install", "--dry-run", "--color", "never", "--python", sys.executable, *arguments], log)
+    wanted = []
+    for name, exact in re.findall(r"^ \+ (\S+?)((?:==| @ | \(from ).*)$", "".join(log[before:]), re.MULTILINE):
+        if exact.startswith("=="):
+            version = exact[2:].split()[0]
+            source = f"{name}=={version}"
+            direct = re.search(r"\(from (.+)\)", exact)
+            if direct:
+                source = f"{name} @ {direct[1]}"
+        else:
+            version, source = "", f"{name} {exact.strip()}"
+        if _version_of(name) != version or any(each in UPGRADING[2:] for each in arguments):
+            wanted.append((name, version, source))
+    return code, wanted if code == 0 else []
+
+
+def _options(arguments: list[str]) -> list[str]:
+    """The options, with their values: those for the plan hold for the installation too."""
+    options: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word in ("-r", "--requirement", "--upgrade-strategy"):
+            next(words, None)
+        elif word in VALUED:
+            options += [word, next(words, "")]
+        elif word.startswith("-") and not word.startswith(("-r", "--requirement=", *UPGRADING, "--no-deps")):
+            options.append(word)
+    return options
+
+
+def _requirements(arguments: list[str]) -> list[str]:
+    options = set(_options(arguments))
+    return [each for each in arguments if not each.startswith("-") and each not in options]
+
+
+def _uninstall(arguments: list[str]) -> int:
+    """What is in the session's own folder is removed here; pip would not touch it, for it is in no environment."""
+    rest = [each for each in arguments if each.startswith("-") or each == "uninstall" or not _remove(each)]
+    importlib.invalidate_caches()
+    if all(each.startswith("-") or each == "uninstall" for each in rest):
+        return 0
+    rest.insert(rest.index("uninstall") + 1, "-y")
+    return shelling.run([*_pip(), *rest], env=_environment())
+
+
+def _remove(name: str) -> bool:
+    info = _info_folder(name)
+    if info is None:
+        return False
+    folders = set()
+    for path in _recorded(info):
+        full = os.path.normpath(os.path.join(_folder, path))
+        if full.startswith(_folder + os.sep):
+            try:
+                os.unlink(full)
+            except OSError:
+                continue
+            folders.add(os.path.dirname(full))
+    for folder in sorted(folders, key=len, reverse=True):
+        _remove_emptied(folder)
+    say(f"removed {name} from the session's packages")
+    return True
+
+
+def _remove_emptied(folder: str) -> None:
+    while folder.startswith(_folder + os.sep):
+        try:
+            cache = os.path.join(folder, "__pycache__")
+            if os.path.isdir(cache) and os.listdir(folder) == ["__pycache__"]:
+                for each in os.listdir(cache):
+                    os.unlink(os.path.join(cache, each))
+                os.rmdir(cache)
+            os.rmdir(folder)
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
+
+
+# --- what is in the folder ---------------------------------------------------------------------------------
+
+
+def _info_folder(name: str) -> str | None:
+    wanted = _NORMAL.sub("-", name).lower()
+    try:
+        entries = os.listdir(_folder)
+    except OSError:
+        return None
+    for each in entries:
+        if each.endswith(".dist-info") and _NORMAL.sub("-", each[:-10].rpartition("-")[0]).lower() == wanted:
+            return os.path.join(_folder, each)
+    return None
+
+
+def _version_of(name: str) -> str | None:
+    info = _info_folder(name)
+    return None if info is None else os.path.basename(info)[:-10].rpartition("-")[2]
+
+
+def _recorded(info: str) -> list[str]:
+    import csv
+
+    try:
+        with open(os.path.join(info, "RECORD"), encoding="utf-8", newline="") as file:
+            return [row[0] for row in csv.reader(file) if row]
+    except OSError:
+        return []
+
+
+def _modules(name: str) -> set[str]:
+    """The names that are imported from an installed package."""
+    info = _info_folder(name)
+    tops = {path.replace("\\", "/").partition("/")[0] for path in _recorded(info)} if info else set()
+    return {
+        each.partition(".")[0] for each in tops if not each.endswith((".dist-info", ".data", "..")) and each != "bin"
+    }
+
+
+# --- running the installer ---------------------------------------------------------------------------------
+
+
+def _make_folder() -> None:
+    global _folder
+    if not _folder:
+        _folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), "packages")
+    os.makedirs(_folder, mode=0o700, exist_ok=True)
+    _put_on_path()
+
+
+def _pip() -> list[str]:
+    return [sys.executable, "-m", "pip"]
+
+
+def _environment() -> dict[str, str]:
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    paths = [each for each in (_bundled_pip(), _folder, os.environ.get("PYTHONPATH")) if each]
+    if paths:
+        env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.pathsep.join(paths).split(os.pathsep)))
+    return env
+
+
+def _bundled_pip() -> str | None:
+    """The wheel of pip in the standard library, for an interpreter that has none installed."""
+    from importlib.util import find_spec
+
+    if find_spec("pip") is not None:
+        return None
+    library = os.path.join(os.path.dirname(os.__file__), "ensurepip", "_bundled")
+    try:
+        wheels = [each for each in os.listdir(library) if each.startswith("pip-") and each.endswith(".whl")]
+    except OSError:
+        wheels = []
+    return os.path.join(library, wheels[0]) if wheels else None
+
+
+def _which(name: str) -> str | None:
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(folder, name)
+        if folder and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _logged(command: list[str], log: list[str]) -> int:
+    code, output = shelling.capture(command, env=_environment(), stdin=b"")
+    log.append(output.decode("utf-8", "backslashreplace"))
+    return code
+
+
+def _keep_log(log: list[str]) -> None:
+    try:
+        with open(os.path.join(_folder, "install.log"), "a", encoding="utf-8", errors="replace") as file:
+            file.write("".join(log))
+    except OSError:
+        return
+
+
+def _tell_failure(log: list[str]) -> None:
+    text = "".join(log)
+    if "No module named pip" in text:
+        complain(f"{sys.executable} has no pip, and there is no uv on the PATH: install one of them for the server")
+        return
+    lines = [line for line in text.splitlines() if line.strip()]
+    essential = [line for line in lines if _ESSENTIAL.search(line)]
+    complain("nothing was installed; the installer said:")
+    complain("\n".join((essential or lines)[-20:]))
+    complain(f"(all it said: {os.path.join(_folder, 'install.log')})")

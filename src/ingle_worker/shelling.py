@@ -1,0 +1,281 @@
+"""Commands that a cell runs through the shell: started in the cell's own process group, on its real streams.
+
+Nothing of a command is kept or copied: what it prints goes where the cell's own output goes, what it reads comes from
+the cell's input, and an interrupt of the cell reaches it too. It uses none of the libraries that a cell may have
+changed.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import ast
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+LAST_MOMENTS = 1.0
+"""Seconds for a command to end after the interrupt that it got together with the cell."""
+
+_HOLES = re.compile(r"\$\$|\$\{([^\W\d]\w*)\}|\$\{|\$([^\W\d]\w*(?:\.[^\W\d]\w*)*)|\{\{|\}\}|\{")
+_LOST_CD = re.compile(r"\s*cd\b[^;&|\n]*")
+
+
+class Lines(list):  # type: ignore[type-arg]
+    """The lines that a command printed: a list, with the whole text as `.n`, and on one line as `.s`."""
+
+    @property
+    def l(self) -> list[str]:  # noqa: E743  the name by which notebooks know it
+        return list(self)
+
+    @property
+    def n(self) -> str:
+        return "\n".join(self)
+
+    @property
+    def s(self) -> str:
+        return " ".join(self)
+
+    nlstr = n
+    spstr = s
+
+    def grep(self, pattern: str, prune: bool = False) -> "Lines":
+        """The lines in which the pattern is found; with `prune`, the others."""
+        wanted = re.compile(pattern, re.IGNORECASE)
+        return Lines(line for line in self if (wanted.search(line) is not None) != prune)
+
+    def fields(self, *numbers: int) -> Any:
+        """The words of each line, or of these only, joined by a blank."""
+        rows = [line.split() for line in self]
+        if not numbers:
+            return rows
+        return Lines(" ".join(row[n] for n in numbers if -len(row) <= n < len(row)) for row in rows)
+
+
+def shell_path() -> str:
+    """bash where there is one: what people and models write is bash."""
+    for path in ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"):
+        if os.path.exists(path):
+            return path
+    return "/bin/sh"
+
+
+def system(frame: FrameType, command: str) -> None:
+    """`!command`: its output streams to the cell's own; `_exit_code` tells how it ended."""
+    if _LOST_CD.fullmatch(command):
+        complain("!cd changes the folder of a shell that ends with this line; %cd changes the session's")
+    frame.f_globals["_exit_code"] = run([shell_path(), "-c", command])
+
+
+def lines_of(frame: FrameType, command: str) -> Lines:
+    """`x = !command`: what it printed, on either stream, as lines."""
+    code, output = capture([shell_path(), "-c", command])
+    frame.f_globals["_exit_code"] = code
+    return Lines(output.decode("utf-8", "backslashreplace").splitlines())
+
+
+# --- expansion ---------------------------------------------------------------------------------------------
+
+
+def expand(text: str, frame: FrameType) -> str:
+    """`{expression}`, `$name` and `${name}` by their values; what has none, and braces of the shell's own, stay."""
+    if "$" not in text and "{" not in text:
+        return text
+    return "".join(_expanded(text, frame.f_globals, frame.f_locals))
+
+
+def _expanded(text: str, space: dict[str, Any], local: Any) -> Iterator[str]:
+    at = 0
+    while True:
+        hole = _HOLES.search(text, at)
+        if hole is None:
+            yield text[at:]
+            return
+        yield text[at : hole.start()]
+        at = hole.end()
+        found = hole[0]
+        named = hole[1] or hole[2]
+        if found == "$$":
+            yield "$"
+        elif named:
+            name, *attributes = named.split(".")
+            if name in local or name in space:
+                # `$name.txt` is a name with a text behind it, unless the attribute is there.
+                value, rest = _attribute(local[name] if name in local else space[name], attributes)
+                yield f"{value}{rest}"
+            else:
+                yield found
+        elif found in ("{{", "}}"):
+            yield found[0]
+        else:
+            end = _closing(text, at)
+            inner = text[at : end - 1] if end else ""
+            value = _NOTHING if found == "${" or not end else _evaluate(inner, space, local)
+            if value is _NOTHING:
+                yield found
+            else:
+                yield str(value)
+                at = end
+
+
+_NOTHING: Any = object()
+
+
+def _attribute(value: Any, names: list[str]) -> tuple[Any, str]:
+    for place, name in enumerate(names):
+        try:
+            value = getattr(value, name)
+        except Exception:  # the border to the cell: any object may stand there
+            return value, "".join(f".{each}" for each in names[place:])
+    return value, ""
+
+
+def _closing(text: str, at: int) -> int:
+    depth = 1
+    for place in range(at, len(text)):
+        if text[place] == "{":
+            depth += 1
+        elif text[place] == "}":
+            depth -= 1
+            if not depth:
+                return place + 1
+    return 0
+
+
+def _evaluate(inner: str, space: dict[str, Any], local: Any) -> Any:
+    """The value between braces; _NOTHING where they are the shell's: `{}`, `{1,2}`, `{a..b}`, awk's `{print}`."""
+    try:
+        tree = ast.parse(inner.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        expression, colon, form = inner.rpartition(":")
+        if not colon:
+            return _NOTHING
+        value = _evaluate(expression, space, local)
+        try:
+            return _NOTHING if value is _NOTHING else format(value, form)
+        except Exception:  # the border to the cell: any object may stand there
+            return _NOTHING
+    if isinstance(tree, ast.Constant) or (isinstance(tree, ast.Tuple) and not inner.lstrip().startswith("(")):
+        return _NOTHING
+    if isinstance(tree, ast.Name) and tree.id not in local and tree.id not in space:
+        return _NOTHING
+    try:
+        return eval(inner.strip(), space, local)
+    except Exception:  # the border to the cell: what cannot be evaluated stays as it is
+        return _NOTHING
+
+
+# --- processes ---------------------------------------------------------------------------------------------
+
+
+def run(argv: list[str], *, stdin: bytes | None = None, env: dict[str, str] | None = None) -> int:
+    """Run a program on the cell's own streams, or with these bytes as its input. Its exit code, or minus the signal."""
+    return _run(argv, stdin, env, list, lambda: None)
+
+
+def capture(argv: list[str], *, env: dict[str, str] | None = None, stdin: bytes | None = None) -> tuple[int, bytes]:
+    """Run a program and keep what it prints, on either stream."""
+    pieces: list[bytes] = []
+    read, write = os.pipe()
+
+    def actions() -> list[tuple[int, int, int]]:
+        return [(os.POSIX_SPAWN_DUP2, write, 1), (os.POSIX_SPAWN_DUP2, write, 2)]
+
+    def collect() -> None:
+        nonlocal write
+        os.close(write)
+        write = -1
+        while data := os.read(read, 65536):
+            pieces.append(data)
+
+    try:
+        code = _run(argv, stdin, env, actions, collect)
+    finally:
+        os.close(read)
+        if write >= 0:
+            os.close(write)
+    return code, b"".join(pieces)
+
+
+def _run(
+    argv: list[str],
+    stdin: bytes | None,
+    env: dict[str, str] | None,
+    actions: Callable[[], list[tuple[int, int, int]]],
+    meanwhile: Callable[[], None],
+) -> int:
+    files = actions()
+    source = -1
+    if stdin is not None:
+        source = _file_of(stdin)
+        files.append((os.POSIX_SPAWN_DUP2, source, 0))
+    try:
+        # Python ignores these; a program expects them as they are everywhere.
+        pid = os.posix_spawn(
+            argv[0],
+            argv,
+            os.environ if env is None else env,
+            file_actions=files,
+            setsigdef=[_signal.SIGPIPE, _signal.SIGXFSZ],
+        )
+    finally:
+        if source >= 0:
+            os.close(source)
+    try:
+        meanwhile()
+        return _exit_code(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # the user has SIGCHLD ignored: nobody can know
+        return 0
+    except BaseException:
+        _see_it_end(pid)
+        raise
+
+
+def _file_of(data: bytes) -> int:
+    """A descriptor from which these bytes can be read: not a pipe, which a long text would fill up."""
+    fd = os.memfd_create("script", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _see_it_end(pid: int) -> None:
+    """After an interrupt, which the command got too: let it end, then make it."""
+    end = time.monotonic() + LAST_MOMENTS
+    try:
+        while time.monotonic() < end:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(0.005)
+    except ChildProcessError:
+        return
+    finally:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                os.kill(pid, _signal.SIGKILL)
+                os.waitpid(pid, 0)
+        except (ChildProcessError, ProcessLookupError):
+            pass
+
+
+def _exit_code(status: int) -> int:
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+# --- saying ------------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """A line on the cell's stdout, wherever that goes just now."""
+    _write(sys.stdout or sys.__stdout__, text)
+
+
+def complain(text: str) -> None:
+    _write(sys.stderr or sys.__stderr__, text)
+
+
+def _write(stream: Any, text: str) -> None:
+    stream.write(text if text.endswith("\n") else text + "\n")

@@ -1,0 +1,353 @@
+"""What the user has in his session: each variable by name, type, extent, size and a short preview.
+
+A listing runs no code of the user's: it looks at exact types that are known, through their own C functions, and says of
+everything else only what its type is called. It is bounded in time, in names and in bytes; beyond the bounds
+names and types are given, then a count. Only when one variable is asked for alone do its `__repr__` and `__str__` run.
+"""
+
+import _collections  # type: ignore[import-not-found]
+import collections
+import os
+import sys
+import time
+import types
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from ingle_worker import tracebacks
+from ingle_worker.interrupts import Interrupts
+from ingle_worker.link import Link
+from ingle_worker.shelling import Lines
+from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable
+
+TIME = 0.1
+"""Seconds for a whole listing; what is left then has its name and its type."""
+
+NAMES = 10_000
+PREVIEW = 200
+BYTES = 1_000_000
+"""Characters of a whole listing, about."""
+
+WHOLE = 1_000_000
+"""Characters of one variable's text that is asked for alone; a longer one keeps its head and its tail."""
+
+ITEMS = 20
+DEPTH = 3
+DIGITS = 600
+"""Bits of an integer above which it is not written out."""
+
+# How a type says what it is called, past anything that its metaclass may have defined.
+_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+_qualname_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+_flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
+HEAP_TYPE = 1 << 9
+"""Set in the flags of every class that is made by a `class` statement."""
+
+_contents_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__  # type: ignore[index]
+_function = types.FunctionType
+_plain = (int, float, complex, bool, type(None), type(...), range)
+_callables = (types.BuiltinFunctionType, types.MethodType, type(list.append), type(object.__init__))
+_sized: dict[type, Callable[[Any], int]] = {
+    each: each.__len__
+    for each in (
+        str,
+        bytes,
+        bytearray,
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        range,
+        _collections.deque,
+        collections.OrderedDict,
+        _collections.defaultdict,
+    )
+}
+_sized[collections.Counter] = dict.__len__
+_sized[Lines] = list.__len__
+_mappings = (dict, collections.OrderedDict, _collections.defaultdict, collections.Counter)
+
+
+def names_of(space: dict[Any, Any]) -> list[str]:
+    """The names that the user made, sorted: those that begin with an underscore are his own business."""
+    return sorted(name for name in space.copy() if type(name) is str and not name.startswith("_") and name not in FRESH)
+
+
+def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
+    """Each variable, as the fields of a message, and how many more there are."""
+    made = _made(space)
+    deadline = time.monotonic() + TIME
+    libraries = Libraries()
+    listed: list[dict[str, Any]] = []
+    used = 0
+    for name, value in made[:NAMES]:
+        variable: dict[str, Any] = {"name": _cut(name), "type": _cut(type_name(value))}
+        used += len(variable["name"]) + len(variable["type"]) + 60
+        if used > BYTES:
+            break
+        if used < BYTES // 2 and time.monotonic() < deadline:
+            describe(value, variable, libraries)
+            used += len(variable.get("preview", ""))
+        listed.append(variable)
+    return listed, len(made) - len(listed)
+
+
+def type_name(value: object) -> str:
+    """`list`, `Point` for a class of the session, `pandas.DataFrame`: the package where it is from, not the module."""
+    kind = type(value)
+    if issubclass(kind, type):
+        return "type"
+    name, module = _qualname_of(kind), _module_of(kind)
+    package = module.partition(".")[0] if type(module) is str else ""
+    return name if package in ("", "builtins", "__main__", "ingle_worker") else f"{package}.{name}"
+
+
+def describe(value: Any, variable: dict[str, Any], libraries: "Libraries") -> None:
+    """Add extent, size and preview, as far as they can be told without the user's code."""
+    kind = type(value)
+    try:
+        if libraries.describe(value, variable):
+            return
+        if type(kind) is not type:  # a metaclass may have any __eq__ and __hash__: not even to be looked up
+            variable.update(size=object.__sizeof__(value), preview=_preview_named(value, kind))
+            return
+        length = _sized.get(kind)
+        if length is not None:
+            variable["length"] = length(value)
+        sized = kind if length is not None or kind in _plain else object
+        variable["size"] = sized.__sizeof__(value)  # type: ignore[call-arg]
+        variable["preview"] = _cut(preview(value))
+    except Exception:  # the border to the cell: a container may change while it is looked at
+        variable.setdefault("preview", f"<{_cut(_name_of(kind))}>")
+
+
+def preview(value: Any, depth: int = DEPTH, room: int = PREVIEW) -> str:
+    """A short text of a value, made of exact builtin types only."""
+    kind = type(value)
+    if type(kind) is not type:
+        return _preview_named(value, kind)
+    if kind is str:
+        return repr(value[:room]) + ("…" if len(value) > room else "")
+    if kind is int:
+        return repr(value) if value.bit_length() <= DIGITS else f"<int of {value.bit_length()} bits>"
+    if kind is range:
+        return repr(value) if max(map(int.bit_length, (value.start, value.stop, value.step))) <= DIGITS else "<range>"
+    if kind in _plain:
+        return repr(value)
+    if kind is bytes or kind is bytearray:
+        return repr(value[:room]) + ("…" if len(value) > room else "")
+    if kind is Lines:
+        return _joined("[", list.__getitem__(value, slice(ITEMS + 1)), "]", depth, room)
+    if kind is list or kind is tuple:
+        opening, closing = ("[", "]") if kind is list else ("(", ",)" if len(value) == 1 else ")")
+        return _joined(opening, value[: ITEMS + 1], closing, depth, room)
+    if kind is set or kind is frozenset:
+        if not value:
+            return f"{_name_of(kind)}()"
+        opening, closing = ("{", "}") if kind is set else ("frozenset({", "})")
+        return _joined(opening, list(islice(value, ITEMS + 1)), closing, depth, room)
+    if kind is _collections.deque:
+        return _joined("deque([", list(islice(value, ITEMS + 1)), "])", depth, room)
+    if kind in _mappings:
+        opening, closing = ("{", "}") if kind is dict else (f"{_name_of(kind)}({{", "})")
+        return _joined(opening, list(islice(dict.items(value), ITEMS + 1)), closing, depth, room, pairs=True)
+    return _preview_named(value, kind)
+
+
+def _preview_named(value: Any, kind: type) -> str:
+    if kind is _function:
+        code = value.__code__
+        count = code.co_argcount + code.co_kwonlyargcount
+        names = [*code.co_varnames[:count]]
+        extra = list(code.co_varnames[count:])
+        if code.co_flags & 0x04:
+            names.insert(code.co_argcount, f"*{extra.pop(0)}")
+        if code.co_flags & 0x08:
+            names.append(f"**{extra.pop(0)}")
+        return f"{_cut(value.__name__, 80)}({_cut(', '.join(names), 110)})"
+    if kind is types.ModuleType:
+        name = _contents_of(value).get("__name__")
+        return f"<module {_cut(name)!r}>" if type(name) is str else "<module>"
+    if issubclass(kind, type):
+        return f"<class {_cut(_qualname_of(value))!r}>"
+    if kind is types.BuiltinFunctionType:
+        return f"<built-in function {value.__name__}>"
+    return f"<{_cut(_name_of(kind))}>"
+
+
+def _joined(opening: str, items: list[Any], closing: str, depth: int, room: int, *, pairs: bool = False) -> str:
+    if not items:
+        return opening + closing.removeprefix(",")
+    if depth == 0:
+        return f"{opening}…{closing}"
+    parts: list[str] = []
+    for number, item in enumerate(items):
+        if room <= 0 or number == ITEMS:
+            parts.append("…")
+            break
+        part = preview(item, depth - 1, room)
+        if pairs:
+            part = f"{preview(item[0], depth - 1, room)}: {preview(item[1], depth - 1, room)}"
+        parts.append(part)
+        room -= len(part) + 2
+    return opening + ", ".join(parts) + closing
+
+
+def _cut(text: str, limit: int = PREVIEW) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class Libraries:
+    """The types of numpy, pandas and the like that are imported already: looked up once for a listing."""
+
+    def __init__(self) -> None:
+        self._describers: list[tuple[type, Callable[[Any, dict[str, Any]], None]]] = []
+        for module, name, describer, compiled in (
+            ("numpy", "ndarray", self._array, True),
+            ("pandas.core.frame", "DataFrame", self._frame, False),
+            ("pandas.core.series", "Series", self._series, False),
+            ("polars.dataframe.frame", "DataFrame", self._polars, False),
+        ):
+            kind = _attribute(module, name)
+            # numpy's types are C; one that is not is somebody else's of the same name.
+            if type(kind) is type and not (compiled and _flags_of(kind) & HEAP_TYPE):
+                self._describers.append((kind, describer))
+
+    def describe(self, value: Any, variable: dict[str, Any]) -> bool:
+        """False where the type is none of theirs."""
+        for kind, describer in self._describers:
+            if type(value) is kind:
+                describer(value, variable)
+                return True
+        return False
+
+    @staticmethod
+    def _array(value: Any, variable: dict[str, Any]) -> None:
+        shape, kind = list(value.shape), value.dtype.kind
+        variable.update(shape=shape, size=int(value.nbytes))
+        head = f"array of {value.dtype}" if kind != "V" else "array"
+        if kind in "biufcSU" and value.ndim == 1 and value.itemsize <= 1000:
+            items = value[:ITEMS].tolist()
+            head = _joined("", [*items, *([0] if shape[0] > ITEMS else [])], "", 1, PREVIEW - 30) + f" ({value.dtype})"
+        variable["preview"] = _cut(head)
+
+    @staticmethod
+    def _frame(value: Any, variable: dict[str, Any]) -> None:
+        variable["shape"] = [int(each) for each in value._mgr.shape[::-1]]
+        variable["preview"] = _cut("columns: " + _columns(value.columns))
+        if variable["shape"][1] <= 1000 and all(_is_plain(each) for each in value._mgr.arrays):
+            variable["size"] = sum(int(each.nbytes) for each in value._mgr.arrays)
+
+    @staticmethod
+    def _series(value: Any, variable: dict[str, Any]) -> None:
+        array = value._mgr.arrays[0]
+        variable["shape"] = [int(each) for each in value._mgr.shape[-1:]]
+        variable["preview"] = f"series of {_cut(str(value.dtype))}" if _is_plain(array) else "series"
+        if _is_plain(array):
+            variable["size"] = int(array.nbytes)
+
+    @staticmethod
+    def _polars(value: Any, variable: dict[str, Any]) -> None:
+        variable["shape"] = [int(value.height), int(value.width)]
+        variable["preview"] = _cut("columns: " + ", ".join(value.columns[:ITEMS]))
+        variable["size"] = int(value.estimated_size())
+
+
+def _attribute(module: str, name: str) -> Any:
+    found = sys.modules.get(module)
+    return _contents_of(found).get(name) if type(found) is types.ModuleType else None
+
+
+def _is_plain(array: Any) -> bool:
+    """An array of numpy's or of pandas' own, not one of a type that the user made."""
+    module = _module_of(type(array))
+    return type(module) is str and module.partition(".")[0] in ("numpy", "pandas")
+
+
+def _columns(index: Any) -> str:
+    labels = index[: ITEMS + 1]._values.tolist()
+    names = [each[:40] if type(each) is str else preview(each, 1, 40) for each in labels]
+    return ", ".join(names[:ITEMS]) + (", …" if len(names) > ITEMS else "")
+
+
+# --- one variable ------------------------------------------------------------------------------------------
+
+
+def whole(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
+    """One variable with its `repr` and its `str`; what they raise is told instead, and said apart."""
+    variable: dict[str, Any] = {"name": name, "type": _cut(type_name(value))}
+    describe(value, variable, Libraries())
+    notices: list[str] = []
+    for field, make in (("repr", repr), ("value", str)):
+        try:
+            text = make(value)
+            if type(text) is not str:
+                text = "".join(text)  # a subclass of str may have any methods
+            variable[field] = _both_ends(text)
+        except Exception as error:  # the border to the cell: any class may have any __repr__
+            raised = tracebacks.bare(error)
+            variable[field] = f"<{raised.name}: {_cut(raised.value)}>"
+            notices.append(f"{make.__name__}() of {name} raised {raised.name}: {_cut(raised.value)}")
+    return variable, notices
+
+
+def _both_ends(text: str) -> str:
+    if len(text) <= WHOLE:
+        return text
+    head = WHOLE * 35 // 100
+    tail = WHOLE - head
+    return f"{text[:head]}\n… {len(text) - WHOLE} characters left out …\n{text[-tail:]}"
+
+
+# --- answering the host ------------------------------------------------------------------------------------
+
+
+class Inquiries:
+    """Answers what the host asks about variables between cells. SIGINT stops an answer that takes too long."""
+
+    def __init__(self, link: Link, interrupts: Interrupts, main: types.ModuleType) -> None:
+        self._link = link
+        self._interrupts = interrupts
+        self._main = main
+
+    def answer(self, message: "ListVariables | AskVariable") -> None:
+        ticket = message.ticket
+        me = os.getpid()
+        answer: Listed | Asked
+        empty: Listed | Asked
+        if isinstance(message, ListVariables):
+            empty = answer = Listed(ticket, [], interrupted=True)
+        else:
+            empty = answer = Asked(ticket, interrupted=True)
+        if time.monotonic() > message.until:
+            self._link.send(empty)
+            return
+        try:
+            try:
+                # Under a number that no cell has: an interrupt that is meant for this hits nothing else.
+                self._interrupts.cell_begins(-ticket)
+                answer = self._look(message)
+            finally:
+                self._interrupts.cell_ended()
+        except KeyboardInterrupt:
+            self._interrupts.cell_ended()
+            answer = empty
+        except BaseException as error:  # the border to the cell: __repr__ may exit, or raise anything
+            raised = tracebacks.bare(error)
+            answer = Asked(ticket, error=_cut(f"{raised.name}: {raised.value}", 1000))
+        if os.getpid() != me:
+            os._exit(1)  # a process that the user's __repr__ forked
+        self._link.send(answer)
+
+    def _look(self, message: "ListVariables | AskVariable") -> "Listed | Asked":
+        space = vars(self._main)
+        if isinstance(message, ListVariables):
+            listed, more = listing(space)
+            return Listed(message.ticket, [Variable(**each) for each in listed], more)
+        if message.name not in space:
+            return Asked(message.ticket)
+        variable, notices = whole(message.name, space[message.name])
+        return Asked(message.ticket, Variable(**variable), notices)
