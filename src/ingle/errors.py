@@ -14,12 +14,18 @@ An exception in a user's cell is a result, not an error of ours.
     │   ├── SessionNotFound     404  session_not_found
     │   ├── CellNotFound        404  cell_not_found
     │   ├── FigureNotFound      404  figure_not_found     no image of that id is kept
-    │   └── VariableNotFound    404  variable_not_found
+    │   ├── VariableNotFound    404  variable_not_found
+    │   └── TaskNotFound        404  task_not_found       no such task, or it is over and was forgotten
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
     │   ├── Busy                409  busy                 a cell runs; nothing was started
-    │   └── NotWaiting          409  not_waiting          nobody waits for input
+    │   │   └── ShellBusy       409  busy                 a command runs in that persistent shell
+    │   ├── NotWaiting          409  not_waiting          nobody waits for input
+    │   ├── TaskOver            409  task_over            the task has ended
+    │   ├── InputClosed         409  input_closed         the task was started without an open input
+    │   └── KeyReused           409  key_reused           a request key came again with another request
     ├── TooManySessions         429  too_many_sessions
+    ├── TooManyTasks            429  too_many_tasks
     ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     └── StartFailed             503  start_failed         no worker could be started
@@ -104,6 +110,13 @@ class VariableUntold(IngleError):
     code, status = "variable_untold", 504
 
 
+class TaskNotFound(NotFound):
+    code = "task_not_found"
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"there is no task {task_id[:80]!r}; list the tasks: those that ended long ago are forgotten")
+
+
 class Conflict(IngleError):
     code, status = "conflict", 409
 
@@ -133,11 +146,54 @@ class NotWaiting(Conflict):
         )
 
 
+class ShellBusy(Busy):
+    """The one command of a persistent shell runs; nothing was started."""
+
+    def __init__(self, shell_session: str, task_id: str, seconds: float) -> None:
+        Conflict.__init__(
+            self,
+            f"busy: task {task_id} has run in the shell {shell_session!r} for {seconds:.1f} s; "
+            "wait for it, cancel it, or use another shell",
+        )
+        self.cell = 0
+
+
+class TaskOver(Conflict):
+    code = "task_over"
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"task {task_id} has ended, so nothing was done; read it with shell_status")
+
+
+class InputClosed(Conflict):
+    code = "input_closed"
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(
+            f"task {task_id} has no open input, so the text was not sent; "
+            "start it with interactive or pty set to send input later, or with stdin to give it at once"
+        )
+
+
+class KeyReused(Conflict):
+    code = "key_reused"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the request key {key[:80]!r} was used for another request; take a new key for a new request")
+
+
 class TooManySessions(IngleError):
     code, status = "too_many_sessions", 429
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"all {limit} sessions are in use; end one, or raise max_sessions")
+
+
+class TooManyTasks(IngleError):
+    code, status = "too_many_tasks", 429
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} tasks run already; cancel one, wait for one, or raise max_tasks")
 
 
 class Unavailable(IngleError):

@@ -234,3 +234,57 @@ class VariableValue(Struct):
     session_id: str
     variable: VariableInfo
     notices: list[str] = field(default_factory=list)
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a shell task may use; null is no limit. Sizes are bytes."""
+
+    memory: int | None = None
+    """Of all its processes together, without what they share with files."""
+    cpu_seconds: float | None = None
+    """Of all its processes together."""
+    processes: int | None = None
+    files: int | None = None
+    """Open at once, in each process."""
+    file_size: int | None = None
+    """Of any file it writes."""
+    output: int | None = None
+    """On stdout and stderr together."""
+
+
+class Usage(Struct, frozen=True):
+    cpu_seconds: float = 0.0
+    memory: int = 0
+    """The most that was seen, in bytes."""
+
+
+class LeftRunning(Struct, frozen=True):
+    """A process that outlived the shell which started it."""
+
+    pid: int
+    command: str
+
+
+class Task(Struct):
+    """A shell command, as it is at the moment it is asked for."""
+
+    task_id: str
+    command: str
+    status: str
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    timed_out: bool = False
+    execution_time: float = 0.0
+    usage: Usage = Usage()
+    left_running: list[LeftRunning] = field(default_factory=list)
+    truncated: Truncated = Truncated()
+    notices: list[str] = field(default_factory=list)
+    session_id: str | None = None
+    shell_session: str | None = None
+    created_at: float = 0.0
+    next_event: int = 0
+    """Ask again with `from_event` this number to get only the text that came since."""
+    next_line: int = 0
+    """Ask again with `from_line` this number to get the text from the first line on that was not whole yet."""

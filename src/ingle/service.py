@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.events import AnyEvent, CellInfo, Done, Result, SessionInfo, Variables, VariableValue
+from ingle.events import AnyEvent, CellInfo, Done, Limits, Result, SessionInfo, Task, Variables, VariableValue
+from ingle.once import Once
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.placement import Placement
 from ingle.placement.local import Local
+from ingle.sessions.manager import check_name
 from ingle.settings import Settings, data_folder
+from ingle.shell.log import TaskOutput
 
 MAX_ENVS = 1000
 
@@ -28,6 +31,7 @@ class Service:
         self.settings = settings
         self._placement = placement
         self.stopping = False
+        self.once = Once()
 
     @classmethod
     def local(cls, settings: Settings, home: Path | None = None) -> "Service":
@@ -206,6 +210,136 @@ class Service:
         _check_seconds("limit", limit)
         return await self._placement.variable(session_id, name, VARIABLE_LIMIT if limit is None else limit)
 
+    # --- shell tasks ---
+
+    async def shell(
+        self,
+        command: str,
+        *,
+        wait: float | None = None,
+        timeout: float | None = None,
+        session_id: str | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: str | None = None,
+        interactive: bool = False,
+        pty: bool = False,
+        size: tuple[int, int] = (24, 80),
+        limits: Limits | None = None,
+        shell_session: str | None = None,
+        request_key: str | None = None,
+    ) -> Task:
+        """Run a command; answer when its shell has ended, or after `wait` seconds with what there is so far.
+
+        `stdin` is its whole input; with `interactive` or `pty` the input stays open for `shell_input`. With
+        `shell_session` it runs in the persistent shell of that name. The same `request_key` never runs it twice.
+        """
+        _check_environment(env)
+        _check_seconds("timeout", timeout)
+        _check_seconds("wait", wait)
+        _check_limits(limits)
+        _check_size(*size)
+        if shell_session is not None:
+            check_name(shell_session)
+            if pty or interactive:
+                raise errors.InvalidRequest(
+                    "a command in a persistent shell has no terminal and no open input; "
+                    "give stdin, or leave shell_session out"
+                )
+        request = ("shell", command, timeout, session_id, cwd, env, stdin, interactive, pty, limits, shell_session)
+        task_id = await self.once(
+            request_key,
+            request,
+            lambda: self._placement.shell_begin(
+                command,
+                timeout=timeout,
+                session_id=session_id,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                interactive=interactive,
+                pty=pty,
+                size=size,
+                limits=limits,
+                shell_session=shell_session,
+            ),
+        )
+        return await self._placement.shell_wait(task_id, self._shell_wait(wait))
+
+    async def shell_status(
+        self, task_id: str, *, wait: float | None = None, from_line: int = 0, from_event: int = 0
+    ) -> Task:
+        """The task once its shell has ended (or, if it had, once all of it has), or after `wait` seconds.
+
+        From a line or an event on, if asked for. Reading changes nothing.
+        """
+        return await self._placement.shell_wait(
+            task_id, self._shell_wait(wait), from_event=from_event, from_line=from_line
+        )
+
+    async def shell_cancel(self, task_id: str, *, wait: float | None = None) -> Task:
+        """End all of a task: SIGTERM, a grace, SIGKILL. One that is over is answered as it is."""
+        await self._placement.shell_order(task_id, "cancel")
+        return await self._until_over(task_id, wait)
+
+    async def shell_interrupt(self, task_id: str, *, wait: float | None = None) -> Task:
+        """SIGINT, as by Ctrl-C; a persistent shell stays alive."""
+        await self._placement.shell_order(task_id, "interrupt")
+        return await self._placement.shell_wait(task_id, self._shell_wait(wait))
+
+    async def shell_pause(self, task_id: str) -> Task:
+        await self._placement.shell_order(task_id, "pause")
+        return await self._placement.shell_wait(task_id, 0.0)
+
+    async def shell_resume(self, task_id: str, *, wait: float | None = 0.0) -> Task:
+        await self._placement.shell_order(task_id, "resume")
+        return await self._placement.shell_wait(task_id, self._shell_wait(wait))
+
+    async def shell_input(self, task_id: str, text: str = "", *, eof: bool = False, wait: float | None = 0.0) -> Task:
+        """Send text to a task's input as it is: a line needs its own newline; on a terminal, `\\x03` is Ctrl-C."""
+        await self._placement.shell_input(task_id, text, eof=eof)
+        return await self._placement.shell_wait(task_id, self._shell_wait(wait))
+
+    async def shell_resize(self, task_id: str, rows: int, columns: int) -> None:
+        """The size of a task's terminal."""
+        _check_size(rows, columns)
+        await self._placement.shell_resize(task_id, rows, columns)
+
+    async def shell_tasks(self) -> list[Task]:
+        """All tasks that run or are still kept, without their text, in the order of their start."""
+        return await self._placement.shell_tasks()
+
+    async def shell_output(
+        self,
+        task_id: str,
+        *,
+        stream: str = "stdout",
+        from_line: int = 1,
+        lines: int = 200,
+        grep: str | None = None,
+    ) -> TaskOutput:
+        return await self._placement.shell_output(task_id, stream=stream, from_line=from_line, lines=lines, grep=grep)
+
+    def shell_events(self, task_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
+        """The events of a task, those to come included, until it is over. Their `session_id` is the task's id."""
+        return self._placement.shell_events(task_id, first)
+
+    async def shell_end(self, shell_session: str, *, session_id: str | None = None) -> bool:
+        """End a persistent shell and what runs in it; False when there is none of that name."""
+        return await self._placement.shell_end(shell_session, session_id)
+
+    async def _until_over(self, task_id: str, wait: float | None) -> Task:
+        """The task when all of it has gone, not only its shell."""
+        seconds = self._shell_wait(wait)
+        task = await self._placement.shell_wait(task_id, seconds)
+        if task.status in ("running", "paused") and seconds:
+            task = await self._placement.shell_wait(task_id, seconds)
+        return task
+
+    def _shell_wait(self, wait: float | None) -> float:
+        _check_seconds("wait", wait)
+        return self.settings.shell_wait if wait is None else wait
+
     def _wait(self, wait: float | None) -> float:
         _check_seconds("wait", wait)
         return self.settings.wait if wait is None else wait
@@ -224,3 +358,15 @@ def _check_environment(envs: dict[str, str] | None) -> None:
             )
     if envs is not None and len(envs) > MAX_ENVS:
         raise errors.InvalidRequest(f"{len(envs)} environment variables are more than {MAX_ENVS}")
+
+
+def _check_limits(limits: Limits | None) -> None:
+    for name in Limits.__struct_fields__ if limits is not None else ():
+        value = getattr(limits, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise errors.InvalidRequest(f"the limit {name} is {value}; it must be more than 0, or left out")
+
+
+def _check_size(rows: int, columns: int) -> None:
+    if not (0 < rows < 65536 and 0 < columns < 65536):
+        raise errors.InvalidRequest(f"a terminal of {rows} rows and {columns} columns cannot be; both are 1 to 65535")

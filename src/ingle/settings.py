@@ -84,6 +84,14 @@ class Settings:
     timeline_memory: int = setting(4 * 1024 * 1024, "Memory for a session's events; older ones go to disk.")
     timeline_disk: int = setting(4 * 1024 * 1024 * 1024, "Disk for a session's events; past it text is dropped.")
     figures_disk: int = setting(256 * 1024 * 1024, "Disk for a session's images in full size; the oldest go first.")
+    shell: str = setting("bash", "Program that runs shell commands; a persistent shell needs it to be bash.")
+    shell_folder: str = setting("", "Folder of shell commands without a session; empty: one in the data folder.")
+    shell_wait: float = setting(5.0, "How long a call waits for its shell command before it answers `running`.")
+    task_grace: float = setting(2.0, "Between SIGTERM at a task's timeout or cancelling and SIGKILL.")
+    task_memory: int = setting(256 * 1024, "Memory for a task's output; older output goes to disk.")
+    max_tasks: int = setting(1000, "Shell tasks at most that run at once.")
+    tasks_kept: int = setting(1000, "Tasks that have ended stay readable, so many at most.")
+    task_age: float = setting(86400.0, "A task that ended so long ago is forgotten.")
 
     def __post_init__(self) -> None:
         for each in fields(self):

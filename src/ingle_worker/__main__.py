@@ -26,8 +26,8 @@ def refuse_old_python():  # type: ignore[no-untyped-def]
         sys.exit(OLD)
 
 
-def load_guest():  # type: ignore[no-untyped-def]
-    """Make `ingle_worker` importable from its own folder only, then forget how."""
+def load_guest(mode):  # type: ignore[no-untyped-def]
+    """Make `ingle_worker` importable from its own folder only, then forget how. The room that the mode begins in."""
     import builtins
     import importlib.machinery
     import importlib.util
@@ -64,9 +64,8 @@ def load_guest():  # type: ignore[no-untyped-def]
 
     sys.meta_path.insert(0, Finder)
     try:
-        import ingle_worker.zygote
-
-        return ingle_worker.zygote
+        # Shell tasks are forked from a process that has loaded nothing of a session.
+        return importlib.import_module("ingle_worker.shells" if mode == "shells" else "ingle_worker.zygote")
     finally:
         sys.meta_path.remove(Finder)
 
@@ -75,4 +74,4 @@ if __name__ == "__main__":
     refuse_old_python()  # type: ignore[no-untyped-call]
     # The script's own folder came first on sys.path: its modules must not be taken for anybody's else.
     del sys.path[0]
-    load_guest().main(sys.argv[1:])  # type: ignore[no-untyped-call]
+    load_guest(sys.argv[1]).main(sys.argv[1:])  # type: ignore[no-untyped-call]

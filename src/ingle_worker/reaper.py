@@ -35,10 +35,11 @@ def reap(on_exit: Callable[[int, int, object], None]) -> bool:
         on_exit(pid, status, usage)
 
 
-def _below(pid: int, spare: Collection[int]) -> list[int]:
+def below(pid: int, spare: Collection[int] = (), most: int = 0) -> list[int]:
+    """Everything below a process but the spared children of it; with `most`, no more than so many."""
     found: list[int] = []
     todo = [child for child in kernel.children(pid) if child not in spare]
-    while todo:
+    while todo and not 0 < most <= len(found):
         child = todo.pop()
         found.append(child)
         todo += kernel.children(child)
@@ -51,7 +52,7 @@ def sweep(on_exit: Callable[[int, int, object], None], spare: Collection[int] = 
     for _ in range(SWEEPS):
         if not reap(on_exit):
             return
-        doomed = _below(me, spare)
+        doomed = below(me, spare)
         if not doomed:
             return
         # Stopped first, so that none of them forks while the others are being killed.

@@ -2,8 +2,6 @@
 
     holder ── zygote ── init ── worker        (one init and one worker for each session)
 
-The holder is the outermost process, a subreaper with nothing imported: when the zygote dies, its sessions live on
-below the holder, whose only work is to reap them and to end everything when the host's end of its pipe closes.
 The zygote has one thread, no secrets, and no descriptors but its own socket; it runs no user code.
 """
 
@@ -17,6 +15,7 @@ import sys
 from typing import Any
 
 from ingle_worker import figures, kernel, reaper, session
+from ingle_worker.holder import Holder
 from ingle_worker.init import Init
 from ingle_worker.wire import FrameReader, messages
 
@@ -89,48 +88,6 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
         init.run(fds[4], worker_pid, page)
     finally:
         os._exit(0)
-
-
-class Holder:
-    """Reaps what the zygote leaves behind; kills everything when the host is gone; goes when nothing is left."""
-
-    def __init__(self, life: int, zygote: int) -> None:
-        self._life = life
-        self._zygote = zygote
-        self._sessions: set[int] | None = None
-        self.code = 0
-        """The zygote's exit code, or 128 and the signal's number, for whoever started us both."""
-
-    def run(self) -> None:
-        wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_write, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        poller = select.poll()
-        poller.register(self._life, select.POLLIN)
-        poller.register(wake_read, select.POLLIN)
-        while True:
-            if not reaper.reap(self._on_exit):
-                return
-            for fd, _ in poller.poll():
-                if fd == self._life:
-                    if not os.read(self._life, 1):
-                        reaper.sweep(self._on_exit)
-                        return
-                else:
-                    os.read(wake_read, 4096)
-
-    def _on_exit(self, pid: int, status: int, usage: object) -> None:
-        if pid == self._zygote:
-            self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            # Whoever is our child at this moment is the init of a live session.
-            self._sessions = set(kernel.children(os.getpid()))
-        elif self._sessions is not None and pid in self._sessions:
-            self._sessions.discard(pid)
-            # The init of a session ended: if it was killed, its strays are ours now, and end here.
-            reaper.sweep(self._on_exit, spare=tuple(self._sessions))
 
 
 class Zygote:

@@ -7,8 +7,9 @@ another look the same from above.
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.events import AnyEvent, CellInfo, Result, SessionInfo, Variables, VariableValue
+from ingle.events import AnyEvent, CellInfo, Limits, Result, SessionInfo, Task, Variables, VariableValue
 from ingle.outputs.reading import OutputPage, Reading
+from ingle.shell.log import TaskOutput
 
 
 class Placement(Protocol):
@@ -70,3 +71,43 @@ class Placement(Protocol):
     async def variables(self, session_id: str) -> Variables: ...
 
     async def variable(self, session_id: str, name: str, limit: float) -> VariableValue: ...
+
+    # --- shell tasks ---
+
+    async def shell_begin(
+        self,
+        command: str,
+        *,
+        timeout: float | None,
+        session_id: str | None,
+        cwd: str | None,
+        env: dict[str, str] | None,
+        stdin: str | None,
+        interactive: bool,
+        pty: bool,
+        size: tuple[int, int],
+        limits: Limits | None,
+        shell_session: str | None,
+    ) -> str:
+        """Start a command; the task's id."""
+        ...
+
+    async def shell_wait(self, task_id: str, seconds: float, *, from_event: int = 0, from_line: int = 0) -> Task: ...
+
+    async def shell_order(self, task_id: str, verb: str) -> None:
+        """cancel, interrupt, pause or resume."""
+        ...
+
+    async def shell_input(self, task_id: str, text: str, *, eof: bool) -> None: ...
+
+    async def shell_resize(self, task_id: str, rows: int, columns: int) -> None: ...
+
+    async def shell_tasks(self) -> list[Task]: ...
+
+    async def shell_output(
+        self, task_id: str, *, stream: str, from_line: int, lines: int, grep: str | None
+    ) -> TaskOutput: ...
+
+    def shell_events(self, task_id: str, first: int) -> AsyncIterator[AnyEvent]: ...
+
+    async def shell_end(self, shell_session: str, session_id: str | None) -> bool: ...

@@ -1,18 +1,27 @@
-"""Sessions on this machine."""
+"""Sessions and shell tasks on this machine."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ingle.events import AnyEvent, CellInfo, Result, SessionInfo, Variables, VariableValue
+from ingle.errors import SessionNotFound
+from ingle.events import AnyEvent, CellInfo, Limits, Result, SessionInfo, Task, Variables, VariableValue
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.sessions.manager import Manager
+from ingle.sessions.session import Session
 from ingle.settings import Settings
+from ingle.shell.log import TaskOutput
+from ingle.shell.task import Order
+from ingle.shell.tasks import Tasks
 from ingle_worker.wire import states
 
 
 class Local:
     def __init__(self, settings: Settings, home: Path) -> None:
         self.manager = Manager(settings, home)
+        self.tasks = Tasks(settings, self.manager.folder("tasks"), self._lives)
+        self._shell_folder = settings.shell_folder or str(home / "shell")
 
     async def start(self) -> None:
         await self.manager.start()
@@ -21,6 +30,7 @@ class Local:
         await self.manager.warm()
 
     async def stop(self) -> None:
+        await self.tasks.stop()
         await self.manager.stop()
 
     async def create(
@@ -45,6 +55,8 @@ class Local:
         return self.manager.get(session_id).info()
 
     async def end(self, session_id: str) -> SessionInfo:
+        self.manager.get(session_id)
+        await self.tasks.end_of_session(session_id)
         return (await self.manager.end(session_id)).info()
 
     async def begin(
@@ -91,3 +103,90 @@ class Local:
 
     async def variable(self, session_id: str, name: str, limit: float) -> VariableValue:
         return await self.manager.get(session_id).variable(name, limit)
+
+    # --- shell tasks ---
+
+    def _lives(self, session_id: str) -> bool:
+        try:
+            self.manager.get(session_id)
+        except SessionNotFound:
+            return False
+        return True
+
+    async def shell_begin(
+        self,
+        command: str,
+        *,
+        timeout: float | None,
+        session_id: str | None,
+        cwd: str | None,
+        env: dict[str, str] | None,
+        stdin: str | None,
+        interactive: bool,
+        pty: bool,
+        size: tuple[int, int],
+        limits: Limits | None,
+        shell_session: str | None,
+    ) -> str:
+        session = None if session_id is None else self.manager.get(session_id)
+        folder = await asyncio.to_thread(self._folder_for, session, cwd)
+        task = await self.tasks.start(
+            Order(
+                command,
+                folder,
+                {**(session.plan.env if session is not None else {}), **(env or {})},
+                timeout,
+                stdin,
+                interactive,
+                pty,
+                *size,
+                limits or Limits(),
+                session_id,
+                shell_session,
+            )
+        )
+        return task.id
+
+    def _folder_for(self, session: Session | None, cwd: str | None) -> str:
+        """Where a command runs: where it is told to, where its session is now, or in the shell's own folder."""
+        if session is None:
+            if cwd is None:
+                os.makedirs(self._shell_folder, mode=0o700, exist_ok=True)
+            return os.path.join(self._shell_folder, cwd or "")
+        worker = session.worker
+        now = session.cwd
+        if worker is not None and worker.pid is not None:
+            try:
+                now = os.readlink(f"/proc/{worker.pid}/cwd")
+            except OSError:
+                pass
+        return os.path.join(now, cwd or "")
+
+    async def shell_wait(self, task_id: str, seconds: float, *, from_event: int = 0, from_line: int = 0) -> Task:
+        task = self.tasks.get(task_id)
+        await task.wait(seconds)
+        return await task.info(from_event=from_event, from_line=from_line)
+
+    async def shell_order(self, task_id: str, verb: str) -> None:
+        task = self.tasks.get(task_id)
+        {"cancel": task.cancel, "interrupt": task.interrupt, "pause": task.pause, "resume": task.resume}[verb]()
+
+    async def shell_input(self, task_id: str, text: str, *, eof: bool) -> None:
+        self.tasks.get(task_id).input(text, eof=eof)
+
+    async def shell_resize(self, task_id: str, rows: int, columns: int) -> None:
+        self.tasks.get(task_id).resize(rows, columns)
+
+    async def shell_tasks(self) -> list[Task]:
+        return [await task.info(text=False) for task in self.tasks.all()]
+
+    async def shell_output(
+        self, task_id: str, *, stream: str, from_line: int, lines: int, grep: str | None
+    ) -> TaskOutput:
+        return await self.tasks.get(task_id).lines(stream, from_line, lines, grep)
+
+    def shell_events(self, task_id: str, first: int) -> AsyncIterator[AnyEvent]:
+        return self.tasks.get(task_id).follow(first)
+
+    async def shell_end(self, shell_session: str, session_id: str | None) -> bool:
+        return await self.tasks.end_console(session_id, shell_session)

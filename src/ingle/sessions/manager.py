@@ -63,6 +63,10 @@ class Manager:
             if server != self._server and self._is_dead(server):
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def folder(self, name: str) -> Path:
+        """A folder of this server's own in the data folder; cleared away when the server is gone."""
+        return self._home / "sessions" / f"{self._server}.{name}"
+
     def _lock_path(self, server: str) -> Path:
         return self._home / "run" / f"{server}.lock"
 

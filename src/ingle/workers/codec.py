@@ -29,6 +29,10 @@ FROM_GUEST = (
     messages.Exited,
     messages.ZygoteReady,
     messages.ForkFailed,
+    messages.RunFailed,
+    messages.ProgramExited,
+    messages.TreeEnded,
+    messages.Breach,
 )
 _DECODERS: dict[int, Any] = {
     messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST if cls is not messages.Keep

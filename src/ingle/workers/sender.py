@@ -52,6 +52,11 @@ class Sender:
     def pending(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def waiting(self) -> int:
+        """Bytes not written yet."""
+        return len(self._waiting)
+
     def close_when_empty(self, at_end: Callable[[], None]) -> None:
         if self._waiting:
             self._at_end = at_end

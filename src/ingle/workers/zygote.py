@@ -11,12 +11,12 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ingle_worker.wire
 from ingle.errors import InterpreterRefused, StartFailed
 from ingle.workers import codec
-from ingle.workers.worker import ChildEnds, Worker
+from ingle.workers.worker import ChildEnds
 from ingle_worker.wire import FrameReader, WireError, messages
 
 BOOT = Path(ingle_worker.wire.__file__).resolve().parent.parent / "__main__.py"
@@ -63,14 +63,26 @@ class ZygoteKilled(StartFailed):
     """Something killed it before it was ready: the next one may live."""
 
 
+class Forked(Protocol):
+    """What a zygote can be asked to fork: it has ends to give away, and learns when it failed."""
+
+    @property
+    def ready(self) -> "asyncio.Future[Any]": ...
+
+    def make_ends(self) -> ChildEnds: ...
+
+
 class Zygote:
-    def __init__(self, loop: asyncio.AbstractEventLoop, python: str, preload: list[str]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, python: str, preload: list[str], *, mode: str = "zygote"
+    ) -> None:
         self._loop = loop
         self._python = python
         self._preload = preload
+        self._mode = mode
         self._reader = FrameReader()
         self._tickets = 0
-        self._pending: dict[int, Worker] = {}
+        self._pending: dict[int, Forked] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = bytearray()
         self.ready: asyncio.Future[messages.ZygoteReady] = loop.create_future()
@@ -86,7 +98,7 @@ class Zygote:
         self._control = control
         control.setblocking(False)
         fds = [life_read, child_control.fileno()]
-        args = ["zygote", *map(str, fds), *self._preload]
+        args = [self._mode, *map(str, fds), *self._preload]
         try:
             self._process = await asyncio.to_thread(start_process, self._python, args, fds, child_stderr)
         except BaseException:
@@ -169,7 +181,7 @@ class Zygote:
             )
         self.ready.set_exception(error)
 
-    async def fork(self, worker: Worker, *, spare: bool) -> None:
+    async def fork(self, worker: Forked, *, spare: bool) -> None:
         """Ask for one more prepared child, which gets this worker's ends; a spare one is for the pool."""
         try:
             ends: ChildEnds = worker.make_ends()

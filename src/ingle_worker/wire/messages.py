@@ -304,6 +304,71 @@ class ForkFailed:
     reason: str
 
 
+# --- host and a shell task's init --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """Start this program; its stdin, stdout and stderr come along with the frame. `limits` of 0 are none.
+
+    `pty`: the three are one terminal, which becomes the program's own. `lingers`: what the program leaves running when
+    it ends may go on, and init with it; else all of it ends with the program.
+    """
+
+    argv: list[str]
+    cwd: str
+    env: dict[str, str] = field(default_factory=dict)
+    pty: bool = False
+    lingers: bool = True
+    memory: int = 0
+    cpu_seconds: float = 0.0
+    processes: int = 0
+    files: int = 0
+    file_size: int = 0
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal for everything below init, or for the program's process group alone; told by Signalled."""
+
+    order: int
+    number: int
+    group: bool = False
+
+
+@dataclass(frozen=True)
+class RunFailed:
+    """The program could not be started."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ProgramExited:
+    """The program's wait status, and what has been used so far. `left`: something of it still runs."""
+
+    status: int
+    cpu_seconds: float
+    peak_kib: int
+    left: bool
+
+
+@dataclass(frozen=True)
+class TreeEnded:
+    """The last process below init is gone."""
+
+    cpu_seconds: float
+    peak_kib: int
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A limit was passed, by this much; everything below init is being killed."""
+
+    limit: str
+    used: float
+
+
 KINDS: dict[int, type] = {
     1: Start,
     2: Execute,
@@ -312,6 +377,8 @@ KINDS: dict[int, type] = {
     5: AskVariable,
     32: Interrupt,
     33: Kill,
+    34: Run,
+    35: Signal,
     48: Fork,
     64: Ready,
     65: Started,
@@ -329,6 +396,10 @@ KINDS: dict[int, type] = {
     96: InitUp,
     97: Signalled,
     98: Exited,
+    99: RunFailed,
+    100: ProgramExited,
+    101: TreeEnded,
+    102: Breach,
     112: ZygoteReady,
     113: ForkFailed,
 }

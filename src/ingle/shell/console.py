@@ -1,0 +1,375 @@
+"""A persistent shell: one bash kept alive, in which commands run one after another and leave `cd`, variables and
+functions behind.
+
+No prompt is guessed at. bash takes its lines from a pipe that no command sees: one that evaluates the command, read
+from a file, with the command's own input, output and errors; and one that reports its exit status on a second pipe that
+no command sees. It runs as an interactive shell, since only such a one gives up the rest of a command at SIGINT, or at
+an unset variable, and lives on. Output goes through FIFOs of that command alone, so what it leaves running in the
+background still writes to its own task.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import signal
+from pathlib import Path
+
+from ingle import errors
+from ingle.events import LeftRunning, Usage
+from ingle.settings import Settings
+from ingle.shell import trees
+from ingle.shell.launcher import Launcher
+from ingle.shell.process import Process
+from ingle.shell.reading import Reader
+from ingle.shell.task import Task
+from ingle.workers.merge import STDERR, STDOUT
+from ingle.workers.sender import Sender
+from ingle_worker.wire import messages
+
+ARGS = ("--norc", "--noprofile", "--noediting", "-i")
+
+PRELUDE = "set +H +o history; PS1= PS2=; unset HISTFILE MAILCHECK PROMPT_COMMAND\n"
+
+LINE = (
+    "IFS= read -r -d '' <{folder}/command || :; LINENO=0; "
+    'eval "$REPLY" <{stdin} >{folder}/out 2>{folder}/err\nbuiltin echo {token} {number} $?\n'
+)
+
+KNOCK = 0.02
+MAX_KNOCK = 5.0
+"""How soon and how seldom, after an interrupt, the shell is asked whether it is back: a report may have been lost."""
+
+HELD = 4096
+"""Bytes of reports kept, at most, while one is not whole: all else on that pipe are words of traps."""
+
+
+class Console:
+    def __init__(self, name: str, shell: str, folder: Path, launcher: Launcher, settings: Settings) -> None:
+        self._name = name
+        self._shell = shell
+        self._folder = folder / f"shell-{secrets.token_hex(4)}"
+        self._launcher = launcher
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._token = secrets.token_hex(8)
+        self._report = re.compile(rb"%s (\d+) (\d+)\n" % self._token.encode())
+        self._process: Process | None = None
+        self._numbers = 0
+        self._turn: Turn | None = None
+        self._turns: set[Turn] = set()
+        self._starting = False
+        self._ended = False
+        self._lost: str | None = None
+        self._held = b""
+        self._cpu = 0.0
+        self._strays: set[int] = set()
+        """What earlier commands have left running."""
+
+    async def start(self, task: Task) -> None:
+        """Run a task's command in this shell, or refuse it while another runs."""
+        if self._ended:
+            raise errors.Unavailable(f"the shell {self._name!r} was ended; ask again for a fresh one")
+        if self._turn is not None or self._starting:
+            turn = self._turn
+            raise errors.ShellBusy(self._name, turn.task.id if turn else "to come", turn.task.age if turn else 0.0)
+        self._starting = True
+        try:
+            if self._process is None or not self._process.alive:
+                await self._open(task)
+            self._numbers += 1
+            turn = Turn(self, task, self._numbers, self._folder / str(self._numbers))
+            await asyncio.to_thread(turn.make_files)
+            if self._process is None or not self._process.alive or self._ended:
+                await asyncio.to_thread(turn.remove_files)
+                raise errors.StartFailed("the shell ended before the command could begin; ask again for a fresh one")
+        finally:
+            self._starting = False
+        if self._lost is not None:
+            task.notices.append(self._lost)
+            self._lost = None
+        turn.open()
+        self._turn = turn
+        self._turns.add(turn)
+        task.begin(turn)
+        stdin = "/dev/null" if task.order.stdin is None else f"{turn.folder}/stdin"
+        self._send(
+            LINE.format(folder=_quote(str(turn.folder)), stdin=_quote(stdin), token=self._token, number=turn.number)
+        )
+
+    async def _open(self, task: Task) -> None:
+        """A fresh bash, in the task's folder and environment."""
+        process = await self._launcher.take()
+        child_in, self._input = os.pipe()
+        self._reports, child_out = os.pipe()
+        child_err = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        for fd in (self._input, self._reports):
+            os.set_blocking(fd, False)
+        self._sender = Sender(self._loop, self._input, lambda data: os.write(self._input, data), lambda: None)
+        self._loop.add_reader(self._reports, self._on_report)
+        process.owner = self
+        self._process = process
+        self._held = b""
+        self._cpu, self._strays = 0.0, set()
+        # Init may have run other tasks, and waited for them.
+        self._waited = 0.0 if process.init_pid is None else trees.waited_for(process.init_pid)
+        order = task.order
+        run = messages.Run([self._shell, *ARGS], order.cwd, order.env, lingers=False)
+        process.run(run, [child_in, child_out, child_err])
+        for fd in (child_in, child_out, child_err):
+            os.close(fd)
+        if not process.alive:
+            self.on_gone()
+            raise errors.StartFailed("the shell could not be started; try again")
+        self._send(PRELUDE)
+
+    def _send(self, text: str) -> None:
+        self._sender.write(text.encode("utf-8", "surrogateescape"))
+
+    # --- what bash reports ---
+
+    def _on_report(self) -> None:
+        try:
+            data = os.read(self._reports, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._reports)
+            return
+        self._held += data
+        end = 0
+        for found in self._report.finditer(self._held):
+            end = found.end()
+            self._on_status(int(found[1]), int(found[2]))
+        self._held = self._held[end:][-HELD:]
+
+    def _on_status(self, number: int, status: int) -> None:
+        turn = self._turn
+        if turn is not None and number == turn.number:
+            self._turn = None
+            turn.on_reported(status)
+
+    def knock(self, turn: "Turn", pause: float) -> None:
+        """After an interrupt: have the status told again, should its report have gone lost with the line it was in."""
+        if self._turn is turn and self._process is not None and self._process.alive:
+            self._send(f"\n\nbuiltin echo {self._token} {turn.number} 130\n")
+            self._loop.call_later(pause, self.knock, turn, min(2 * pause, MAX_KNOCK))
+
+    # --- what init tells ---
+
+    def on_exited(self, message: messages.ProgramExited) -> None:
+        turn = self._turn
+        if turn is not None:
+            usage = Usage(max(0.0, message.cpu_seconds - self._cpu), message.peak_kib * 1024)
+            turn.task.on_program_end(message.status, usage, left=False)
+
+    def on_breach(self, message: messages.Breach) -> None:
+        """No limits are set for the shell as a whole."""
+
+    def on_gone(self) -> None:
+        """bash is gone, and all that ran below it."""
+        self._process = None
+        turn, self._turn = self._turn, None
+        self._loop.remove_reader(self._reports)
+        self._sender.forget()
+        os.close(self._reports)
+        os.close(self._input)
+        self._lost = (
+            f"this is a fresh shell: the one before it ended{' in task ' + turn.task.id if turn else ''}, "
+            "and its folder, variables and functions are gone"
+        )
+        if turn is not None:
+            turn.task.notices.append(
+                f"the shell {self._name!r} ended with this command; the next one begins in a fresh shell"
+            )
+        for each in list(self._turns):
+            each.on_shell_gone()
+
+    # --- for its turns ---
+
+    def take_stock(self) -> tuple[Usage, list[int]]:
+        """At the end of a command: the CPU time it took, and what it has left running."""
+        process = self._process
+        if process is None or process.pid is None or process.init_pid is None:
+            return Usage(), []
+        before, self._cpu = self._cpu, trees.cpu_of(process.pid)
+        # Both have one thread; what was orphaned is init's.
+        running = [*trees.children_of_thread(process.pid, str(process.pid))]
+        running += [
+            pid for pid in trees.children_of_thread(process.init_pid, str(process.init_pid)) if pid != process.pid
+        ]
+        left = [pid for pid in running if pid not in self._strays]
+        self._strays = set(running)
+        return Usage(max(0.0, self._cpu - before)), left
+
+    def usage(self) -> Usage:
+        """Of the shell and all below it, since its last command ended. Blocking, for a thread."""
+        process = self._process
+        if process is None or process.init_pid is None:
+            return Usage()
+        used = trees.usage(process.init_pid)
+        return Usage(max(0.0, used.cpu_seconds - self._waited - self._cpu), used.memory)
+
+    def release(self, turn: "Turn") -> None:
+        self._turns.discard(turn)
+
+    @property
+    def process(self) -> Process | None:
+        return self._process
+
+    async def end(self) -> None:
+        self._ended = True
+        if self._process is not None:
+            process = self._process
+            process.kill()
+            await process.gone
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+class Turn:
+    """One command in a persistent shell: carries out a task."""
+
+    def __init__(self, console: Console, task: Task, number: int, folder: Path) -> None:
+        self._console = console
+        self._loop = asyncio.get_running_loop()
+        self.task = task
+        self.number = number
+        self.folder = folder
+        self._keepers: list[int] = []
+        self._left: list[int] = []
+        """What the command had started and left running when it ended."""
+        self._reported = False
+        self._over = False
+
+    def make_files(self) -> None:
+        """Blocking, for a thread."""
+        order = self.task.order
+        os.makedirs(self.folder, 0o700)
+        (self.folder / "command").write_bytes(order.command.encode("utf-8", "surrogateescape"))
+        if order.stdin is not None:
+            (self.folder / "stdin").write_bytes(order.stdin.encode("utf-8", "surrogateescape"))
+        for name in ("out", "err"):
+            os.mkfifo(self.folder / name, 0o600)
+
+    def remove_files(self) -> None:
+        """Blocking, for a thread."""
+        for name in ("command", "stdin", "out", "err"):
+            with contextlib.suppress(OSError):
+                os.unlink(self.folder / name)
+        with contextlib.suppress(OSError):
+            os.rmdir(self.folder)
+
+    def open(self) -> None:
+        """Our ends of the FIFOs: to read, and, until bash has opened its own, one to keep the end of file away."""
+        fds = {}
+        for number, name in ((STDOUT, "out"), (STDERR, "err")):
+            path = self.folder / name
+            fds[number] = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._keepers.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        self._reader = Reader(self._loop, fds, self.task.on_output, self._on_end_of_output)
+
+    def on_reported(self, status: int) -> None:
+        """The command has ended, and the shell is free for the next."""
+        self._reported = True
+        usage, self._left = self._console.take_stock()
+        self._let_go()
+        self._reader.read_now()
+        # bash tells a signal as 128 and its number, and so do we, since the shell itself has not been hit by it.
+        self.task.on_program_end(status << 8, usage, left=not self._reader.at_end)
+        if self._reader.at_end:
+            self._finish()
+
+    def _let_go(self) -> None:
+        for fd in self._keepers:
+            os.close(fd)
+        self._keepers.clear()
+
+    def _on_end_of_output(self) -> None:
+        if self._reported:
+            self._finish()
+
+    def on_shell_gone(self) -> None:
+        self._let_go()
+        self._reader.read_now()
+        if self.task.ended_at is None:
+            self.task.killed_from_outside()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._let_go()
+        self._reader.close()
+        self._console.release(self)
+        self._loop.run_in_executor(None, self.remove_files)
+        self.task.on_over(self.living())
+
+    # --- what the task asks ---
+
+    def interrupt(self) -> None:
+        process = self._console.process
+        if process is not None and not self._reported:
+            sent = process.signal(signal.SIGINT, group=True)
+            sent.add_done_callback(lambda _: self._loop.call_later(KNOCK, self._console.knock, self, KNOCK))
+
+    def terminate(self) -> None:
+        """As Ctrl-C: the shell goes on. What is left in the background gets SIGTERM."""
+        self.go_on()
+        if not self._reported:
+            self.interrupt()
+        else:
+            for each in self.living():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(each.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """While the command itself runs, nothing but the end of the shell is sure to end it."""
+        if not self._reported:
+            if self._console.process is not None:
+                self._console.process.kill()
+            return
+        for each in self.living():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self._console.process is not None:
+            self._console.process.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        if self._console.process is not None:
+            self._console.process.signal(signal.SIGCONT)
+
+    def write(self, data: bytes, *, eof: bool) -> bool:
+        return False
+
+    def resize(self, rows: int, columns: int) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self._reader.pause()
+
+    def resume_reading(self) -> None:
+        self._reader.resume()
+
+    @property
+    def at_end_of_output(self) -> bool:
+        return self._reader.at_end
+
+    def usage(self) -> Usage:
+        return Usage() if self._reported else self._console.usage()
+
+    def living(self) -> list[LeftRunning]:
+        if self._console.process is None:
+            return []
+        found = dict.fromkeys(self._left)
+        for pid in self._left:
+            found.update(dict.fromkeys(trees.below(pid)))
+        return trees.living(list(found))
+
+
+def _quote(path: str) -> str:
+    return "'" + path.replace("'", "'\\''") + "'"

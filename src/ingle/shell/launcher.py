@@ -1,0 +1,104 @@
+"""Where the inits of tasks come from: a few that wait, else a fork of a small zygote, started on first use.
+
+An init whose task has ended with nothing left below it waits for the next; `pool` of them are kept at most.
+
+Nothing is told to an init before it is taken for a task, so one that has died unseen is replaced at no risk; once it
+was told to run a command, nothing is ever tried again.
+"""
+
+import asyncio
+import contextlib
+import sys
+
+from ingle.errors import InterpreterRefused, StartFailed, Unavailable
+from ingle.settings import Settings
+from ingle.shell.process import Process
+from ingle.workers.zygote import Zygote
+
+TRIES = 3
+
+
+class Launcher:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._zygote: Zygote | None = None
+        self._retired: list[Zygote] = []
+        self._starting: asyncio.Task[Zygote] | None = None
+        self._pool: list[Process] = []
+        self._stopped = False
+
+    async def take(self) -> Process:
+        """An init that waits to be told what to run."""
+        process: Process | None = None
+        while self._pool and process is None:
+            process = self._pool.pop(0)
+            if not process.alive:
+                process = None
+        if process is None:
+            process = await self._make()
+        process.on_free = self._take_back
+        return process
+
+    def _take_back(self, process: Process) -> None:
+        fresh = process.renewed()
+        if len(self._pool) < self._settings.pool and not self._stopped:
+            self._pool.append(fresh)
+        else:
+            fresh.close()
+
+    async def _make(self) -> Process:
+        for _ in range(TRIES):
+            zygote = await self._get_zygote()
+            process = Process(self._loop)
+            await zygote.fork(process, spare=False)
+            if process.ready.done() and (failure := process.ready.exception()) is not None:
+                raise failure
+            if not zygote.dead:
+                return process
+            process.close()
+        raise StartFailed("the process that starts shell tasks keeps ending; try again")
+
+    async def _get_zygote(self) -> Zygote:
+        if self._stopped:
+            raise Unavailable("the server is stopping; start it again")
+        if self._zygote is not None and not self._zygote.dead:
+            return self._zygote
+        if self._starting is None or self._starting.done():
+            self._starting = self._loop.create_task(self._start_zygote())
+        return await asyncio.shield(self._starting)
+
+    async def _start_zygote(self) -> Zygote:
+        if self._zygote is not None:
+            self._retired.append(self._zygote)
+            self._zygote = None
+        for retired in [each for each in self._retired if each.over]:
+            self._retired.remove(retired)
+            await retired.stop()
+        zygote = Zygote(self._loop, sys.executable, [], mode="shells")
+        try:
+            await zygote.start()
+        except BaseException:
+            await zygote.stop()
+            raise
+        self._zygote = zygote
+        return zygote
+
+    @property
+    def zygote_pid(self) -> int | None:
+        zygote = self._zygote
+        return zygote.ready.result().pid if zygote is not None and zygote.ready.done() else None
+
+    async def stop(self) -> None:
+        """End every process that came from here."""
+        self._stopped = True
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StartFailed, InterpreterRefused, Unavailable):
+                await self._starting
+        for process in self._pool:
+            process.close()
+        self._pool.clear()
+        for zygote in (*self._retired, self._zygote):
+            if zygote is not None:
+                await zygote.stop()

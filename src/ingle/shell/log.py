@@ -1,0 +1,168 @@
+"""The output of a task: decoded, numbered, bounded, and read from any place as often as one likes."""
+
+import codecs
+import time
+from bisect import bisect_left
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from ingle import events
+from ingle.events import AnyEvent, Truncated
+from ingle.outputs.reading import Line, Reading, printed, read_lines
+from ingle.outputs.timeline import Timeline
+from ingle.settings import Settings
+from ingle.workers.merge import STDERR, STDOUT
+
+CHUNK = 65536
+"""Characters of text in one event at most."""
+
+ALWAYS_KEPT = 10_000
+"""Characters that are kept even when the task's share of the disk is used up."""
+
+MARK_EVERY = 16
+"""Events between two remembered line numbers."""
+
+
+class TaskOutput(Struct):
+    """Some lines of a task's output, counted from 1, and where to go on (null when there is no more)."""
+
+    task_id: str
+    stream: str
+    lines: list[Line]
+    next_line: int | None
+
+
+class Text(NamedTuple):
+    stdout: str
+    stderr: str
+    truncated: Truncated
+    next_event: int
+    next_line: int
+
+
+class Log:
+    def __init__(self, task_id: str, path: Path, settings: Settings, on_room: Any) -> None:
+        self._id = task_id
+        self._path = path
+        self._limit = settings.result_chars
+        self._timeline = Timeline(path, settings.task_memory, settings.timeline_disk, on_room)
+        self._decoders = [codecs.getincrementaldecoder("utf-8")("backslashreplace") for _ in (STDOUT, STDERR)]
+        self._characters = [0, 0]
+        self._texts = 0
+        self._newlines = 0
+        self._marks: list[tuple[int, int]] = []
+        self.dropped = 0
+
+    @property
+    def full(self) -> bool:
+        """The disk is behind: read no more for now."""
+        return self._timeline.full
+
+    @property
+    def lost(self) -> str:
+        """Why text was dropped."""
+        return self._timeline.broken or "this task's share of the disk for output is used up"
+
+    def add(self, stream: int, data: bytes, *, final: bool = False) -> None:
+        text = self._decoders[stream].decode(data, final).replace("\0", "␀")
+        for start in range(0, len(text), CHUNK):
+            piece = text[start : start + CHUNK]
+            if self._timeline.exhausted and sum(self._characters) > ALWAYS_KEPT:
+                self.dropped += len(piece)
+                continue
+            if self._texts % MARK_EVERY == 0:
+                self._marks.append((self._newlines, self._timeline.next_seq))
+            self._texts += 1
+            self._newlines += piece.count("\n")
+            self._characters[stream] += len(piece)
+            kind = events.Stdout if stream == STDOUT else events.Stderr
+            self._timeline.append(kind(**self._stamp(), text=piece))
+
+    def state(self, state: str, command: str | None = None) -> None:
+        self._timeline.append(events.StateChanged(**self._stamp(), state=state, code=command))
+
+    def notice(self, text: str) -> None:
+        self._timeline.append(events.Notice(**self._stamp(), text=text))
+
+    def _stamp(self) -> dict[str, Any]:
+        return {"seq": self._timeline.next_seq, "time": time.time(), "session_id": self._id, "cell": None}
+
+    def finish(self) -> None:
+        """No more is to come: what was left of a character is shown as it is."""
+        for stream in (STDOUT, STDERR):
+            self.add(stream, b"", final=True)
+
+    async def close(self) -> None:
+        """No more events; whoever follows comes to the end."""
+        await self._timeline.close()
+
+    def delete(self) -> None:
+        """Remove the file. Blocking, for a thread."""
+        self._path.unlink(missing_ok=True)
+
+    # --- reading ---
+
+    def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
+        return self._timeline.follow(first)
+
+    async def text(self, from_event: int = 0, from_line: int = 0) -> Text:
+        """What there is now, or what came from an event or from a line on; lines are counted over both streams."""
+        last, newlines = self._timeline.next_seq - 1, self._newlines
+        counted, first, skip = list(self._characters), max(1, from_event), [0, 0]
+        if from_line > 1:
+            line_first, line_skip, stream = await self._find_line(from_line, last)
+            if line_first >= first:
+                first, skip[stream] = line_first, line_skip
+        if first > 1:
+            counted = await self._count(first, last)
+        texts, left = [], []
+        for stream, kind in ((STDOUT, events.Stdout), (STDERR, events.Stderr)):
+            head, tail = await self._timeline.text(kind, first, last, counted[stream], self._limit)
+            text = head + (tail or "")
+            texts.append(text[skip[stream] :])
+            left.append(counted[stream] - len(text))
+        return Text(texts[0], texts[1], Truncated(left[0], left[1]), last + 1, newlines + 1)
+
+    async def _find_line(self, line: int, last: int) -> tuple[int, int, int]:
+        """The event in which a line begins, the characters before it there, and that event's stream."""
+        wanted = line - 1
+        at = max(0, bisect_left(self._marks, (wanted, 0)) - 1)
+        seen, seq = self._marks[at] if self._marks else (0, 1)
+        while seq <= last:
+            some = await self._timeline.read(seq, last)
+            if not some:
+                break
+            for event in some:
+                if isinstance(event, (events.Stdout, events.Stderr)):
+                    here = event.text.count("\n")
+                    if seen + here >= wanted:
+                        place = -1
+                        for _ in range(wanted - seen):
+                            place = event.text.index("\n", place + 1)
+                        return event.seq, place + 1, STDOUT if isinstance(event, events.Stdout) else STDERR
+                    seen += here
+            seq = some[-1].seq + 1
+        return last + 1, 0, STDOUT
+
+    async def _count(self, first: int, last: int) -> list[int]:
+        counted = [0, 0]
+        while first <= last:
+            some = await self._timeline.read(first, last)
+            if not some:
+                break
+            for event in some:
+                if isinstance(event, (events.Stdout, events.Stderr)):
+                    counted[STDOUT if isinstance(event, events.Stdout) else STDERR] += len(event.text)
+            first = some[-1].seq + 1
+        return counted
+
+    async def lines(self, stream: str, from_line: int, count: int, grep: str | None) -> TaskOutput:
+        """Lines by number or pattern, however long the output is."""
+        reading = Reading(stream, from_line, count, grep)
+        reading.check()
+        texts = printed(self._timeline, 1, self._timeline.next_seq - 1, stream)
+        page = await read_lines(texts, reading, self._id, 0)
+        return TaskOutput(self._id, stream, page.lines, page.next_line)

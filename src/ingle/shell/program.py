@@ -1,0 +1,203 @@
+"""A task's program: a shell below an init of its own, with pipes or a terminal for its input and output."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import struct
+import termios
+
+from ingle.errors import Conflict, StartFailed
+from ingle.events import LeftRunning, Usage
+from ingle.shell import trees
+from ingle.shell.process import Process
+from ingle.shell.reading import Reader
+from ingle.shell.task import Order, Task
+from ingle.workers.merge import STDERR, STDOUT
+from ingle.workers.sender import Sender
+from ingle_worker.wire import messages
+
+END_OF_INPUT = b"\x04"
+"""Ctrl-D: on a terminal an end of file is a character."""
+
+MAX_WAITING = 1 << 24
+"""Bytes of input that may wait for a program which does not read them."""
+
+
+class Program:
+    def __init__(self, task: Task, process: Process) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = task
+        self._process = process
+        self._input = -1
+        self._sender: Sender | None = None
+        self._pty = task.order.pty
+        self._over = False
+        self._cpu_before = 0.0
+
+    def start(self, argv: list[str]) -> None:
+        """Make the descriptors and have init start the program. Its end is told to the task, whatever happens."""
+        order = self._task.order
+        try:
+            theirs, ours = self._open_terminal(order) if order.pty else self._open_pipes(order)
+        except OSError as error:
+            raise StartFailed(f"no pipe could be made: {error.strerror}; raise the limit of open files") from None
+        try:
+            self._reader = Reader(self._loop, ours, self._task.on_output, lambda: None)
+            if self._input >= 0:
+                os.set_blocking(self._input, False)
+                self._sender = Sender(self._loop, self._input, self._write_input, self._on_input_lost)
+                if order.stdin is not None:
+                    self.write(order.stdin.encode("utf-8", "surrogateescape"), eof=not (order.interactive or order.pty))
+            self._process.owner = self
+            if self._process.init_pid is not None:
+                # Init has run other tasks, and waited for them.
+                self._cpu_before = trees.waited_for(self._process.init_pid)
+            limits = order.limits
+            terminal = {"TERM": "xterm-256color"} if order.pty else {}
+            self._process.run(
+                messages.Run(
+                    argv,
+                    order.cwd,
+                    {**terminal, **order.env},
+                    pty=order.pty,
+                    memory=limits.memory or 0,
+                    cpu_seconds=limits.cpu_seconds or 0.0,
+                    processes=limits.processes or 0,
+                    files=limits.files or 0,
+                    file_size=limits.file_size or 0,
+                ),
+                theirs,
+            )
+        finally:
+            for fd in set(theirs):
+                os.close(fd)
+        if not self._process.alive:
+            self.on_gone()
+
+    def _open_pipes(self, order: Order) -> tuple[list[int], dict[int, int]]:
+        made: list[int] = []
+        try:
+            if order.stdin is None and not order.interactive:
+                child_in = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                made.append(child_in)
+            else:
+                child_in, self._input = os.pipe()
+                made += [child_in, self._input]
+            out, child_out = os.pipe()
+            made += [out, child_out]
+            err, child_err = os.pipe()
+        except OSError:
+            for fd in made:
+                os.close(fd)
+            raise
+        return [child_in, child_out, child_err], {STDOUT: out, STDERR: err}
+
+    def _open_terminal(self, order: Order) -> tuple[list[int], dict[int, int]]:
+        master, slave = os.openpty()
+        _set_size(master, order.rows, order.columns)
+        # A descriptor of its own for writing, since the reader closes its at the end.
+        self._input = os.dup(master)
+        return [slave, slave, slave], {STDOUT: master}
+
+    # --- what the task asks ---
+
+    def interrupt(self) -> None:
+        self._process.signal(signal.SIGINT)
+
+    def terminate(self) -> None:
+        self._process.signal(signal.SIGTERM)
+        # One that is stopped takes the signal only when it goes on.
+        self._process.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def stop(self) -> None:
+        self._process.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.signal(signal.SIGCONT)
+
+    def write(self, data: bytes, *, eof: bool) -> bool:
+        if self._sender is None or self._input < 0:
+            return False
+        if self._sender.waiting > MAX_WAITING:
+            raise Conflict(
+                f"{self._sender.waiting} bytes of input are not read yet; send more when the task has read them"
+            )
+        self._sender.write(data)
+        if eof and self._pty:
+            self._sender.write(END_OF_INPUT)
+        elif eof:
+            self._sender.close_when_empty(self._close_input)
+        return True
+
+    def _write_input(self, data: bytes) -> int:
+        return os.write(self._input, data)
+
+    def _on_input_lost(self) -> None:
+        # Not at once: the sender still has to let go of the descriptor.
+        self._loop.call_soon(self._close_input)
+
+    def _close_input(self) -> None:
+        if self._input >= 0:
+            os.close(self._input)
+            self._input = -1
+
+    def resize(self, rows: int, columns: int) -> bool:
+        if not self._pty or self._input < 0:
+            return False
+        _set_size(self._input, rows, columns)
+        return True
+
+    def pause_reading(self) -> None:
+        self._reader.pause()
+
+    def resume_reading(self) -> None:
+        self._reader.resume()
+
+    @property
+    def at_end_of_output(self) -> bool:
+        return self._reader.at_end
+
+    def usage(self) -> Usage:
+        if self._process.init_pid is None:
+            return Usage()
+        used = trees.usage(self._process.init_pid)
+        return Usage(max(0.0, used.cpu_seconds - self._cpu_before), used.memory)
+
+    def living(self) -> list[LeftRunning]:
+        return [] if self._process.init_pid is None else trees.living(trees.below(self._process.init_pid))
+
+    # --- what init tells ---
+
+    def on_exited(self, message: messages.ProgramExited) -> None:
+        self._task.on_program_end(
+            message.status, Usage(message.cpu_seconds, message.peak_kib * 1024), left=message.left
+        )
+
+    def on_breach(self, message: messages.Breach) -> None:
+        self._task.on_breach(message.limit, message.used)
+
+    def on_gone(self) -> None:
+        """Nothing is left of the tree: what is in the pipes now is the last there is."""
+        if self._over:
+            return
+        self._over = True
+        self._reader.read_now()
+        self._reader.close()
+        if self._sender is not None:
+            self._sender.forget()
+        self._close_input()
+        task = self._task
+        task.use(Usage(self._process.cpu_seconds, self._process.peak))
+        if self._process.failure is not None:
+            task.notices.append(f"it could not be started: {self._process.failure}")
+        elif task.ended_at is None:
+            task.killed_from_outside()
+        task.on_over()
+
+
+def _set_size(fd: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,0 +1,378 @@
+"""A task: one shell command as an actor. Requests wait on it and never own it; it is started once.
+
+What it prints goes to its log, and whoever asks is answered from there. It counts as answered when its shell has ended
+and the output has come to rest; it is over when the last process of it has gone. Its status then says who ended it:
+`done` it itself, `cancelled` a caller, `killed` ingle, for a reason that stands in the notices.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ingle import errors, events
+from ingle.events import AnyEvent, LeftRunning, Limits, Usage
+from ingle.outputs.timeline import HEAD_SHARE
+from ingle.settings import Settings
+from ingle.shell.log import Log, TaskOutput
+from ingle.workers.exits import signal_name
+
+RUNNING, PAUSED, DONE, CANCELLED, KILLED = "running", "paused", "done", "cancelled", "killed"
+
+DRAIN = 0.5
+"""How long an answer waits, at most, for output of what the shell has left running."""
+
+QUIET = 0.05
+"""Silence after which that output has come to rest."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be run, and how."""
+
+    command: str
+    cwd: str
+    env: dict[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    stdin: str | None = None
+    interactive: bool = False
+    pty: bool = False
+    rows: int = 24
+    columns: int = 80
+    limits: Limits = field(default_factory=Limits)
+    session_id: str | None = None
+    shell_session: str | None = None
+
+
+class Runner(Protocol):
+    """What carries a task out: a program of its own, or a turn in a persistent shell."""
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+
+    def terminate(self) -> None:
+        """Ask it to end, also when it is stopped."""
+
+    def kill(self) -> None:
+        """End it for sure."""
+
+    def stop(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+    def write(self, data: bytes, *, eof: bool) -> bool:
+        """Send input; False when there is no open one."""
+        ...
+
+    def resize(self, rows: int, columns: int) -> bool:
+        """Tell the terminal's size; False when there is none."""
+        ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    @property
+    def at_end_of_output(self) -> bool: ...
+
+    def usage(self) -> Usage:
+        """Blocking, for a thread."""
+        ...
+
+    def living(self) -> list[LeftRunning]:
+        """Blocking, for a thread."""
+        ...
+
+
+class Task:
+    def __init__(
+        self, task_id: str, order: Order, path: Path, settings: Settings, on_over: "Callable[[Task], None]"
+    ) -> None:
+        self.id = task_id
+        self.order = order
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._on_over = on_over
+        self._runner: Runner | None = None
+        self._log = Log(task_id, path, settings, self._on_room)
+        self._waiters: list[asyncio.Future[None]] = []
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        self._grace_timer: asyncio.TimerHandle | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
+        self._bytes = 0
+        self._last_output = 0.0
+        self._ending: str | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self.status = RUNNING
+        self.created_at = time.time()
+        self.began = time.monotonic()
+        self.ended_at: float | None = None
+        self.exit_code: int | None = None
+        self.signal: str | None = None
+        self.timed_out = False
+        self.usage = Usage()
+        self.left: list[LeftRunning] = []
+        self.notices: list[str] = []
+        self.answered = False
+        """The shell has ended, and the output has come to rest."""
+        self._log.state(RUNNING, order.command)
+
+    @property
+    def over(self) -> bool:
+        return self.status in (DONE, CANCELLED, KILLED)
+
+    @property
+    def age(self) -> float:
+        return (time.monotonic() if self.ended_at is None else self.ended_at) - self.began
+
+    # --- the runner's side ---
+
+    def begin(self, runner: Runner) -> None:
+        self._runner = runner
+        if self.order.timeout is not None:
+            self._timeout_timer = self._loop.call_later(self.order.timeout, self._on_timeout)
+
+    def on_output(self, stream: int, data: bytes) -> None:
+        limit = self.order.limits.output
+        self._last_output = self._loop.time()
+        if limit is not None and self._bytes + len(data) > limit:
+            data = data[: max(0, limit - self._bytes)]
+            self._bytes = limit
+            if self._ending is None:
+                self.end(KILLED, f"killed: its output passed the limit of {limit} bytes", now=True)
+        else:
+            self._bytes += len(data)
+        self._log.add(stream, data)
+        if self._log.full and self._runner is not None:
+            self._runner.pause_reading()
+
+    def _on_room(self) -> None:
+        if not self._log.full and self._runner is not None:
+            self._runner.resume_reading()
+
+    def on_breach(self, limit: str, used: float) -> None:
+        allowed = getattr(self.order.limits, limit, None)
+        if limit == "memory":
+            text = f"its memory of {used:.0f} bytes passed the limit of {allowed} bytes"
+        elif limit == "processes":
+            text = f"it had more than {allowed} processes, its limit"
+        else:
+            text = f"its CPU time of {used:.2f} s passed the limit of {allowed} s"
+        self.end(KILLED, f"killed: {text}", now=True)
+
+    def on_program_end(self, status: int | None, usage: Usage, *, left: bool) -> None:
+        """The shell has ended, by this wait status."""
+        if self.ended_at is not None:
+            return
+        self.ended_at = time.monotonic()
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+        self.use(usage)
+        if status is not None:
+            self.take_status(status)
+        if left and self._ending is None:
+            self._last_output = max(self._last_output, self._loop.time())
+            self._drain(self._loop.time() + DRAIN)
+
+    def take_status(self, status: int) -> None:
+        if os.WIFSIGNALED(status):
+            self.signal = signal_name(os.WTERMSIG(status))
+            if self.signal == "SIGXFSZ" and self.order.limits.file_size is not None:
+                self.notices.append(f"a file it wrote passed the limit of {self.order.limits.file_size} bytes")
+        else:
+            self.exit_code = os.waitstatus_to_exitcode(status)
+
+    def use(self, usage: Usage) -> None:
+        self.usage = Usage(max(self.usage.cpu_seconds, usage.cpu_seconds), max(self.usage.memory, usage.memory))
+
+    def _drain(self, deadline: float) -> None:
+        """Look again until nothing came for a moment, or nothing can come."""
+        now = self._loop.time()
+        runner = self._runner
+        rest = runner is None or runner.at_end_of_output or now - self._last_output >= QUIET or now >= deadline
+        if self.over or rest:
+            self.answered = True
+            self._wake()
+        else:
+            self._drain_timer = self._loop.call_later(QUIET / 5, self._drain, deadline)
+
+    def killed_from_outside(self) -> None:
+        """Its whole tree has gone without a word."""
+        if self._ending is None:
+            self._ending = KILLED
+            self.notices.append("its process tree was killed from within or from outside; how it ended is not known")
+
+    def on_over(self, left: list[LeftRunning] | None = None) -> None:
+        """The last process has gone, and all its output was seen. `left`: what now belongs to a shell that lives."""
+        if self.over:
+            return
+        if self.ended_at is None:
+            self.ended_at = time.monotonic()
+        for timer in (self._timeout_timer, self._grace_timer, self._drain_timer):
+            if timer is not None:
+                timer.cancel()
+        self._log.finish()
+        if self._log.dropped:
+            self.notices.append(f"{self._log.dropped} characters of output were not kept: {self._log.lost}")
+        self.left = left or []
+        self.answered = True
+        self.status = self._ending or DONE
+        for text in self.notices:
+            self._log.notice(text)
+        self._log.state(self.status)
+        self._runner = None
+        self._closing = self._loop.create_task(self._log.close())
+        self._wake()
+        self._on_over(self)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- ending ---
+
+    def _on_timeout(self) -> None:
+        if self.ended_at is None and self._ending is None:
+            self.timed_out = True
+            self.end(KILLED, f"stopped at its timeout of {self.order.timeout:g} s")
+
+    def end(self, status: str, because: str | None = None, *, now: bool = False) -> None:
+        """SIGTERM, a grace, SIGKILL, for all of it; with `now` the last at once."""
+        if self.over or self._runner is None:
+            return
+        if self._ending is None:
+            self._ending = status
+            if because is not None:
+                self.notices.append(because)
+        if now:
+            self._runner.kill()
+            return
+        self._runner.terminate()
+        if self._grace_timer is None:
+            self._grace_timer = self._loop.call_later(self._settings.task_grace, self._on_grace_over)
+
+    def _on_grace_over(self) -> None:
+        if not self.over and self._runner is not None:
+            self.notices.append(
+                f"it did not end within {self._settings.task_grace:g} s of being told to, and was killed"
+            )
+            self._runner.kill()
+
+    # --- the verbs ---
+
+    def cancel(self) -> None:
+        if not self.over:
+            self.end(CANCELLED)
+
+    def interrupt(self) -> None:
+        if self._runner is not None:
+            self._runner.interrupt()
+
+    def pause(self) -> None:
+        self._live().stop()
+        if self.status != PAUSED:
+            self.status = PAUSED
+            self._log.state(PAUSED)
+
+    def resume(self) -> None:
+        self._live().go_on()
+        if self.status == PAUSED:
+            self.status = RUNNING
+            self._log.state(RUNNING)
+
+    def input(self, text: str, *, eof: bool) -> None:
+        if not self._live().write(text.encode("utf-8", "surrogateescape"), eof=eof):
+            raise errors.InputClosed(self.id)
+
+    def resize(self, rows: int, columns: int) -> None:
+        if not self._live().resize(rows, columns):
+            raise errors.InvalidRequest(f"task {self.id} has no terminal; start it with pty set")
+
+    def _live(self) -> Runner:
+        if self.over or self._runner is None:
+            raise errors.TaskOver(self.id)
+        return self._runner
+
+    async def wait(self, seconds: float) -> None:
+        """Until the shell has ended; if it had already, until all of the task has. No longer than this."""
+        wants_all = self.answered
+        deadline = self._loop.time() + seconds
+        while not (self.over if wants_all else self.answered) and (left := deadline - self._loop.time()) > 0:
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            timer = self._loop.call_later(left, _finish, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+
+    async def wait_over(self) -> None:
+        while not self.over:
+            await self.wait(60.0)
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    # --- reading ---
+
+    async def look(self) -> None:
+        """Bring up to date what only the kernel knows."""
+        runner = self._runner
+        if self.over or runner is None:
+            return
+        usage, living = await asyncio.to_thread(lambda: (runner.usage(), runner.living()))
+        if not self.over:
+            self.use(usage)
+            self.left = living if self.ended_at is not None else []
+
+    async def info(self, *, from_event: int = 0, from_line: int = 0, text: bool = True) -> events.Task:
+        """The task as it is now; from an event or a line on, or without text."""
+        await self.look()
+        info = events.Task(
+            task_id=self.id,
+            command=self.order.command,
+            status=self.status,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            timed_out=self.timed_out,
+            execution_time=self.age,
+            usage=self.usage,
+            left_running=list(self.left),
+            notices=list(self.notices),
+            session_id=self.order.session_id,
+            shell_session=self.order.shell_session,
+            created_at=self.created_at,
+        )
+        if text:
+            got = await self._log.text(from_event, from_line)
+            info.stdout, info.stderr, info.truncated = got.stdout, got.stderr, got.truncated
+            info.next_event, info.next_line = got.next_event, got.next_line
+            for stream, left in (("stdout", got.truncated.stdout), ("stderr", got.truncated.stderr)):
+                if left:
+                    head = int(self._settings.result_chars * HEAD_SHARE)
+                    info.notices.append(
+                        f"{left} characters of {stream} were left out after the first {head}; "
+                        f"read them by line number or by grep in the output of task {self.id}"
+                    )
+        return info
+
+    async def lines(self, stream: str, from_line: int, count: int, grep: str | None) -> TaskOutput:
+        return await self._log.lines(stream, from_line, count, grep)
+
+    def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
+        return self._log.follow(first)
+
+    async def forget(self) -> None:
+        """Let go of what is kept of it."""
+        if self._closing is not None:
+            await self._closing
+        await asyncio.to_thread(self._log.delete)
+
+
+def _finish(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

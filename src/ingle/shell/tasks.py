@@ -1,0 +1,195 @@
+"""All shell tasks of one node: started once, found, listed, ended, and forgotten when they are old or too many."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from ingle import errors
+from ingle.settings import Settings
+from ingle.shell.console import Console
+from ingle.shell.launcher import Launcher
+from ingle.shell.program import Program
+from ingle.shell.task import KILLED, Order, Task
+
+LONG = 100_000
+"""Bytes of a command that are handed over as an argument; the kernel takes 128 KiB, more goes by a file."""
+
+EXPIRE_INTERVAL = 1.0
+
+MAX_CONSOLES = 100
+
+
+class Tasks:
+    def __init__(self, settings: Settings, folder: Path, session_lives: Callable[[str], bool]) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._session_lives = session_lives
+        self._loop = asyncio.get_running_loop()
+        self._launcher = Launcher(self._loop, settings)
+        self._tasks: dict[str, Task] = {}
+        self._running: dict[str, Task] = {}
+        self._ended: dict[str, float] = {}
+        self._consoles: dict[tuple[str | None, str], Console] = {}
+        self._chore: asyncio.Task[None] | None = None
+        self._helpers: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    # --- starting ---
+
+    async def start(self, order: Order) -> Task:
+        """Start a command. It runs once, whoever still waits for it."""
+        if self._stopped:
+            raise errors.Unavailable("the server is stopping; start it again")
+        if len(self._running) >= self._settings.max_tasks:
+            raise errors.TooManyTasks(self._settings.max_tasks)
+        shell = await self._prepare(order)
+        task_id = f"t{secrets.token_hex(6)}"
+        task = Task(task_id, order, self._folder / f"{task_id}.ndjson", self._settings, self._on_over)
+        self._running[task.id] = task
+        try:
+            if order.shell_session is not None:
+                await self._start_in_console(task, shell)
+            else:
+                process = await self._launcher.take()
+                program = Program(task, process)
+                argv = [shell, "-c", order.command]
+                if (script := await self._script(task)) is not None:
+                    argv = [shell, script]
+                task.begin(program)
+                program.start(argv)
+        except BaseException:
+            # Nothing was started, so there is nothing to be read.
+            self._running.pop(task.id, None)
+            raise
+        self._tasks[task.id] = task
+        return task
+
+    async def _prepare(self, order: Order) -> str:
+        """Check what can be known before. The shell's path."""
+        if "\0" in order.command:
+            raise errors.InvalidRequest("the command has a NUL character, which no shell takes; remove it")
+        if len(order.command) > self._settings.max_code:
+            raise errors.InvalidRequest(
+                f"the command has {len(order.command)} characters, above the limit of {self._settings.max_code}; "
+                "put the data into a file"
+            )
+        if self._chore is None:
+            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True, mode=0o700)
+            self._chore = self._chore or self._loop.create_task(self._look_after())
+        shell, there = await asyncio.to_thread(_look, self._settings.shell, order.cwd)
+        if shell is None:
+            raise errors.StartFailed(f"there is no shell {self._settings.shell!r}; install it, or set shell to another")
+        if not there:
+            raise errors.InvalidRequest(f"there is no folder {order.cwd[:200]!r} to run in; give an absolute path")
+        return shell
+
+    async def _script(self, task: Task) -> str | None:
+        """The command as a file, where it is too long for an argument."""
+        data = task.order.command.encode("utf-8", "surrogateescape")
+        if len(data) <= LONG:
+            return None
+        path = self._folder / f"{task.id}.sh"
+        await asyncio.to_thread(path.write_bytes, data)
+        return str(path)
+
+    async def _start_in_console(self, task: Task, shell: str) -> None:
+        order = task.order
+        assert order.shell_session is not None
+        key = (order.session_id, order.shell_session)
+        console = self._consoles.get(key)
+        if console is None:
+            if len(self._consoles) >= MAX_CONSOLES:
+                raise errors.TooManyTasks(MAX_CONSOLES)
+            console = self._consoles[key] = Console(
+                order.shell_session, shell, self._folder, self._launcher, self._settings
+            )
+        await console.start(task)
+
+    # --- finding and ending ---
+
+    def get(self, task_id: str) -> Task:
+        task = self._tasks.get(task_id)
+        if task is None:
+            raise errors.TaskNotFound(task_id)
+        return task
+
+    def all(self) -> list[Task]:
+        return list(self._tasks.values())
+
+    async def end_of_session(self, session_id: str) -> None:
+        """A session ends: what ran in it ends with it."""
+        bound = [task for task in self._running.values() if task.order.session_id == session_id]
+        for task in bound:
+            task.end(KILLED, "killed: its session was ended", now=True)
+        consoles = [key for key in self._consoles if key[0] == session_id]
+        for key in consoles:
+            await self._consoles.pop(key).end()
+        for task in bound:
+            await task.wait_over()
+
+    async def end_console(self, session_id: str | None, name: str) -> bool:
+        """End a persistent shell and what it runs. False when there is none of that name."""
+        console = self._consoles.pop((session_id, name), None)
+        if console is None:
+            return False
+        await console.end()
+        return True
+
+    def _on_over(self, task: Task) -> None:
+        self._running.pop(task.id, None)
+        self._ended[task.id] = time.monotonic()
+        if len(task.order.command) > LONG // 4:
+            self._keep_helper(asyncio.to_thread((self._folder / f"{task.id}.sh").unlink, missing_ok=True))
+        while len(self._ended) > self._settings.tasks_kept:
+            self._forget(next(iter(self._ended)))
+
+    def _forget(self, task_id: str) -> None:
+        del self._ended[task_id]
+        task = self._tasks.pop(task_id, None)
+        if task is not None:
+            self._keep_helper(task.forget())
+
+    def _keep_helper(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        helper = self._loop.create_task(coroutine)
+        self._helpers.add(helper)
+        helper.add_done_callback(self._helpers.discard)
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_INTERVAL)
+            oldest = time.monotonic() - self._settings.task_age
+            for task_id in [each for each, ended in self._ended.items() if ended < oldest]:
+                self._forget(task_id)
+            sessions = {key[0] for key in self._consoles} | {each.order.session_id for each in self._running.values()}
+            for session_id in sessions:
+                if session_id is not None and not self._session_lives(session_id):
+                    await self.end_of_session(session_id)
+
+    async def stop(self) -> None:
+        """End every task and shell, and leave nothing behind."""
+        self._stopped = True
+        if self._chore is not None:
+            self._chore.cancel()
+            await asyncio.wait({self._chore})
+        running = list(self._running.values())
+        for task in running:
+            task.end(KILLED, "killed: the server was stopped", now=True)
+        for console in self._consoles.values():
+            await console.end()
+        self._consoles.clear()
+        for task in running:
+            await task.wait_over()
+        await self._launcher.stop()
+        if self._helpers:
+            await asyncio.wait(self._helpers)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+
+def _look(shell: str, cwd: str) -> tuple[str | None, bool]:
+    found = shutil.which(shell)
+    return found and os.path.abspath(found), "\0" not in cwd and os.path.isabs(cwd) and os.path.isdir(cwd)

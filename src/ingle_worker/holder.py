@@ -1,0 +1,53 @@
+"""The holder: the outermost process of a zygote, a subreaper with nothing imported.
+
+When the zygote dies, what it has forked lives on below the holder, whose only work is to reap it and to end
+everything when the host's end of its pipe closes.
+"""
+
+import os
+import select
+import signal
+
+from ingle_worker import kernel, reaper
+
+
+class Holder:
+    """Reaps what the zygote leaves behind; kills everything when the host is gone; goes when nothing is left."""
+
+    def __init__(self, life: int, zygote: int) -> None:
+        self._life = life
+        self._zygote = zygote
+        self._sessions: set[int] | None = None
+        self.code = 0
+        """The zygote's exit code, or 128 and the signal's number, for whoever started us both."""
+
+    def run(self) -> None:
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        poller = select.poll()
+        poller.register(self._life, select.POLLIN)
+        poller.register(wake_read, select.POLLIN)
+        while True:
+            if not reaper.reap(self._on_exit):
+                return
+            for fd, _ in poller.poll():
+                if fd == self._life:
+                    if not os.read(self._life, 1):
+                        reaper.sweep(self._on_exit)
+                        return
+                else:
+                    os.read(wake_read, 4096)
+
+    def _on_exit(self, pid: int, status: int, usage: object) -> None:
+        if pid == self._zygote:
+            self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            # Whoever is our child at this moment is the init of a live session.
+            self._sessions = set(kernel.children(os.getpid()))
+        elif self._sessions is not None and pid in self._sessions:
+            self._sessions.discard(pid)
+            # The init of a session ended: if it was killed, its strays are ours now, and end here.
+            reaper.sweep(self._on_exit, spare=tuple(self._sessions))
