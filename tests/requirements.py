@@ -90,8 +90,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "rich.figures",
         "rich.tables",
     ),
-    *_later("6. Rich results", "comes with the magics room of the guest", "rich.magics"),
-    *_later("6. Rich results", "comes with the variables room of the guest", "rich.vars"),
+    *_proven("6. Rich results", "rich.magics", "rich.vars"),
     *_later(
         "7. State that is not lost",
         "comes with ingle.state and the saving room of the guest",

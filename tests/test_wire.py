@@ -187,7 +187,9 @@ def test_every_message_comes_back_through_the_guests_own_decoder(cls: type, data
 
 
 def test_every_kind_is_a_message_of_the_host_or_of_the_guest() -> None:
-    to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork, wire.Run, wire.Signal}
+    asking = {wire.ListVariables, wire.AskVariable}
+    shell = {wire.Run, wire.Signal}
+    to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork} | asking | shell
     assert set(codec.FROM_GUEST) | to_guest == set(wire.NUMBERS)
     assert set(codec.FROM_GUEST) & to_guest == set()
     assert {wire.KINDS[number]: number for number in wire.KINDS} == wire.NUMBERS

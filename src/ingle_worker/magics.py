@@ -95,7 +95,7 @@ def cd(frame: FrameType, line: str) -> None:
             raise MagicFailed("there is no folder to go back to: %cd was not used yet")
         target = _before[-1]
     was = os.getcwd()
-    os.chdir(os.path.expanduser(target))
+    os.chdir(os.path.expanduser(target) if target.startswith("~") else target)
     _before[:] = [was]
     if not quiet:
         say(os.getcwd())

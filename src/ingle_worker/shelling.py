@@ -146,7 +146,7 @@ def _closing(text: str, at: int) -> int:
 def _evaluate(inner: str, space: dict[str, Any], local: Any) -> Any:
     """The value between braces; _NOTHING where they are the shell's: `{}`, `{1,2}`, `{a..b}`, awk's `{print}`."""
     try:
-        tree = ast.parse(inner.strip(), mode="eval").body
+        tree: Any = compile(inner.strip(), "<braces>", "eval", ast.PyCF_ONLY_AST).body  # type: ignore[attr-defined]
     except (SyntaxError, ValueError):
         expression, colon, form = inner.rpartition(":")
         if not colon:
@@ -215,7 +215,8 @@ def _run(
         pid = os.posix_spawn(
             argv[0],
             argv,
-            os.environ if env is None else env,
+            # The dictionary inside: `os.environ` itself calls builtins that a user may have replaced.
+            os.environ._data if env is None else env,  # type: ignore[attr-defined]
             file_actions=files,
             setsigdef=[_signal.SIGPIPE, _signal.SIGXFSZ],
         )

@@ -95,7 +95,8 @@ def bare(exc: BaseException, *, ask: bool = True) -> Raised:
     tb = strip(exc.__traceback__)
     while tb is not None:
         code = tb.tb_frame.f_code
-        lines.append(f'  File "{code.co_filename}", line {tb.tb_lineno}, in {code.co_name}\n')
+        if not code.co_filename.startswith(HOME):
+            lines.append(f'  File "{code.co_filename}", line {tb.tb_lineno}, in {code.co_name}\n')
         tb = tb.tb_next
     if lines:
         lines.insert(0, "Traceback (most recent call last):\n")

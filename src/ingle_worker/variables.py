@@ -13,13 +13,14 @@ import time
 import types
 from collections.abc import Callable
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from ingle_worker import tracebacks
 from ingle_worker.interrupts import Interrupts
 from ingle_worker.link import Link
 from ingle_worker.shelling import Lines
-from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable
+from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable, encode_plain
 
 TIME = 0.1
 """Seconds for a whole listing; what is left then has its name and its type."""
@@ -73,7 +74,13 @@ _mappings = (dict, collections.OrderedDict, _collections.defaultdict, collection
 
 def names_of(space: dict[Any, Any]) -> list[str]:
     """The names that the user made, sorted: those that begin with an underscore are his own business."""
-    return sorted(name for name in space.copy() if type(name) is str and not name.startswith("_") and name not in FRESH)
+    return [name for name, _ in _made(space)]
+
+
+def _made(space: dict[Any, Any]) -> list[tuple[str, Any]]:
+    # Copied in one step, since threads go on meanwhile; and not looked up by name, since a key may be anything.
+    made = [(name, value) for name, value in space.copy().items() if type(name) is str and not name.startswith("_")]
+    return sorted(made, key=itemgetter(0))
 
 
 def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
@@ -85,7 +92,7 @@ def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
     used = 0
     for name, value in made[:NAMES]:
         variable: dict[str, Any] = {"name": _cut(name), "type": _cut(type_name(value))}
-        used += len(variable["name"]) + len(variable["type"]) + 60
+        used += len(variable["name"]) + len(variable["type"]) + 30
         if used > BYTES:
             break
         if used < BYTES // 2 and time.monotonic() < deadline:
@@ -316,12 +323,8 @@ class Inquiries:
     def answer(self, message: "ListVariables | AskVariable") -> None:
         ticket = message.ticket
         me = os.getpid()
-        answer: Listed | Asked
-        empty: Listed | Asked
-        if isinstance(message, ListVariables):
-            empty = answer = Listed(ticket, [], interrupted=True)
-        else:
-            empty = answer = Asked(ticket, interrupted=True)
+        empty = (Listed(ticket, [], interrupted=True), Asked(ticket, interrupted=True))[type(message) is AskVariable]
+        answer: object = empty
         if time.monotonic() > message.until:
             self._link.send(empty)
             return
@@ -342,11 +345,11 @@ class Inquiries:
             os._exit(1)  # a process that the user's __repr__ forked
         self._link.send(answer)
 
-    def _look(self, message: "ListVariables | AskVariable") -> "Listed | Asked":
+    def _look(self, message: "ListVariables | AskVariable") -> "bytes | Asked":
         space = vars(self._main)
         if isinstance(message, ListVariables):
             listed, more = listing(space)
-            return Listed(message.ticket, [Variable(**each) for each in listed], more)
+            return encode_plain(Listed, {"ticket": message.ticket, "variables": listed, "more": more})
         if message.name not in space:
             return Asked(message.ticket)
         variable, notices = whole(message.name, space[message.name])

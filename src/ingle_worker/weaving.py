@@ -11,7 +11,7 @@ and nothing he does to either can break it. A magic that does not exist is known
 import ast
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -37,6 +37,9 @@ _TIMEIT_OPTION = re.compile(r"[ \t]*-(?:([nr])[ \t]*(\d+)|([qtc])(?=[ \t]|$)|p[ 
 
 class UsageError(SyntaxError):
     """A magic that does not exist, or is not written as it must be."""
+
+    def __str__(self) -> str:
+        return self.msg
 
 
 UsageError.__module__ = "builtins"  # shown by its bare name, as those who read it expect
@@ -104,9 +107,33 @@ class Woven:
 
     def weave(self, tree: ast.Module) -> None:
         """Replace each `...` that stands for a magic by what the magic does."""
-        _Weaver(self).visit(tree)
+        self._replace_below(tree)
         if self._whole is not None:
             tree.body = self._around(self._whole, tree.body)
+
+    # By hand, here and below, and not with the tools of `ast`: those look up `isinstance` where a user can change it.
+
+    def _replace_below(self, node: ast.AST) -> None:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                value[:] = [new for each in value for new in self._replaced(each)]
+            elif isinstance(value, ast.AST):
+                (new,) = self._replaced(value)
+                setattr(node, name, new)
+
+    def _replaced(self, node: Any) -> list[Any]:
+        """What comes in this one's place: itself, mostly."""
+        if isinstance(node, ast.Expr):
+            magic = self.magic_at(node.value)
+            if magic is not None:
+                return list(self.statements(magic, node))
+        elif isinstance(node, ast.Constant):
+            magic = self.magic_at(node)
+            return [node] if magic is None else [self.expression(magic, node)]
+        if isinstance(node, ast.AST):
+            self._replace_below(node)
+        return [node]
 
     def magic_at(self, node: ast.AST) -> Found | None:
         if isinstance(node, ast.Constant) and node.value is ...:
@@ -148,7 +175,9 @@ class Woven:
         # Through an attribute: to call a text is something the compiler would warn of.
         constant = _place(ast.Constant(name), place)
         function = _place(ast.Attribute(constant, "__call__", ast.Load()), place)
-        return ast.copy_location(ast.Call(function, list(args), []), place)
+        call = ast.Call(function, list(args), [])
+        _place(call, place)
+        return call
 
     def _timed(self, body: list[ast.stmt], place: ast.AST, *, hidden: bool) -> list[ast.stmt]:
         """Statements with the clock running; the value of the last one, if it has one, stays the value."""
@@ -189,12 +218,12 @@ class Woven:
             raise
         if not tree.body:
             raise self._usage((node.lineno, node.col_offset), f"%{magic.name} needs code behind it on its line")
-        for each in ast.walk(tree):
-            if isinstance(each, ast.stmt | ast.expr) and each.lineno == 1:
-                each.col_offset += column
-            if isinstance(each, ast.stmt | ast.expr) and each.end_lineno == 1 and each.end_col_offset is not None:
-                each.end_col_offset += column
-        ast.increment_lineno(tree, node.lineno - 1)
+        for each in _walk(tree):
+            if hasattr(each, "lineno"):
+                each.col_offset += column if each.lineno == 1 else 0
+                each.end_col_offset += column if each.end_lineno == 1 else 0
+                each.lineno += node.lineno - 1
+                each.end_lineno += node.lineno - 1
         return tree.body
 
     def _timeit(self, magic: Found, node: Any) -> Bound:
@@ -209,8 +238,8 @@ class Woven:
                 options["q"] = 1
         if options["r"] < 1:
             raise self._usage((node.lineno, node.col_offset), "%timeit needs one run at least: -r 1")
-        tree = ast.parse(_TEMPLATE)
-        for each in ast.walk(tree):
+        tree: Any = compile(_TEMPLATE, self._filename, "exec", ast.PyCF_ONLY_AST)
+        for each in _walk(tree):
             if isinstance(each, ast.Name):
                 each.id = _HIDDEN[each.id]
             elif isinstance(each, ast.arg):
@@ -250,21 +279,24 @@ class Woven:
         return code.replace(co_consts=constants)
 
 
-class _Weaver(ast.NodeTransformer):
-    def __init__(self, woven: Woven) -> None:
-        self._woven = woven
-
-    def visit_Expr(self, node: ast.Expr) -> Any:
-        magic = self._woven.magic_at(node.value)
-        return self.generic_visit(node) if magic is None else self._woven.statements(magic, node)
-
-    def visit_Constant(self, node: ast.Constant) -> Any:
-        magic = self._woven.magic_at(node)
-        return node if magic is None else self._woven.expression(magic, node)
-
-
 def _place(node: Any, like: Any) -> Any:
-    return ast.copy_location(node, like)
+    """The node, where the other one stands."""
+    node.lineno, node.col_offset = like.lineno, like.col_offset
+    node.end_lineno, node.end_col_offset = like.end_lineno, like.end_col_offset
+    return node
+
+
+def _walk(node: ast.AST) -> Iterator[Any]:
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        for name in each._fields:
+            value = getattr(each, name, None)
+            if isinstance(value, ast.AST):
+                waiting.append(value)
+            elif isinstance(value, list):
+                waiting += [item for item in value if isinstance(item, ast.AST)]
 
 
 def _bytes(text: str) -> int:

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from ingle.errors import IngleError
-from ingle.events import Metadata, MimeBundle, OutputPage, Result, SessionInfo, Truncated
+from ingle.events import Metadata, MimeBundle, OutputPage, Result, SessionInfo, Task, Truncated
+from ingle.mcp.telling import task_text
 from ingle.outputs.timeline import HEAD_SHARE
 from ingle.render.bundles import picture_of
 from ingle.render.images import Picture
@@ -79,6 +80,17 @@ def of_result(result: Result) -> Answer:
     # The status line stays last.
     parts[-1:-1] = links[:MAX_LINKS]
     return Answer(parts, {RESULT_KEY: for_programs(result)})
+
+
+def of_task(task: Task, from_line: int = 0) -> Answer:
+    bounded = msgspec.structs.replace(task, stdout=_middle_out(task.stdout)[0], stderr=_middle_out(task.stderr)[0])
+    return Answer([Text(task_text(task, from_line))], data("ingle/task", bounded))
+
+
+def data(key: str, value: Any) -> dict[str, Any]:
+    """For programs, if it is not too large to go with the text."""
+    built = msgspec.to_builtins(value)
+    return {key: built} if len(msgspec.json.encode(built)) <= META_BUNDLES else {}
 
 
 def figure_uri(session_id: str, cell: int, number: int) -> str:

@@ -15,8 +15,6 @@ from ingle.errors import InvalidRequest
 LONGEST_WAIT = 50.0
 """No call waits longer: many hosts give up after 60 s, some without a word."""
 
-SHELL_WAIT = 5.0
-
 SYNONYMS = {
     "session": "session_id",
     "session_name": "session_id",
@@ -65,6 +63,7 @@ NamedSession = Annotated[str, Meta(description="The session's name.", extra_json
 Wait = Annotated[
     float, Meta(ge=0, description="Seconds to wait for the answer, at most 50. The code itself goes on after that.")
 ]
+ShellWait = Annotated[float, Meta(ge=0, description="Seconds to wait for its end, at most 50. It goes on after that.")]
 Timeout = Annotated[float | None, Meta(description="Seconds after which the code itself is interrupted.")]
 Code = Annotated[str, Meta(description="Python source, run as one cell.")]
 
@@ -136,6 +135,31 @@ class Namespace(Struct, forbid_unknown_fields=True):
 
 class DestroySession(Struct, forbid_unknown_fields=True):
     session_id: NamedSession
+
+
+class Shell(Struct, forbid_unknown_fields=True):
+    command: Annotated[str, Meta(description="Runs in bash.")]
+    wait: ShellWait = 5
+    timeout: Annotated[float | None, Meta(description="Seconds after which the command itself is stopped.")] = None
+    session_id: Annotated[
+        str | None,
+        Meta(
+            description="Run it in that session's folder and environment.",
+            extra_json_schema={"x-mcp-header": "Session-Id"},
+        ),
+    ] = None
+    cwd: Annotated[str | None, Meta(description="Folder to run in.")] = None
+    env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
+    interactive: Annotated[bool, Meta(description="Keep its input open for shell_status(action=`input`).")] = False
+
+
+class ShellStatus(Struct, forbid_unknown_fields=True):
+    task_id: Annotated[str, Meta(description="From the answer of `shell`.")]
+    wait: ShellWait = 5
+    from_line: Annotated[int, Meta(ge=0, description="Show only the output from this line on.")] = 0
+    action: Literal["status", "cancel", "pause", "resume", "input"] = "status"
+    text: Annotated[str, Meta(description="For `input`: sent as it is, so end a line with a newline.")] = ""
+    eof: Annotated[bool, Meta(description="For `input`: end the input after the text.")] = False
 
 
 UNLISTED = {"include_stdlib"}

@@ -9,11 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-
 from ingle import errors
-from ingle.events import Result
-from ingle.mcp import answers, arguments, tools
+from ingle.events import Result, Task
+from ingle.mcp import answers, arguments, telling, tools
 from ingle.mcp.answers import Answer
 from ingle.mcp.arguments import LONGEST_WAIT
 from ingle.render.model import Text
@@ -54,6 +52,7 @@ class Door:
         self._cwd = cwd
         self._longest = longest_wait
         self._interval = progress_interval
+        self._clock = asyncio.get_running_loop().time
         self._by_name = {tool.name: tool for tool in listed}
         self._making_main: asyncio.Task[None] | None = None
         self._shown: dict[str, tuple[int, int]] = {}
@@ -136,21 +135,21 @@ class Door:
         return self._show(await self._follow(given.session_id, stopped.cell, deadline, progress))
 
     def _deadline(self, wait: float) -> float:
-        return asyncio.get_running_loop().time() + min(wait, max(0.0, self._longest - SPARE))
+        return self._clock() + min(wait, max(0.0, self._longest - SPARE))
 
     async def _follow(
         self, session_id: str, cell: int | None, deadline: float, progress: Progress, from_event: int = 0
     ) -> Result:
         """Until the cell has settled or the deadline, with a sign of life from time to time."""
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        began = self._clock()
         while True:
-            left = max(0.0, deadline - clock())
+            left = max(0.0, deadline - self._clock())
             result = await self.service.wait(session_id, cell, wait=min(left, self._interval), from_event=from_event)
-            if result.status != "running" or deadline <= clock():
+            if result.status != "running" or deadline <= self._clock():
                 return result
             cell = result.cell
-            await progress(clock() - began, last_line(result))
+            line = last_line(result.stdout, result.stderr) or f"cell {result.cell} runs"
+            await progress(self._clock() - began, line)
 
     def _show(self, result: Result) -> Answer:
         self._shown[result.session_id] = (result.cell, result.next_event)
@@ -191,6 +190,46 @@ class Door:
         )
         return answers.of_page(page)
 
+    # --- shell ---
+
+    async def _shell(self, given: arguments.Shell, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        begun = await self.service.shell(
+            given.command,
+            wait=min(self._interval, deadline - self._clock()),
+            timeout=given.timeout,
+            session_id=given.session_id,
+            cwd=given.cwd if given.cwd is not None or given.session_id is not None else self._cwd,
+            env=given.env,
+            interactive=given.interactive,
+        )
+        return answers.of_task(await self._follow_task(begun, deadline, progress))
+
+    async def _shell_status(self, given: arguments.ShellStatus, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        task_id, from_line, service = given.task_id, given.from_line, self.service
+        if given.action == "pause":
+            await service.shell_pause(task_id)
+            return answers.of_task(await service.shell_status(task_id, wait=0, from_line=from_line), from_line)
+        if given.action == "cancel":
+            await service.shell_cancel(task_id, wait=min(given.wait, self._interval))
+        elif given.action == "resume":
+            await service.shell_resume(task_id, wait=0)
+        elif given.action == "input":
+            await service.shell_input(task_id, given.text, eof=given.eof, wait=0)
+        task = await service.shell_status(task_id, wait=0, from_line=from_line)
+        return answers.of_task(await self._follow_task(task, deadline, progress, from_line), from_line)
+
+    async def _follow_task(self, task: Task, deadline: float, progress: Progress, from_line: int = 0) -> Task:
+        """Until the command has ended or the deadline, with a sign of life from time to time."""
+        began = self._clock()
+        while task.status == "running" and (left := deadline - self._clock()) > 0:
+            task = await self.service.shell_status(task.task_id, wait=min(left, self._interval), from_line=from_line)
+            if task.status == "running" and deadline > self._clock():
+                line = last_line(task.stdout, task.stderr) or f"task {task.task_id} runs"
+                await progress(self._clock() - began, line)
+        return task
+
     # --- sessions ---
 
     async def _create_repl_session(self, given: arguments.CreateSession, progress: Progress) -> Answer:
@@ -199,29 +238,31 @@ class Door:
         )
         name = info.session_id
         text = f"session {name} is ready: Python {info.python} in {info.cwd}. Use it with session_id={name!r}."
-        return Answer([Text(text)], {"ingle/session": msgspec.to_builtins(info)})
+        return Answer([Text(text)], answers.data("ingle/session", info))
 
     async def _list_repl_sessions(self, given: arguments.ListSessions, progress: Progress) -> Answer:
         infos = await self.service.list_sessions()
         text = "\n".join(map(answers.session_line, infos)) or "no session yet; python_session(code=…) makes `main`"
-        return Answer([Text(text)], {"ingle/sessions": msgspec.to_builtins(infos)})
+        return Answer([Text(text)], answers.data("ingle/sessions", infos))
 
     async def _get_session_namespace(self, given: arguments.Namespace, progress: Progress) -> Answer:
-        info = await self.service.get_session(given.session_id)
-        text = "\n".join(info.variables) or f"session {given.session_id} has no variables"
-        return Answer([Text(text)])
+        if given.variable_name is None:
+            listed = await self.service.variables(given.session_id)
+            return Answer([Text(telling.variables_text(listed))], answers.data("ingle/variables", listed))
+        found = await self.service.variable(given.session_id, given.variable_name)
+        return Answer([Text(telling.value_text(found))], answers.data("ingle/variable", found))
 
     async def _destroy_repl_session(self, given: arguments.DestroySession, progress: Progress) -> Answer:
         info = await self.service.end_session(given.session_id)
         self._shown.pop(given.session_id, None)
-        return Answer([Text(f"ended: {answers.session_line(info)}")], {"ingle/session": msgspec.to_builtins(info)})
+        return Answer([Text(f"ended: {answers.session_line(info)}")], answers.data("ingle/session", info))
 
 
-def last_line(result: Result) -> str:
+def last_line(*texts: str) -> str:
     """The line a person would look at to see that it goes on."""
-    for text in (result.stdout, result.stderr):
+    for text in texts:
         lines = text[-LINE_SHOWN * 10 :].replace("\r", "\n").split("\n")
         for line in reversed(lines):
             if line.strip():
                 return line.strip()[-LINE_SHOWN:]
-    return f"cell {result.cell} runs"
+    return ""

@@ -59,7 +59,7 @@ async def read(service: Service, uri: str) -> Found:
         if uri == "ingle://sessions":
             return _json(await service.list_sessions())
         if match := re.fullmatch(SESSION + "/variables", uri):
-            return _json((await service.get_session(match[1])).variables)
+            return _json(await service.variables(match[1]))
         if match := re.fullmatch(SESSION + r"/cells/([0-9]{1,9})/output", uri):
             return Found(TEXT, await _output(service, match[1], int(match[2])))
         if match := re.fullmatch(SESSION + r"/cells/([0-9]{1,9})/figures/([0-9]{1,6})", uri):

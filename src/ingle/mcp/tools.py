@@ -97,6 +97,25 @@ TABLE = (
         **READS,
     ),
     Tool(
+        "shell",
+        "Run a shell command",
+        "Run a shell command. If it ends within `wait` seconds, the answer has all its output, and its exit code unless "
+        "that is 0. A longer one goes on in the background, and the answer names a task id: follow it with "
+        "shell_status. Its input is empty unless `interactive`. Nothing is kept between commands but files; it runs "
+        "where `main` starts, or in a session's folder.",
+        arguments.Shell,
+        **RUNS,
+    ),
+    Tool(
+        "shell_status",
+        "Follow a shell command",
+        "Wait for a command that `shell` left running, and get its output and exit code; it works after its end too, "
+        "and may be repeated. With `action`: `cancel` ends it and all it started, `pause` and `resume` stop and "
+        "continue it, `input` sends `text` to it.",
+        arguments.ShellStatus,
+        destructive=True,
+    ),
+    Tool(
         "create_repl_session",
         "Create a session",
         "Make a further session beside `main`: another task, another interpreter, another folder. Answers with its "
