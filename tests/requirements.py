@@ -58,8 +58,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "out.live",
         "out.bounded",
         "out.attributed",
+        "out.clean",
     ),
-    *_later("3. Output", "folding for a reader comes with the rendering of rich results", "out.clean"),
     *_proven(
         "4. Standard input",
         "in.surfaces",

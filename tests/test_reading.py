@@ -83,7 +83,7 @@ def model(text: str, wanted: Reading, size: int, overlap: int) -> tuple[list[Lin
     texts=st.lists(st.text("ab\n\n\r", max_size=25), max_size=25),
     from_line=st.integers(1, 12),
     lines=st.integers(1, 12),
-    grep=st.sampled_from([None, "a", "^b", "aba", "x", "^$"]),
+    grep=st.sampled_from([None, "a", "^b", "b$", "aba", "x", "^$", "a+b", "b(?!a)", r"^a\Z", "[^a]b"]),
     context=st.integers(0, 3),
     offset=st.integers(0, 12) | st.just(0),
     raw=st.booleans(),

@@ -16,6 +16,7 @@ from conftest import marked_processes
 from ingle.service import Service
 from ingle.settings import Settings
 from test_density import create_use_and_end, memory, open_files
+from test_rendering import read_a_flood
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 pytestmark = pytest.mark.soak
@@ -85,6 +86,11 @@ async def test_two_hundred_thousand_cells(service: Service) -> None:
     print(f"{total} cells; memory {before:.0f} -> {memory():.0f} MB")
     # Each session keeps its newest events in memory, up to 4 MB of them, and a few bytes for each older cell.
     assert memory() - before < 8 * 8 + total * 32 / 2**20
+
+
+async def test_a_gigabyte_is_shown_short_and_searched_in_little_memory(service: Service) -> None:
+    await service.create_session("s")
+    await read_a_flood(service, 1024)
 
 
 async def test_random_kills(service: Service, home: Path, mark: str) -> None:

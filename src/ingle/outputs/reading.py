@@ -17,7 +17,7 @@ from ingle.errors import InvalidRequest
 from ingle.events import Line as Line
 from ingle.events import OutputPage as OutputPage
 from ingle.events import Stderr, Stdout
-from ingle.outputs.searching import Match, matcher
+from ingle.outputs.searching import Matcher, matcher
 from ingle.outputs.timeline import READ_AT_ONCE, Timeline
 from ingle.render.cleaning import clean_line, is_plain
 
@@ -82,11 +82,18 @@ class _Cutter:
         self._at = 0
         """Offset of what is held."""
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str, matcher: Matcher | None = None) -> list[Piece]:
+        """The pieces that this text completes. A matcher may know of whole lines that none of them matches."""
         ends = text.count("\n")
         if self.number + ends < self._from_line:
             self.number += ends
             return []
+        if matcher is not None and ends > 1 and self.number > self._from_line:
+            start, end = text.index("\n") + 1, text.rindex("\n")
+            if matcher.absent(text, start, end):
+                pieces = [*self._extend(text[: start - 1]), self._finish()]
+                self.number += ends - 1
+                return pieces + self._extend(text[end + 1 :])
         first, *rest = text.split("\n")
         pieces = self._extend(first)
         if not rest:
@@ -141,7 +148,7 @@ class _Cutter:
 class _Page:
     """Takes pieces in order and keeps those that are wanted, until there are enough of them."""
 
-    def __init__(self, reading: Reading, match: Match | None) -> None:
+    def __init__(self, reading: Reading, match: Matcher | None) -> None:
         self.lines: list[Line] = []
         self.matches = 0
         self.next_line: int | None = None
@@ -149,7 +156,8 @@ class _Page:
         self._count = min(reading.lines, MAX_LINES)
         self._context = min(reading.context, MAX_CONTEXT) if match is not None else 0
         self._match = match
-        self._before: deque[Line] = deque(maxlen=self._context)
+        # One more than needed: the last may be an earlier piece of the line that matches.
+        self._before: deque[Line] = deque(maxlen=self._context + 1)
         self._after = 0
         self._open: Line | None = None
         """The last line that was kept, while its end has not come."""
@@ -164,7 +172,7 @@ class _Page:
             pieces = [(number, offset, clean_line(text), end) for number, offset, text, end in pieces]
         if self._match is None:
             return any(self._add(piece, True) for piece in pieces)
-        matches = await self._match([piece[2] for piece in pieces])
+        matches = await self._match.match([piece[2] for piece in pieces])
         if not (self._context or self._open or any(matches)):
             return False
         return any(self._add(piece, matched) for piece, matched in zip(pieces, matches, strict=True))
@@ -210,7 +218,7 @@ class _Page:
         return False
 
     def _keep(self, line: Line, matched: bool) -> bool:
-        group = [*self._before, line] if matched else [structs.replace(line, context=True)]
+        group = [*list(self._before)[-self._context :], line] if matched else [structs.replace(line, context=True)]
         if self.lines and (len(self.lines) + len(group) > self._count or self._size > PAGE_CHARS):
             self.next_line = group[0].number
             return True
@@ -233,7 +241,7 @@ async def read_lines(texts: AsyncIterator[str], reading: Reading, session_id: st
 
 
 async def _read(
-    texts: AsyncIterator[str], reading: Reading, match: Match | None, session_id: str, cell: int
+    texts: AsyncIterator[str], reading: Reading, match: Matcher | None, session_id: str, cell: int
 ) -> OutputPage:
     cutter = _Cutter(reading.from_line, reading.offset)
     page = _Page(reading, match)
@@ -241,7 +249,9 @@ async def _read(
     enough = False
     async for text in texts:
         plain = reading.raw or is_plain(text)
-        enough = await page.take(cutter.feed(text), plain=plain and not dirty)
+        # Lines that do not match are of no interest, unless they are neighbours or have to be cleaned first.
+        pieces = cutter.feed(text, match if plain and not reading.context else None)
+        enough = await page.take(pieces, plain=plain and not dirty)
         # What is held of an unfinished line is part of the pieces to come.
         dirty = not plain or (dirty and "\n" not in text)
         if enough:

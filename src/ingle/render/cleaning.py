@@ -10,13 +10,13 @@ the way of a cursor that was sent to the right).
 """
 
 import re
-from itertools import groupby
-from typing import NamedTuple
+from itertools import count, groupby, islice
+from operator import eq
 
 FOLD_FROM = 3
 """So many equal lines in a row are folded, if that makes the text shorter."""
 
-FAR_RIGHT = 500
+FAR_RIGHT = 200
 """No sequence sends the cursor further right than this past the end of its row: the gap is filled with blanks."""
 
 # Kept for the second step: moves and erasures, in the only form that programs use.
@@ -29,8 +29,9 @@ _ESCAPE = re.compile(
     + r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     # Character sets, and all the short ones; a lone escape too.
     + r"|\x1b[ -/]*[0-~]?"
-    # The same in 8 bits, only where it is whole: these characters also come from text that was decoded wrongly.
-    + r"|\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"
+    # The same in 8 bits, only where it is whole: these characters also come from text that was decoded wrongly. None
+    # of them may stand inside, or each would be a reason to look for the end anew.
+    + r"|\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c\n\x90\x98\x9d-\x9f]*(?:\x07|\x1b\\|\x9c)"
 )
 _MOVES = re.compile(r"[\r\x08\x1b]")
 _TOKEN = re.compile(r"[^\r\x08\x1b]+|\r|\x08|\x1b\[([0-9;]*)([A-HJKf])")
@@ -44,11 +45,8 @@ _PICTURES: dict[int, str | None] = {
 }
 
 
-class Row(NamedTuple):
-    """A line as shown, and the number of the line of the raw text where it began."""
-
-    text: str
-    line: int
+Row = tuple[str, int]
+"""A line as shown, and the number of the line of the raw text where it began."""
 
 
 def is_plain(text: str) -> bool:
@@ -59,7 +57,7 @@ def is_plain(text: str) -> bool:
 def rows(text: str, line: int = 1) -> list[Row]:
     """The lines that a terminal shows after this text, whose first line has the number `line`."""
     if is_plain(text):
-        return [Row(part.rstrip(), number) for number, part in enumerate(text.split("\n"), line)]
+        return list(zip(map(str.rstrip, text.split("\n")), count(line), strict=False))
     text = text.replace("\r\n", "\n")
     if "\x1b" in text or _CONTROL.search(text):
         text = _ESCAPE.sub(r"\1", text)
@@ -70,39 +68,44 @@ def rows(text: str, line: int = 1) -> list[Row]:
         screen.newline(number)
         screen.write(part)
     return [
-        Row((cells if isinstance(cells, str) else "".join(cells)).rstrip(), number)
+        ((cells if isinstance(cells, str) else "".join(cells)).rstrip(), number)
         for cells, number in zip(screen.rows, screen.numbers, strict=True)
     ]
 
 
 def clean(text: str) -> str:
     """The same as one text, without blank lines at its end. Cleaning it again changes nothing."""
-    return "\n".join(row.text for row in trimmed(rows(text)))
+    return "\n".join(shown for shown, _ in trimmed(rows(text)))
 
 
 def clean_line(text: str) -> str:
     """One line by itself."""
-    return text if is_plain(text) else " ".join(row.text for row in rows(text)).strip("\n")
+    return text if is_plain(text) else " ".join(shown for shown, _ in rows(text))
 
 
 def trimmed(some: list[Row]) -> list[Row]:
     """Without blank rows at the end."""
     end = len(some)
-    while end and not some[end - 1].text:
+    while end and not some[end - 1][0]:
         end -= 1
     return some[:end]
 
 
 def folded(some: list[Row]) -> list[Row]:
     """Equal lines in a row as the first of them and a count of the others."""
+    texts = [text for text, _ in some]
+    if not any(map(eq, texts, islice(texts, 1, None))):
+        return some
     result: list[Row] = []
-    for text, group in groupby(some, key=lambda row: row.text):
-        equal = list(group)
-        mark = f"… {len(equal) - 1} more of the same line …"
-        if len(equal) >= FOLD_FROM and (len(equal) - 1) * (len(text) + 1) > len(mark) + 1:
-            result += [equal[0], Row(mark, equal[1].line)]
+    at = 0
+    for text, group in groupby(texts):
+        more = sum(1 for _ in group) - 1
+        mark = f"… {more} more of the same line …" if more >= FOLD_FROM - 1 else ""
+        if mark and more * (len(text) + 1) > len(mark) + 1:
+            result += [some[at], (mark, some[at + 1][1])]
         else:
-            result += equal
+            result += some[at : at + more + 1]
+        at += more + 1
     return result
 
 

@@ -40,7 +40,12 @@ class Passage:
 
     @property
     def length(self) -> int:
-        return sum(len(row.text) + 1 for row in self.head) + sum(len(row.text) + 1 for row in self.tail or ())
+        """Characters, the mark of the gap included."""
+        return _length(self.head) if self.tail is None else _length(self.head) + MARK_ROOM + _length(self.tail)
+
+
+def _length(some: list[Row]) -> int:
+    return sum([len(text) for text, _ in some]) + len(some)
 
 
 def passage(text: str, first_line: int = 1, gap: tuple[int, int, int] | None = None, *, fold: bool = True) -> Passage:
@@ -53,7 +58,7 @@ def passage(text: str, first_line: int = 1, gap: tuple[int, int, int] | None = N
     after = first_line + head.count("\n") + lines
     return Passage(
         fold_rows(rows(head, first_line)),
-        fold_rows(trimmed(rows(tail, after))) or [Row("", after)],
+        fold_rows(trimmed(rows(tail, after))) or [("", after)],
         left_out,
         exact=is_plain(text) and first_line == 1,
     )
@@ -63,25 +68,25 @@ def cut(whole: Passage, limit: int, say: Callable[[Omitted], str]) -> list[str]:
     """Lines of the passage, in `limit` characters or about."""
     everything = whole.head + (whole.tail or [])
     gap = len(whole.head) if whole.tail is not None else None
-    if whole.length <= limit - (0 if gap is None else MARK_ROOM):
+    if whole.length <= limit:
         if gap is None:
-            return [row.text for row in everything]
-        first, shown, last, hidden = gap - 1, len(whole.head[-1].text), gap, 0
+            return [text for text, _ in everything]
+        first, shown, last, hidden = gap - 1, len(whole.head[-1][0]), gap, 0
     else:
         first, shown, used = _take_head(everything[:gap], int(limit * HEAD_SHARE))
         last, hidden = _take_tail(everything, gap or 0, limit - used - MARK_ROOM)
-    from_row, to_row = everything[first], everything[last]
+    (from_text, from_line), (to_text, to_line) = everything[first], everything[last]
     if first == last:
-        omitted = Omitted(from_row.line, 0, hidden - shown, shown if whole.exact else None)
-    elif gap is not None and from_row.line == to_row.line:
-        missing = len(from_row.text) - shown + whole.left_out + hidden
-        omitted = Omitted(from_row.line, 0, missing, shown if whole.exact else None)
+        omitted = Omitted(from_line, 0, hidden - shown, shown if whole.exact else None)
+    elif gap is not None and from_line == to_line:
+        missing = len(from_text) - shown + whole.left_out + hidden
+        omitted = Omitted(from_line, 0, missing, shown if whole.exact else None)
     else:
         # After a gap the first row is what is left of its line.
         half = hidden > 0 or last == gap
-        omitted = Omitted(from_row.line, max(1, to_row.line - from_row.line + half))
-    head = [row.text for row in everything[:first]] + ([from_row.text[:shown]] if shown else [])
-    tail = [to_row.text[hidden:]] + [row.text for row in everything[last + 1 :]]
+        omitted = Omitted(from_line, max(1, to_line - from_line + half))
+    head = [text for text, _ in everything[:first]] + ([from_text[:shown]] if shown else [])
+    tail = [to_text[hidden:]] + [text for text, _ in everything[last + 1 :]]
     return [*head, say(omitted), *tail]
 
 
@@ -94,15 +99,16 @@ def _take_head(some: list[Row], room: int) -> tuple[int, int, int]:
             shown = left if len(text) > LONG_LINE and left > 0 else 0
             return index, shown, used + shown + 1
         used += len(text) + 1
-    return len(some) - 1, len(some[-1].text), used
+    return len(some) - 1, len(some[-1][0]), used
 
 
 def _take_tail(some: list[Row], start: int, room: int) -> tuple[int, int]:
     """The row with which the tail begins, not before `start`, and how much of it is hidden."""
     for index in range(len(some) - 1, start - 1, -1):
-        text = some[index].text
+        text = some[index][0]
         if len(text) >= room:
-            if len(text) > LONG_LINE or index == len(some) - 1:
+            # Of the last row there is always something to be seen.
+            if index == len(some) - 1 or (len(text) > LONG_LINE and room > 1):
                 return index, len(text) - max(1, room - 1)
             return index + 1, 0
         room -= len(text) + 1

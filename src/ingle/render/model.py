@@ -165,6 +165,8 @@ class _View:
     # --- the body ---
 
     def _stream(self, stream: str, text: str, title: str | None) -> list[_Section]:
+        if not text:
+            return []
         part = self._result.excerpts.get(stream, Excerpt())
         gap = (part.head, part.left_out, part.left_out_lines) if part.left_out else None
         prompt = self._result.prompt if stream == "stdout" else None
@@ -191,7 +193,7 @@ class _View:
                 some = []
             else:
                 label = f"[figure {self._pictures} of cell {self._result.cell}: {described(picture)}, not shown here]"
-                some.append(Row(label, line))
+                some.append((label, line))
             line += raw.count("\n") + 1
         if some:
             body.append(_Section(stream, Passage(some)))
