@@ -1,6 +1,8 @@
 """ingle's engine, driven as a door drives it: through the service."""
 
 import asyncio
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -53,6 +55,13 @@ async def round_trips(service: Service, code: str, count: int, pause: float) -> 
         times.append(time.perf_counter() - began)
     await service.end_session("trips")
     return times
+
+
+def added_by_display() -> float:
+    """Seconds that showing values adds to a bare `1+1`, measured in the guest."""
+    program = Path(__file__).with_name("added.py")
+    told = subprocess.run([sys.executable, str(program)], check=True, capture_output=True, text=True).stdout.split()
+    return float(told[0]) - float(told[1])
 
 
 async def cells_per_second(service: Service, sessions: int, cells: int) -> float:

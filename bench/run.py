@@ -22,6 +22,10 @@ OUT = Path(__file__).resolve().parent.parent / "docs" / "bench"
 DATA = ["numpy", "pandas"]
 LINES = "for i in range({0}): print('x' * 99)"
 BLOB = "import os\ndata = b'x' * {0}\nsent = 0\nwhile sent < len(data): sent += os.write(1, data[sent:])"
+PLOT = (
+    "import matplotlib.pyplot as plt\n"
+    "plt.plot([n * n for n in range(100)], label='n')\nplt.title('squares')\nplt.legend();"
+)
 USE_PANDAS = "import pandas as pd\ndf = pd.DataFrame({'a': range(1000), 'b': 1.5})\ns = str(df.describe())"
 
 
@@ -83,6 +87,10 @@ class Bench:
             got["pool data"] = await ours.starts(service, n(40), 0.05)
             self.say("ingle: memory with numpy and pandas")
             got["memory data"] = await ours.memory(service, ["1 + 1", USE_PANDAS], 100)
+        async with ours.engine([*DATA, "matplotlib"], 2) as service:
+            self.say("ingle: a line plot")
+            got["plot"] = await ours.round_trips(service, PLOT, n(60), 0)
+        got["added"] = ours.added_by_display()
         async with ours.engine([], 2) as service:
             for code in ("1+1", "x = 1"):
                 self.say(f"ingle: round trips of {code}")
@@ -111,6 +119,9 @@ class Bench:
             for code in ("1+1", "x = 1"):
                 self.say(f"ipykernel: round trips of {code}")
                 got[code] = await jupyter.round_trips(each, code, n(400), 0)
+            self.say("ipykernel: a line plot")
+            await each.execute("import numpy, pandas, matplotlib\n%matplotlib inline")
+            got["plot"] = await jupyter.round_trips(each, PLOT, n(60), 0)
             self.say("ipykernel: sparse round trips")
             got["sparse"] = await jupyter.round_trips(each, "1+1", n(40), 0.25)
             self.say("ipykernel: output")
@@ -162,6 +173,9 @@ class Bench:
         for name, pick, target in (("median", median, 6), ("p95", p95, None)):
             figures = {"ours": pick(us["sparse"]) * ms, "peer": pick(peer["sparse"]) * ms}
             self.add(f"sparse round trip, {name}", "ms", **figures, target=target, floor=pick(low["sparse"]) * ms)
+        self.add("added to 1+1 by showing values", "us", ours=us["added"] * 1e6, peer=None, target=20, limit=True)
+        figures = {"ours": median(us["plot"]) * ms, "peer": median(peer["plot"]) * ms}
+        self.add("a line plot, data stack loaded", "ms", **figures, target=1)
         self.add("16 sessions at once", "cells/s", ours=us["16"], peer=peer["16"], target=60, more_is_better=True)
         for key, name, target in (("lines", "10 MB as lines", 5), ("blob", "100 MB in one write", None)):
             figures = {"ours": median(us[key]) * ms, "peer": median(peer[key]) * ms}

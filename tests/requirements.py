@@ -83,9 +83,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "exit.tree",
         "idle.expire",
     ),
-    *_later(
+    *_proven(
         "6. Rich results",
-        "comes with the display room of the guest",
         "rich.mime",
         "rich.figures",
         "rich.tables",

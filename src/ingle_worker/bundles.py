@@ -49,13 +49,13 @@ METHODS = (
 )
 ALL_METHODS = ("_repr_mimebundle_", "_ipython_display_", *(name for name, _ in METHODS))
 
-PLAIN = frozenset(
-    (
-        *(int, float, str, bool, bytes, complex, type(None), list, tuple, dict, set, frozenset, range, bytearray),
-        *(type, FunctionType, BuiltinFunctionType, ModuleType),
-    )
+_PLAIN_TYPES = (
+    *(int, float, str, bool, bytes, complex, type(None), list, tuple, dict, set, frozenset, range, bytearray),
+    *(type, FunctionType, BuiltinFunctionType, ModuleType),
 )
-"""Types of which an instance has a repr and nothing else: most values, and nothing is asked of them."""
+PLAIN = frozenset(map(id, _PLAIN_TYPES))
+"""Types of which an instance has a repr and nothing else: most values, and nothing is asked of them. By their ids: a
+class may have a metaclass that makes it unhashable, or unlike itself."""
 
 TEXTUAL = frozenset(("image/svg+xml", "application/javascript", "application/xml", "application/x-latex"))
 
@@ -85,8 +85,8 @@ class Bundle:
         if mime.startswith("image/") and mime not in TEXTUAL:
             self._add_image(mime, content, metadata)
             return
-        if mime == "application/json" or mime.endswith("+json"):
-            text = content if kind is str and mime != "application/json" else _dump(content)
+        if mime == "application/json" or (mime.startswith("application/") and kind in (dict, list)):
+            text = _dump(content)
         elif kind is str:
             text = content
         elif kind is bytes and (mime.startswith("text/") or mime in TEXTUAL):
@@ -160,7 +160,7 @@ def plain(value: object) -> Bundle:
 def make(value: object) -> Bundle:
     """The bundle of a value. Raises what `repr` raises when there is nothing else to show of it."""
     cls = type(value)
-    if cls in PLAIN or issubclass(cls, type):
+    if id(cls) in PLAIN or issubclass(cls, type):
         return plain(value)
     found = methods_of(cls)
     table = tables.preview(value, cls)

@@ -13,7 +13,7 @@ from typing import Any
 from ingle_worker import bundles, ipython
 from ingle_worker.bundles import PLAIN, Bundle, shorten
 from ingle_worker.figures import Figures, choose_backends
-from ingle_worker.imports import Watch
+from ingle_worker.imports import MODULES, Watch
 from ingle_worker.link import Link
 from ingle_worker.streams import Channel
 from ingle_worker.wire.messages import Display, Keep, Result, encode_plain
@@ -42,7 +42,7 @@ class Screen:
         names = ipython.install(watch, self)
         builtins.display, builtins.update_display = names.display, names.update_display  # type: ignore[attr-defined]
         watch.call_after("plotly.io._renderers", self._adopt_plotly)
-        watch.call_after("altair", lambda module: module.renderers.enable("mimetype"))
+        watch.call_after("altair", _adopt_altair)
 
     def _adopt_plotly(self, module: Any) -> None:
         """`figure.show()` wants a package for notebooks before it shows anything; here it needs none."""
@@ -66,7 +66,7 @@ class Screen:
             if value is None:
                 return
             builtins._ = None  # type: ignore[attr-defined]
-            if type(value) in PLAIN:
+            if id(type(value)) in PLAIN:
                 self._send_result({"text/plain": shorten(repr(value))})
             else:
                 self._show_result(value)
@@ -95,7 +95,7 @@ class Screen:
 
     def _shows_itself(self, value: Any, cls: type) -> bool:
         """Whether it has the method with which an object shows itself, and no other; then that was called."""
-        if cls in PLAIN or issubclass(cls, type):
+        if id(cls) in PLAIN or issubclass(cls, type):
             return False
         found = bundles.methods_of(cls)
         if "_ipython_display_" not in found or "_repr_mimebundle_" in found:
@@ -176,3 +176,11 @@ class Screen:
     def take_notices(self) -> list[str]:
         taken, self.notices = self.notices, []
         return taken
+
+
+def _adopt_altair(module: Any) -> None:
+    """Charts as JSON, and without the text that takes whoever reads it for a page that is broken."""
+    module.renderers.enable("mimetype")
+    for name in list(MODULES):
+        if name.startswith("altair.vegalite.v") and name.endswith(".display"):
+            MODULES[name].DEFAULT_DISPLAY = str(MODULES[name].DEFAULT_DISPLAY).strip().partition("\n")[0]

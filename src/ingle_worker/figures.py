@@ -8,9 +8,11 @@ look. A figure made by a thread of an earlier cell is shown as background, never
 matplotlib is never imported here. A figure that cannot be drawn is a notice.
 """
 
+import _signal  # type: ignore[import-not-found]
 import io
 import os
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,6 +24,38 @@ from ingle_worker.streams import Channel
 PNG = "image/png"
 CONTENTS = ("axes", "lines", "patches", "texts", "images", "artists", "legends", "subfigs")
 """Where the parts of a figure are; one that has none is not shown."""
+
+
+HURRY = 0.5
+"""Seconds for the figures of an interrupted cell: half of what there is by default between a timeout and the end."""
+
+
+class TooSlow(BaseException):
+    """Time is over; not to be caught by what is being drawn."""
+
+
+class Alarm:
+    """Raises TooSlow in the main thread after so many seconds. The user's own alarm is put aside meanwhile."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._began = monotonic()
+        self._handler = _signal.signal(_signal.SIGALRM, self._ring)
+        self._left, self._every = _signal.setitimer(_signal.ITIMER_REAL, self._seconds)
+
+    @staticmethod
+    def _ring(number: int, frame: Any) -> None:
+        raise TooSlow
+
+    def __exit__(self, *exc: object) -> None:
+        _signal.setitimer(_signal.ITIMER_REAL, 0)
+        if self._handler is not None:
+            _signal.signal(_signal.SIGALRM, self._handler)
+        if self._left:
+            left = max(self._left - (monotonic() - self._began), 0.001)
+            _signal.setitimer(_signal.ITIMER_REAL, left, self._every)
 
 
 def choose_backends() -> None:
@@ -82,7 +116,7 @@ class Figures:
         original = module.show
 
         def show(*args: Any, **options: Any) -> Any:
-            if self._others():
+            if self._managers(screen=True):
                 return original(*args, **options)
             self._take(close=True, background=self._channel.is_background())
             return None
@@ -97,10 +131,22 @@ class Figures:
         if loaded("matplotlib._pylab_helpers", "Gcf") is not None:
             self._take(close=True, background=True, all=True)
 
-    def cell_ends(self) -> None:
-        """However it ended. An interrupt that comes now stops the drawing, and goes on to the caller."""
-        if self._any or loaded("matplotlib._pylab_helpers", "Gcf") is not None:
+    def cell_ends(self, *, interrupted: bool = False) -> None:
+        """However it ended. An interrupt that comes now stops the drawing, and goes on to the caller.
+
+        Was the cell itself interrupted, little time is left: past its timeout a cell is soon killed, and the session's
+        variables with it.
+        """
+        if not self._any and loaded("matplotlib._pylab_helpers", "Gcf") is None:
+            return
+        if not interrupted:
             self._take(close=True, background=False)
+            return
+        try:
+            with Alarm(HURRY):
+                self._take(close=True, background=False)
+        except TooSlow:
+            self._say(f"figures of this interrupted cell took longer than {HURRY:g} s to draw, and are not shown")
 
     def input_waits(self) -> None:
         if loaded("matplotlib._pylab_helpers", "Gcf") is not None and not self._channel.is_background():
@@ -108,7 +154,7 @@ class Figures:
 
     def is_figure(self, cls: type) -> bool:
         kind = loaded("matplotlib.figure", "Figure")
-        return isinstance(kind, type) and kind in type.__dict__["__mro__"].__get__(cls)
+        return isinstance(kind, type) and any(base is kind for base in type.__dict__["__mro__"].__get__(cls))
 
     def show(self, figure: Any) -> None:
         """Somebody asks for it: it is shown, unless this very picture was shown in this cell already."""
@@ -126,15 +172,13 @@ class Figures:
     # --- taking ---
 
     @staticmethod
-    def _managers() -> list[Any]:
-        gcf = loaded("matplotlib._pylab_helpers", "Gcf")
-        figs = getattr(gcf, "figs", None)
-        return list(figs.values()) if isinstance(figs, dict) else []
-
-    def _others(self) -> list[Any]:
-        """Managers of a backend that has a screen of its own."""
+    def _managers(*, screen: bool = False) -> list[Any]:
+        """What pyplot holds: of a backend that draws into memory, or of one that has a screen of its own."""
+        figs = getattr(loaded("matplotlib._pylab_helpers", "Gcf"), "figs", None)
         base = loaded("matplotlib.backend_bases", "FigureManagerBase")
-        return [each for each in self._managers() if type(each).show is not base.show]
+        if not isinstance(figs, dict) or base is None:
+            return []
+        return [each for each in figs.values() if (type(each).show is not base.show) == screen]
 
     def _take(self, *, close: bool, background: bool, all: bool = False) -> None:
         try:

@@ -13,8 +13,14 @@ MODULES: dict[str, Any] = sys.modules
 
 
 def loaded(name: str, attribute: str) -> Any:
-    """An attribute of a module that is loaded already, or None."""
-    return getattr(MODULES.get(name), attribute, None)
+    """An attribute of a module that is loaded already, or None; also where something else has taken its place."""
+    module = MODULES.get(name)
+    if module is None:
+        return None
+    try:
+        return getattr(module, attribute, None)
+    except Exception:  # the border to what code has put there
+        return None
 
 
 class Watch:

@@ -378,7 +378,7 @@ class Worker:
             except KeyboardInterrupt:
                 outcome.status, outcome.error = states.INTERRUPTED, tracebacks.bare(exc, ask=False)
         try:
-            self._screen.figures.cell_ends()
+            self._screen.figures.cell_ends(interrupted=outcome.status == states.INTERRUPTED)
         except KeyboardInterrupt as exc:
             if outcome.status == states.OK:
                 outcome.status, outcome.error = states.INTERRUPTED, _describe_safely(exc)

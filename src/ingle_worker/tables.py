@@ -9,7 +9,7 @@ from collections.abc import Callable
 from html import escape
 from typing import Any, NamedTuple
 
-from ingle_worker.imports import MODULES
+from ingle_worker.imports import MODULES, loaded
 
 ROWS = 20
 COLUMNS = 10
@@ -24,6 +24,9 @@ BUDGET = 560
 HEAD, TAIL = 3, 2
 CELL = 24
 """Characters of one cell in a preview."""
+
+LINE = 200
+"""Characters of a line: a column's name alone may be longer."""
 
 TYPES = 150
 """Characters for the types of the columns."""
@@ -51,8 +54,8 @@ def preview(value: Any, cls: type) -> Preview | None:
             continue
         bases = _mro(cls)
         for name, show in names:
-            kind = getattr(module, name, None)
-            if isinstance(kind, type) and kind in bases:
+            kind = loaded(library, name)
+            if isinstance(kind, type) and any(base is kind for base in bases):
                 try:
                     return show(value, module)
                 except Exception as error:  # the border to the library, and to what a user has derived from it
@@ -86,10 +89,10 @@ def _frame(frame: Any, pandas: Any) -> Preview:
     shown = min(columns, COLUMNS)
     while True:
         text = some.to_string(max_cols=shown if shown < columns else None, **_formats(pandas))
-        if len(head) + len(types) + len(text) <= BUDGET or shown <= 4:
+        if len(head) + len(types) + len(text) <= BUDGET or shown <= 2:
             break
         shown -= 1 if shown <= 6 else 2
-    return Preview("\n".join([head, types, *_dotted(text, rows)]))
+    return Preview("\n".join([head, types, *(_cut(line, LINE) for line in _dotted(text, rows))]))
 
 
 def _series(series: Any, pandas: Any) -> Preview:
@@ -224,7 +227,7 @@ def _grid(kind: str, rows: int, names: list[str], types: list[Any], get: Callabl
         picked = [pick([_cut(name) for name in names]), *(pick(line) for line in lines)]
         widths = [max(map(len, column)) for column in zip(*picked, strict=True)]
         text = [" ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in picked]
-        if len(head) + len(typed) + sum(map(len, text)) + 8 <= BUDGET or shown <= 4:
+        if len(head) + len(typed) + sum(map(len, text)) + 8 <= BUDGET or shown <= 2:
             break
         shown -= 1 if shown <= 6 else 2
     if rows > HEAD + TAIL:
@@ -272,8 +275,8 @@ def _cell(value: Any) -> str:
     return _cut(str(value).replace("\n", "\\n"))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= CELL else text[: CELL - 1] + "…"
+def _cut(text: str, limit: int = CELL) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _count(number: int, what: str) -> str:

@@ -27,6 +27,7 @@ class RunningCell:
         self.characters = {"stdout": 0, "stderr": 0}
         self.lines = {"stdout": 0, "stderr": 0}
         self.dropped_text = 0
+        self.dropped_displays = 0
         self.last_line = ""
         self.waits: dict[int, messages.InputWait] = {}
         self.raw_wait = False

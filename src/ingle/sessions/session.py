@@ -444,9 +444,12 @@ class Session:
     def _on_display(self, shown: messages.Display) -> None:
         cell = self._cell
         background = shown.background or cell is None
-        if self.timeline.exhausted and (cell is None or cell.displays.left_out):
-            return
         data, metadata, name = shown.data, _bounded(shown.metadata), shown.display_id
+        if self.timeline.exhausted:
+            if cell is None or cell.displays.left_out:
+                return
+            cell.dropped_displays += 1
+            data, metadata = {"text/plain": data.get("text/plain", "")[:PROMPT_LENGTH]}, {}
         if cell is not None and not background:
             cell.displays.add(self.timeline.next_seq, data, metadata, name, shown.update)
         self._append(
@@ -542,8 +545,9 @@ class Session:
         if cell.execution_time is None:
             cell.execution_time = cell.age
         if cell.dropped_text:
-            why = self.timeline.broken or "this session's share of the disk for output is used up"
-            cell.notices.append(f"{cell.dropped_text} characters of output were not kept: {why}")
+            cell.notices.append(f"{cell.dropped_text} characters of output were not kept: {self._disk_trouble}")
+        if cell.dropped_displays:
+            cell.notices.append(f"{cell.dropped_displays} displays were kept as short text only: {self._disk_trouble}")
         if cell.error is not None:
             error = cell.error
             self._append(
@@ -558,6 +562,10 @@ class Session:
         self._cell = None
         self.last_used = time.monotonic()
         cell.wake()
+
+    @property
+    def _disk_trouble(self) -> str:
+        return self.timeline.broken or "this session's share of the disk for output is used up"
 
     def _next_in_queue(self) -> None:
         if self._queue and self._granted is None and self._cell is None:
