@@ -101,7 +101,7 @@ def test_the_annotations_are_those_of_what_the_tools_do() -> None:
     reading = {name for name, each in hints.items() if each["readOnlyHint"]}
     assert reading >= {"wait", "read_output", "list_repl_sessions", "get_session_namespace"}
     assert not any(hints[name]["destructiveHint"] for name in reading)
-    for name in ("python_session", "python"):
+    for name in ("python_session", "python", "shell"):
         assert hints[name]["destructiveHint"]
         assert hints[name]["openWorldHint"]
     assert hints["interrupt"]["idempotentHint"]
@@ -112,12 +112,15 @@ def test_every_argument_but_the_obvious_one_may_be_left_out() -> None:
     assert {name: needed for name, needed in required.items() if needed} == {
         "python_session": ["code"],
         "python": ["code"],
+        "shell": ["command"],
+        "shell_status": ["task_id"],
         "destroy_repl_session": ["session_id"],
     }
 
 
 def test_core_is_eight_tools_at_most_and_names_keep_the_tables_order() -> None:
-    assert len(tools.chosen(["core"])) <= 8
+    assert {tool.name for tool in tools.chosen(["core"])} == set(tools.CORE)
+    assert len(tools.CORE) == 8
     assert tools.chosen(["core"])[0].name == "python_session"
     assert [tool.name for tool in tools.chosen(["wait", "python"])] == ["python", "wait"]
     assert tools.chosen() == tools.TABLE
@@ -455,9 +458,10 @@ async def test_sessions_are_made_listed_used_apart_and_ended(client: Client) -> 
     assert [line.split(" · ")[0] for line in listed.splitlines()] == ["calc", "main"]
     assert "2 variables: x, z" in listed
     assert "isolation" in listed
+    assert " MB · " in listed
     ended = text_of(await client.call_tool("destroy_repl_session", {"session_id": "calc"}))
     assert ended.startswith("ended: calc · dead")
-    assert "2 cells" in ended
+    assert "2 cells · 1 variable: x" in ended
     assert (await client.call_tool("wait", {"session_id": "calc"})).is_error is True
 
 
@@ -478,6 +482,112 @@ async def test_main_is_made_once_for_calls_that_come_together(model: Client, ser
     assert sum(not result.is_error for result in results) >= 1
     assert all("busy" in text_of(result) for result in results if result.is_error)
     assert [info.session_id for info in await service.list_sessions()] == ["main"]
+
+
+# --- variables ---
+
+
+async def test_variables_are_listed_and_one_is_shown_in_full(client: Client) -> None:
+    await client.call_tool("python_session", {"code": "n = 5; text = 'x' * 300; rows = [{'a': 1}] * 3"})
+    listed = text_of(await client.call_tool("get_session_namespace"))
+    names = [line.partition(":")[0] for line in listed.splitlines()]
+    assert names == ["n", "rows", "text"]
+    assert "rows: list, 3 items" in listed
+    one = text_of(await client.call_tool("get_session_namespace", {"variable_name": "rows"}))
+    assert one.splitlines()[-1] == "[{'a': 1}, {'a': 1}, {'a': 1}]"
+    said = await refusal(client, "get_session_namespace", variable_name="nn")
+    assert said.startswith("there is no variable 'nn' in this session")
+
+
+# --- shell ---
+
+
+async def test_a_short_command_answers_with_its_output_and_its_exit_code(client: Client) -> None:
+    assert text_of(await client.call_tool("shell", {"command": "echo fine"})) == "fine"
+    result = await client.call_tool("shell", {"command": "echo out; echo err >&2; exit 3"})
+    assert result.is_error is False
+    assert text_of(result).splitlines()[:3] == ["out", "[stderr]", "err"]
+    assert text_of(result).endswith("done · exit code 3]")
+    assert result.meta is not None
+    assert result.meta["ingle/task"]["exit_code"] == 3
+    assert text_of(await client.call_tool("shell", {"command": "true"})).endswith("done · exit code 0]")
+
+
+@pytest.mark.req("mcp.patient")
+async def test_a_long_command_is_followed_by_its_task_id_and_no_line_is_lost_or_doubled(client: Client) -> None:
+    command = "for i in $(seq 10); do echo line $i; sleep 0.05; done"
+    result = await client.call_tool("shell", {"command": command, "wait": 0.1})
+    assert result.meta is not None
+    task = result.meta["ingle/task"]
+    seen = task["stdout"].splitlines()
+    assert f'shell_status(task_id="{task["task_id"]}", from_line={task["next_line"]}) goes on' in text_of(result)
+    while task["status"] == "running":
+        given = {"task_id": task["task_id"], "from_line": task["next_line"], "wait": 0.1}
+        result = await client.call_tool("shell_status", given)
+        assert result.meta is not None
+        task = result.meta["ingle/task"]
+        seen += task["stdout"].splitlines()
+    assert seen == [f"line {number}" for number in range(1, 11)]
+
+
+async def test_a_command_is_answered_paused_resumed_and_cancelled(model: Client) -> None:
+    begun = await model.call_tool(
+        "shell", {"command": "read x; echo got $x; sleep 600", "interactive": True, "wait": 0}
+    )
+    assert begun.meta is not None
+    task_id = begun.meta["ingle/task"]["task_id"]
+
+    async def act(action: str, **given: Any) -> str:
+        return text_of(
+            await model.call_tool("shell_status", {"task_id": task_id, "action": action, "wait": 0.3, **given})
+        )
+
+    assert "got it" in await act("input", text="it\n")
+    assert "paused" in await act("pause")
+    assert "running" in await act("resume")
+    assert "cancelled" in await act("cancel", wait=5)
+    assert "cancelled" in await act("status")
+    assert "there is no task 'nothing'" in await refusal(model, "shell_status", task_id="nothing")
+
+
+async def test_a_command_runs_where_main_starts_or_in_a_sessions_folder(service: Service, tmp_path: Any) -> None:
+    (tmp_path / "there").mkdir()
+    async with Client(make_server(Door(service, cwd=str(tmp_path)))) as client:
+        assert text_of(await client.call_tool("shell", {"command": "pwd"})) == str(tmp_path)
+        await client.call_tool("create_repl_session", {"session_id": "s", "cwd": str(tmp_path / "there")})
+        shown = await client.call_tool("shell", {"command": "pwd", "session_id": "s"})
+        assert text_of(shown) == str(tmp_path / "there")
+
+
+async def test_a_flood_from_a_command_is_shortened_too(model: Client) -> None:
+    result = await model.call_tool("shell", {"command": "seq 200000", "wait": 30})
+    shown = text_of(result)
+    assert len(shown) <= 10_000
+    assert shown.splitlines()[0] == "1"
+    assert "200000" in shown
+    assert "omitted: shell_status(task_id=" in shown
+    assert len(result.model_dump_json()) < 200_000
+
+
+# --- figures ---
+
+
+@pytest.mark.req("mcp.readable")
+async def test_figures_come_as_images_and_those_too_many_as_links_to_their_full_size(client: Client) -> None:
+    code = f"import base64\nfrom IPython.display import Image, display\npng = base64.b64decode('{png(40, 30)}')\n"
+    result = await client.call_tool(
+        "python_session", {"code": code + "print('TEXT')\nfor i in range(6): display(Image(png))"}
+    )
+    kinds = [part.type for part in result.content]
+    assert kinds.count("image") + kinds.count("resource_link") >= 4
+    assert kinds[0] == "text"
+    assert kinds[-1] == "text"
+    assert text_of(result).splitlines()[0] == "TEXT"
+    assert "6 figures]" in text_of(result).splitlines()[-1]
+    read = await client.read_resource("ingle://sessions/main/cells/1/figures/6")
+    assert read.contents[0].model_dump()["blob"] == png(40, 30)
+    with pytest.raises(MCPError, match="has 6 figures, and no number 7"):
+        await client.read_resource("ingle://sessions/main/cells/1/figures/7")
 
 
 # --- resources and prompts ---

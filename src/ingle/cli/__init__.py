@@ -3,6 +3,8 @@
 import click
 
 from ingle import __version__
+from ingle.cli.doctoring import doctor
+from ingle.cli.installing import install
 from ingle.cli.mcp import mcp
 from ingle.cli.running import run
 from ingle.cli.serving import serve
@@ -14,6 +16,8 @@ def main() -> None:
     """Live Python sessions: run code in one, or serve many."""
 
 
+main.add_command(doctor)
+main.add_command(install)
 main.add_command(mcp)
 main.add_command(run)
 main.add_command(serve)

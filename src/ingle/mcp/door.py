@@ -6,8 +6,11 @@ finds it. State hangs on `session_id` alone; of the connection nothing is known 
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+import msgspec
 
 from ingle import errors
 from ingle.events import Result, Task
@@ -52,7 +55,7 @@ class Door:
         self._cwd = cwd
         self._longest = longest_wait
         self._interval = progress_interval
-        self._clock = asyncio.get_running_loop().time
+        self._clock = time.monotonic
         self._by_name = {tool.name: tool for tool in listed}
         self._making_main: asyncio.Task[None] | None = None
         self._shown: dict[str, tuple[int, int]] = {}
@@ -196,7 +199,7 @@ class Door:
         deadline = self._deadline(given.wait)
         begun = await self.service.shell(
             given.command,
-            wait=min(self._interval, deadline - self._clock()),
+            wait=max(0.0, min(self._interval, deadline - self._clock())),
             timeout=given.timeout,
             session_id=given.session_id,
             cwd=given.cwd if given.cwd is not None or given.session_id is not None else self._cwd,
@@ -253,7 +256,10 @@ class Door:
         return Answer([Text(telling.value_text(found))], answers.data("ingle/variable", found))
 
     async def _destroy_repl_session(self, given: arguments.DestroySession, progress: Progress) -> Answer:
-        info = await self.service.end_session(given.session_id)
+        before = await self.service.get_session(given.session_id)
+        ended = await self.service.end_session(given.session_id)
+        # Its variables and memory are those it had last: now there are none.
+        info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count)
         self._shown.pop(given.session_id, None)
         return Answer([Text(f"ended: {answers.session_line(info)}")], answers.data("ingle/session", info))
 

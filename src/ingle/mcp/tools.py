@@ -99,8 +99,8 @@ TABLE = (
     Tool(
         "shell",
         "Run a shell command",
-        "Run a shell command. If it ends within `wait` seconds, the answer has all its output, and its exit code unless "
-        "that is 0. A longer one goes on in the background, and the answer names a task id: follow it with "
+        "Run a shell command. If it ends within `wait` seconds, the answer has all its output, and its exit code "
+        "unless that is 0. A longer one goes on in the background, and the answer names a task id: follow it with "
         "shell_status. Its input is empty unless `interactive`. Nothing is kept between commands but files; it runs "
         "where `main` starts, or in a session's folder.",
         arguments.Shell,
