@@ -193,10 +193,10 @@ def schema_of(arguments: type[Struct]) -> dict[str, Any]:
 def read(tool: str, arguments: type[T], given: dict[str, Any] | None) -> T:
     """The arguments, checked. What is wrong is said in the words of the tool, and nothing runs."""
     given = given or {}
-    known = [field.name for field in msgspec.structs.fields(arguments)]
     for name in given:
-        if name not in known:
-            raise InvalidRequest(_unknown(tool, name, [each for each in known if each not in UNLISTED]))
+        if name not in arguments.__struct_fields__:
+            known = [each for each in arguments.__struct_fields__ if each not in UNLISTED]
+            raise InvalidRequest(_unknown(tool, name, known))
     try:
         return msgspec.convert(given, arguments, strict=False)
     except msgspec.ValidationError as error:

@@ -106,9 +106,13 @@ class Door:
 
     async def _python_session(self, given: arguments.PythonSession, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
-        if given.session_id == MAIN:
+        try:
+            cell = await self.service.begin(given.session_id, given.code, timeout=given.timeout)
+        except errors.SessionNotFound:
+            if given.session_id != MAIN:
+                raise
             await self._make_main()
-        cell = await self.service.begin(given.session_id, given.code, timeout=given.timeout)
+            cell = await self.service.begin(MAIN, given.code, timeout=given.timeout)
         return self._show(await self._follow(given.session_id, cell, deadline, progress))
 
     async def _python(self, given: arguments.Python, progress: Progress) -> Answer:
@@ -160,11 +164,6 @@ class Door:
 
     async def _make_main(self) -> None:
         """`main` exists after this. Calls that come together share the making, and cancelling one harms no other."""
-        try:
-            await self.service.get_session(MAIN)
-            return
-        except errors.SessionNotFound:
-            pass
         if self._making_main is None or self._making_main.done():
             self._making_main = asyncio.get_running_loop().create_task(self._create_main())
         await asyncio.shield(self._making_main)
