@@ -84,10 +84,10 @@ class Host:
         self.send(message)
         return self._number
 
-    def answer(self, number: int | None) -> dict[str, Any]:
+    def answer(self, number: int | None, within: float = ANSWER_WITHIN) -> dict[str, Any]:
         """The answer to a request, with `result` or `error`; for None the next one without an id."""
         while number not in self._answers:
-            line = self._arrived.get(timeout=ANSWER_WITHIN)
+            line = self._arrived.get(timeout=within)
             assert line is not None, f"the server has gone: {self.stderr.decode()}"
             message = json.loads(line)
             if "method" in message:

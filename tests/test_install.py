@@ -1,5 +1,6 @@
 """`ingle install`: one entry more in a file that is someone else's, and not a byte besides."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from ingle import __version__
 from ingle.errors import InvalidRequest
 from ingle.mcp import editing, hosts
 from ingle.mcp.hosts import BY_NAME, Command, Place
+from ingle.mcp.tools import TABLE as TOOLS
 
 COMMAND = Command("/opt/ingle/bin/ingle", ("mcp",))
 ENTRY = COMMAND.entry()
@@ -303,3 +306,21 @@ def test_json_prints_the_entry_for_any_other_host(tmp_path: Path) -> None:
     refused = run("install", "emacs", home=tmp_path)
     assert refused.returncode == 2
     assert "claude-code" in refused.stderr
+
+
+# --- packages ---
+
+
+def test_the_bundle_and_the_registrys_entry_are_of_one_version_and_name_every_tool() -> None:
+    path = Path(__file__).parent.parent / "packaging" / "dist.py"
+    spec = importlib.util.spec_from_file_location("dist", path)
+    assert spec is not None
+    assert spec.loader is not None
+    dist = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dist)
+    manifest = dist.manifest(__version__)
+    assert [tool["name"] for tool in manifest["tools"]] == [tool.name for tool in TOOLS]
+    entry = dist.registry_entry(__version__)
+    assert len(entry["description"]) <= 100
+    assert entry["packages"][0]["version"] == entry["version"] == manifest["version"] == __version__
+    assert f"mcp-name: {entry['name']}" in (path.parent.parent / "README.md").read_text()

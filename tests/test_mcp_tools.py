@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -116,6 +117,13 @@ def test_every_argument_but_the_obvious_one_may_be_left_out() -> None:
         "shell_status": ["task_id"],
         "destroy_repl_session": ["session_id"],
     }
+
+
+def test_the_page_about_mcp_has_every_tool_with_all_its_arguments() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "mcp.md").read_text()
+    for tool in tools.TABLE:
+        names = ", ".join(f"`{name}`" for name in arguments.schema_of(tool.arguments)["properties"])
+        assert f"| `{tool.name}` | {names} |".replace("|  |", "| |") in page
 
 
 def test_core_is_eight_tools_at_most_and_names_keep_the_tables_order() -> None:
