@@ -582,18 +582,19 @@ async def test_a_flood_from_a_command_is_shortened_too(model: Client) -> None:
 
 @pytest.mark.req("mcp.readable")
 async def test_figures_come_as_images_and_those_too_many_as_links_to_their_full_size(client: Client) -> None:
-    code = f"import base64\nfrom IPython.display import Image, display\npng = base64.b64decode('{png(40, 30)}')\n"
-    result = await client.call_tool(
-        "python_session", {"code": code + "print('TEXT')\nfor i in range(6): display(Image(png))"}
+    pictures = [png(40 + number, 30) for number in range(6)]
+    code = (
+        "import base64\nfrom IPython.display import Image, display\nprint('TEXT')\n"
+        f"for each in {pictures!r}: display(Image(base64.b64decode(each)))"
     )
-    kinds = [part.type for part in result.content]
-    assert kinds.count("image") + kinds.count("resource_link") >= 4
-    assert kinds[0] == "text"
-    assert kinds[-1] == "text"
+    result = await client.call_tool("python_session", {"code": code})
+    assert [part.type for part in result.content] == ["text", *["image"] * 4, *["resource_link"] * 2, "text"]
     assert text_of(result).splitlines()[0] == "TEXT"
-    assert "6 figures]" in text_of(result).splitlines()[-1]
-    read = await client.read_resource("ingle://sessions/main/cells/1/figures/6")
-    assert read.contents[0].model_dump()["blob"] == png(40, 30)
+    assert text_of(result).splitlines()[-1] == "[cell 1 · ok · 6 figures]"
+    links = [str(part.model_dump()["uri"]) for part in result.content if part.type == "resource_link"]
+    assert links == [f"ingle://sessions/main/cells/1/figures/{number}" for number in (5, 6)]
+    read = await client.read_resource(links[1])
+    assert read.contents[0].model_dump()["blob"] == pictures[5]
     with pytest.raises(MCPError, match="has 6 figures, and no number 7"):
         await client.read_resource("ingle://sessions/main/cells/1/figures/7")
 
