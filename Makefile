@@ -14,7 +14,7 @@ SOAK_SECONDS ?= 600
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench soak clean
+.PHONY: help run test lint bench soak dist clean
 
 help:
 	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
@@ -22,6 +22,7 @@ help:
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make bench   measure                      (ARGS is handed on)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
+	@echo 'make dist    the wheel, the .mcpb bundle and server.json, in dist/'
 	@echo 'make clean   remove .venv, caches and builds'
 	@echo
 	@echo 'PYTHON=python3.12 picks the interpreter when .venv is made; run "make clean" first to change it.'
@@ -46,6 +47,9 @@ bench: $(STAMP_BENCH)
 soak: $(STAMP_DEV)
 	@SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak \
 		--timeout=$$(( $(SOAK_SECONDS) * 2 + 120 )) tests/soak $(ARGS)
+
+dist: $(STAMP_DEV)
+	@$(BIN)/python packaging/dist.py
 
 clean:
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -110,9 +110,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "shell.bounds",
         "shell.session",
     ),
-    *_later(
+    *_proven(
         "9. Interfaces",
-        "comes with ingle.mcp",
         "mcp.eras",
         "mcp.handles",
         "mcp.readable",

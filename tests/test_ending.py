@@ -1,5 +1,6 @@
 """How a session's process ends, by its own will or not: what is said about it, and that nothing of it lives on."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from ingle import errors
 from ingle.events import Done, Exit, Result, Stderr, Stdout
 from ingle.service import Service
 from ingle.sessions import manager
+from ingle.sessions.session import Session
 from ingle.settings import Settings
 
 
@@ -645,3 +647,29 @@ class TestPolicyKeep:
 @pytest.mark.req("idle.expire")
 def test_the_default_is_five_minutes_and_to_keep() -> None:
     assert (Settings().idle_timeout, Settings().idle_policy) == (300.0, "keep")
+
+
+@pytest.mark.req("exit.tree")
+async def test_a_session_that_is_still_being_made_ends_with_the_service(
+    mark: str, home: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Session.start
+    started = asyncio.Event()
+
+    async def slow_start(session: Session) -> None:
+        await start(session)
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Session, "start", slow_start)
+    service = Service.local(settings, home)
+    await service.start()
+    making = asyncio.create_task(service.create_session(cwd=str(home)))
+    await started.wait()
+    assert len(list((home / "sessions").glob("*"))) == 1
+    await service.stop()
+    # At once: whoever stopped the service may be gone before anybody could clean up after it.
+    assert list((home / "sessions").glob("*")) == []
+    making.cancel()
+    with pytest.raises(errors.Unavailable):
+        await making

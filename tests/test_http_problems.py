@@ -119,6 +119,10 @@ def every_error() -> list[errors.IngleError]:
     examples: list[errors.IngleError] = [
         errors.SessionNotFound("x"),
         errors.CellNotFound("x", 2, 1),
+        errors.FigureNotFound("x", "y"),
+        errors.VariableNotFound("x", ["y"]),
+        errors.ShellBusy("x", "t1", 1.5),
+        errors.TooManyTasks(2),
         errors.SessionExists("x"),
         errors.Busy(3, 1.5),
         errors.NotWaiting("x"),

@@ -22,6 +22,9 @@ IMPLIED: dict[str, frozenset[str]] = {
 
 DEFAULT_TENANT = ""
 
+SERVICE = "ingle.service"
+"""Where the guard leaves, in the scope of a request, the service that acts for its caller."""
+
 MINUTE = 60.0
 
 

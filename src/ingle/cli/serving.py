@@ -64,7 +64,8 @@ def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
         settings = load({**given, "auth": "none"} if no_auth else given)
         from ingle.http.server import serve as run_server
         from ingle.logs import logging_to
+        from ingle.mcp.mounting import mounted
 
         with logging_to(settings):
-            code = run_server(settings, data_folder(), until_eof)
+            code = run_server(settings, data_folder(), until_eof, mounted)
     raise SystemExit(code)

@@ -7,7 +7,7 @@ to `operations` and its handlers beside those here.
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -80,9 +80,14 @@ class Interpreted(Struct, omit_defaults=True, rename={"session_id": "sessionId"}
     timed_out: bool = False
 
 
-def make_app(service: Service, principals: Principals, allowed_hosts: Iterable[str] = ()) -> ASGIApp:
-    """The whole application: border, guard, routes. It starts and stops nothing."""
-    return Border(Guard(make_routes(service), principals, allowed_hosts))
+def make_app(
+    service: Service,
+    principals: Principals,
+    allowed_hosts: Iterable[str] = (),
+    mounted: Mapping[str, ASGIApp] | None = None,
+) -> ASGIApp:
+    """The whole application: border, guard, routes, and what others have mounted. It starts and stops nothing."""
+    return Border(Guard(make_routes(service, mounted), principals, allowed_hosts))
 
 
 def make_local_app(service: Service) -> ASGIApp:
@@ -90,7 +95,8 @@ def make_local_app(service: Service) -> ASGIApp:
     return Border(Owner(make_routes(service), service))
 
 
-def make_routes(service: Service) -> ASGIApp:
+def make_routes(service: Service, mounted: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
+    others = mounted or {}
     limit = service.settings.max_code + BODY_SPARE
     router = make_router(operations(service), limit)
 
@@ -99,6 +105,8 @@ def make_routes(service: Service) -> ASGIApp:
             await watch(scope, receive, send)
         elif (session_id := executing.session_of(scope)) is not None:
             await executing.execute(session_id, limit, scope, receive, send)
+        elif (app := others.get(scope["path"])) is not None:
+            await app(scope, receive, send)
         else:
             # What is open to everybody is answered by the service of nobody in particular.
             scope.setdefault(SERVICE, service)

@@ -14,12 +14,10 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingle import errors
+from ingle.callers import SERVICE as SERVICE
 from ingle.callers import Meter
 from ingle.http.principals import Principal, Principals
 from ingle.service import Service
-
-SERVICE = "ingle.service"
-"""In the scope of a request that was let in: the service, acting for whoever asks."""
 
 WELCOME = "ingle.welcome"
 """In the scope, where the server put it: to be called when a token was shown."""

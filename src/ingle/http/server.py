@@ -16,8 +16,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,11 @@ class CannotListen(Exception):
     """The address cannot be had; the message says why, and what to do."""
 
 
-def serve(settings: Settings, home: Path, until_eof: bool = False) -> int:
+Mounts = Callable[[Service], AbstractAsyncContextManager[Mapping[str, ASGIApp]]]
+"""Other doors' apps by path, behind the same guard, for as long as the context lasts."""
+
+
+def serve(settings: Settings, home: Path, until_eof: bool = False, mounts: Mounts | None = None) -> int:
     """Run until a signal comes, or the end of standard input if that is asked for. The exit code."""
     check_bind(settings.host, settings.allowed_hosts, open=settings.auth == "none")
     token = find_token(home) if settings.auth == "token" else None
@@ -71,7 +75,7 @@ def serve(settings: Settings, home: Path, until_eof: bool = False) -> int:
         print(f"ingle: {error}", file=sys.stderr)
         return 1
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, home, token, listener, until_eof))
+        runner.run(_serve(settings, home, token, listener, until_eof, mounts or _no_mounts))
     return 0
 
 
@@ -99,7 +103,9 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, home: Path, token: Token | None, listener: socket.socket, until_eof: bool) -> None:
+async def _serve(
+    settings: Settings, home: Path, token: Token | None, listener: socket.socket, until_eof: bool, mounts: Mounts
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in STOP_SIGNALS:
@@ -111,11 +117,12 @@ async def _serve(settings: Settings, home: Path, token: Token | None, listener: 
     shown = url(settings.host, listener)
     try:
         # Whoever looks for a service to rely on does not take one that ends with another program.
-        async with local_door(service, home, "client" if until_eof else "serve", shown):
+        kind = "client" if until_eof else "serve"
+        async with local_door(service, home, kind, shown), mounts(service) as mounted:
             principals = Principals(service, token.value if token is not None else None)
             if token is not None:
                 principals.take(await asyncio.to_thread(keyring.read, home))
-            app = make_app(service, principals, settings.allowed_hosts)
+            app = make_app(service, principals, settings.allowed_hosts, mounted)
             door = Door(service, app, listener, Lobby(settings.max_connections))
             door.open()
             await door.opened()
@@ -215,6 +222,11 @@ class Door:
     def close(self) -> None:
         """Take no more connections; `task` ends when those that are open have ended."""
         self._server.should_exit = True
+
+
+@asynccontextmanager
+async def _no_mounts(service: Service) -> AsyncIterator[Mapping[str, ASGIApp]]:
+    yield {}
 
 
 @asynccontextmanager

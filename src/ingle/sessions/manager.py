@@ -36,7 +36,7 @@ class Manager:
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[str, Launcher] = {}
         self._sessions: dict[str, Session] = {}
-        self._making: set[str] = set()
+        self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
         self._endings: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
@@ -119,7 +119,7 @@ class Manager:
             raise errors.TooManySessions(self.settings.max_sessions)
         began = time.monotonic()
         # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
-        self._making.add(key)
+        self._making[key] = None
         try:
             if cwd is not None and not await asyncio.to_thread(_is_folder, cwd):
                 raise errors.InvalidRequest(f"there is no folder {cwd[:200]!r} to start in; give an absolute path")
@@ -133,13 +133,16 @@ class Manager:
                 key,
             )
             session = Session(plan, self._launcher(python or self.settings.python), self.settings, self.record)
+            self._making[key] = session
             try:
                 await session.start()
             except BaseException:
                 await session.end()
+                if self._stopped:
+                    raise errors.Unavailable("the server is stopping; start it again") from None
                 raise
         finally:
-            self._making.discard(key)
+            del self._making[key]
         self._sessions[key] = session
         self.record.session_made(key, time.monotonic() - began)
         return session
@@ -194,6 +197,7 @@ class Manager:
         self._sessions.clear()
         for session in sessions:
             self.record.session_ended(session.key, time.time() - session.created_at, "the server stops")
+        sessions += [session for session in self._making.values() if session is not None]
         await asyncio.gather(*(session.end() for session in sessions))
         if self._endings:
             await asyncio.wait(self._endings)

@@ -31,6 +31,7 @@ from ingle.sessions.record import Record
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.merge import STDOUT
+from ingle.workers.usage import usage
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 
@@ -420,6 +421,7 @@ class Session:
         notices = [*self._start_notices, *self._pending_notices]
         if self._cell is not None:
             notices.append("a cell is running; variables are those of the last finished cell")
+        memory, cpu_seconds = usage(self._worker.pid if self._worker is not None else None)
         return SessionInfo(
             session_id=self.id,
             state=self.state,
@@ -432,8 +434,8 @@ class Session:
             cwd=self.cwd,
             isolation="none",
             network="full",
-            memory=None,
-            cpu_seconds=None,
+            memory=memory,
+            cpu_seconds=cpu_seconds,
             idle_timeout=self.plan.idle_timeout,
             durable=False,
             notices=notices,

@@ -1,0 +1,83 @@
+"""A tour of the tools, as a conversation between a model and `ingle mcp`: `python examples/tour.py`.
+
+Starts the server as a host does, speaks to it with the official client, and prints what was asked and what the model
+was shown. Needs pandas in the interpreter of the sessions.
+"""
+
+import asyncio
+import sys
+from typing import Any
+
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+
+SALES = """
+import pandas as pd
+sales = pd.DataFrame({"city": ["Oslo", "Bern", "Oslo", "Bern"], "amount": [3, 5, 8, 13]})
+sales
+"""
+
+TOTALS = """
+def total(city):
+    return int(sales[sales.city == city].amount.sum())
+
+print("Oslo:", total("Oslo"))
+total("Bern")
+"""
+
+
+class Conversation:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def ask(self, tool: str, **arguments: Any) -> str:
+        """Call a tool, and print the call and the answer."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if name != "code")
+        print(f"\n→ {tool}({shown})")
+        if "code" in arguments:
+            print("\n".join(f"  │ {line}" for line in arguments["code"].strip().splitlines()))
+        result = await self._client.call_tool(tool, arguments)
+        lines: list[str] = []
+        for part in result.content:
+            lines += part.text.splitlines() if part.type == "text" else [f"<{part.type}>"]
+        print("\n".join(f"  {'✗' if result.is_error else '·'} {line}" for line in lines))
+        return "\n".join(lines)
+
+
+async def tour(client: Client) -> None:
+    conversation = Conversation(client)
+    ask = conversation.ask
+    tools = [tool.name for tool in (await client.list_tools()).tools]
+    print(f"{len(tools)} tools: {', '.join(tools)}")
+
+    await ask("create_repl_session", session_id="calc")
+    await ask("python_session", session_id="calc", code=SALES)
+    await ask("python_session", session_id="calc", code=TOTALS)
+    # An exception is an answer like any other.
+    await ask("python_session", session_id="calc", code="total(city)")
+    await ask("list_repl_sessions")
+    if "get_session_namespace" in tools:
+        await ask("get_session_namespace", session_id="calc")
+        await ask("get_session_namespace", session_id="calc", variable_name="sales")
+    # Code that asks is answered.
+    await ask("python_session", session_id="calc", code="name = input('Who are you? ')\nprint('Hello', name)")
+    await ask("send_input", session_id="calc", text="Ada")
+    # Code that takes long goes on while the model does something else.
+    await ask("python_session", session_id="calc", code="import time\ntime.sleep(1)\nprint('rested')", wait=0.1)
+    await ask("wait", session_id="calc")
+    if "shell" in tools:
+        await ask("shell", command="echo from the shell; exit 3")
+    # What was made in `calc` is not in `main`, which needs no creating.
+    await ask("python_session", code="'sales' in globals()")
+    await ask("python", code="sum(range(10))")
+    await ask("destroy_repl_session", session_id="calc")
+
+
+async def main() -> None:
+    server = StdioServerParameters(command=sys.executable, args=["-m", "ingle", "mcp", *sys.argv[1:]])
+    async with Client(server) as client:
+        await tour(client)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,32 @@
+"""`ingle doctor`: is everything there, and does it work? In plain words, with an exit code."""
+
+import click
+
+from ingle.cli.failing import plain_failures
+
+SIGNS = {"fine": "ok  ", "warning": "note", "broken": "FAIL"}
+
+
+@click.command(epilog="Example: ingle doctor --json")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON document.")
+def doctor(as_json: bool) -> None:
+    """Check this installation, with a real round trip through `ingle mcp`.
+
+    Looks at Python, the data folder, the zygote, isolation, and the hosts that know ingle. Exit code: 0 when
+    everything needed works, 1 when something does not.
+    """
+    with plain_failures():
+        import msgspec
+
+        from ingle.mcp.checkup import examine
+        from ingle.settings import data_folder, load
+
+        findings = examine(load(), data_folder())
+        healthy = all(each.state != "broken" for each in findings)
+        if as_json:
+            click.echo(msgspec.json.encode({"healthy": healthy, "findings": findings}).decode())
+        else:
+            for each in findings:
+                click.echo(f"{SIGNS[each.state]}  {each.about}: {each.text}")
+            click.echo("Everything needed works." if healthy else "Something needed does not work: see FAIL above.")
+    raise SystemExit(0 if healthy else 1)

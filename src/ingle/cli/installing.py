@@ -1,0 +1,38 @@
+"""`ingle install`: tells a host how to start `ingle mcp`."""
+
+import click
+
+from ingle.cli.failing import plain_failures
+
+NAMES = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "goose", "json")
+
+
+@click.command(epilog="Example: ingle install claude-code --dry-run")
+@click.argument("host", type=click.Choice(NAMES), metavar="HOST")
+@click.option("--project", is_flag=True, help="For this folder only, in the host's project file.")
+@click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
+def install(host: str, project: bool, dry_run: bool) -> None:
+    """Add ingle to a host: claude-code, claude-desktop, cursor, vscode, codex, gemini or goose.
+
+    Shows what it changes in the host's settings, keeps everything else there as it is, and leaves a copy of the old
+    file beside the new one. A file that cannot be read is left alone. `json` prints the entry for any other host.
+    """
+    with plain_failures():
+        from ingle.mcp import hosts
+
+        if host == "json":
+            click.echo(hosts.snippet(hosts.Command.ours()))
+            return
+        place = hosts.Place.here()
+        found = hosts.BY_NAME[host]
+        change = hosts.plan(found, hosts.file_of(found, place, project), hosts.command_for(found, place))
+        if not change.needed:
+            click.echo(f"{found.title} has ingle already, in {change.file}; nothing to do.")
+            return
+        click.echo(change.diff(), nl=False)
+        if dry_run:
+            click.echo("Nothing was written.")
+            return
+        backup = change.write()
+        click.echo(f"Written to {change.file}." + (f" The old file is {backup}." if backup else ""))
+        click.echo(found.after)

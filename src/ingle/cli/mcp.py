@@ -1,0 +1,53 @@
+"""`ingle mcp`: for a host such as Claude, Cursor or VS Code, which starts it and speaks to it."""
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ingle.cli.failing import plain_failures
+from ingle.cli.serving import option_of, split_words
+from ingle.settings import Settings, data_folder, load
+
+if TYPE_CHECKING:
+    from ingle.service import Service
+
+NOT_FOR_STDIO = ("host", "port", "allowed_hosts")
+
+
+def session_options(command: Any) -> Any:
+    """The settings that concern sessions."""
+    for setting in reversed(fields(Settings)):
+        if setting.name not in NOT_FOR_STDIO:
+            command = option_of(setting)(command)
+    return command
+
+
+def local_socket(service: "Service", home: Path, kind: str) -> AbstractAsyncContextManager[Path]:
+    """The socket under `run/`, by which `ps`, `logs` and the others find this server too."""
+    from ingle.http.server import local_door
+
+    return local_door(service, home, kind)
+
+
+@click.command(epilog="Example: ingle mcp --tools core")
+@click.option(
+    "--tools",
+    metavar="A,B,...",
+    callback=split_words,
+    help="List these tools only; `core` means the eight most used.  [default: all]",
+)
+@session_options
+def mcp(tools: list[str] | None, **given: Any) -> None:
+    """Serve one MCP host over standard input and output.
+
+    Hosts start this command by themselves: `ingle install HOST` tells them to. Sessions start in the folder in which
+    it was started, and end with it.
+    """
+    with plain_failures():
+        from ingle.mcp.stdio import run
+        from ingle.mcp.tools import chosen
+
+        run(load(given), data_folder(), chosen(tools or ()), local_socket)

@@ -1,0 +1,199 @@
+"""What a tool answers: text and images for the model, in order, the status line last; data for programs beside it.
+
+Bounded as a whole: hosts refuse a result of 1 MiB, so what programs get carries no image and no long text twice.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ingle.errors import IngleError
+from ingle.events import Metadata, MimeBundle, OutputPage, Result, SessionInfo, Task, Truncated
+from ingle.mcp.telling import task_text
+from ingle.outputs.timeline import HEAD_SHARE
+from ingle.render.bundles import picture_of
+from ingle.render.images import Picture
+from ingle.render.model import Hints, Image, Part, Text, view
+from ingle.render.pages import page_text
+
+RESULT_KEY = "ingle/result"
+ERROR_KEY = "ingle/error"
+
+META_TEXT = 20_000
+"""Characters of each text in the result that goes to programs."""
+
+META_BUNDLES = 200_000
+"""Characters of values and displays together."""
+
+MAX_BUNDLES = 100
+MAX_LINKS = 20
+META_METADATA = 4000
+"""Of the metadata of one display, which its code may have made of any size."""
+MAX_NOTICES = 100
+
+NAMES_SHOWN = 40
+
+
+class Words(Hints):
+    """The next step, in the words of our tools."""
+
+    def wait(self, result: Result) -> str:
+        return f"wait({', '.join([*self._session(result), f'from_event={result.next_event}'])})"
+
+
+WORDS = Words(default_session="main")
+
+
+@dataclass
+class Answer:
+    parts: Sequence["Part | Link"]
+    meta: dict[str, Any] = field(default_factory=dict)
+    is_error: bool = False
+
+
+def failure(error: IngleError, advice: str = "") -> Answer:
+    """One of our own failures: what happened, and the next step in the words of the tools."""
+    text = error.message if not advice else f"{error.message}. {advice}"
+    return Answer([Text(text)], {ERROR_KEY: {"code": error.code, "message": error.message}}, is_error=True)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A figure that is not shown, to be read as a resource."""
+
+    uri: str
+    name: str
+    mime: str
+
+
+def of_result(result: Result) -> Answer:
+    parts: list[Part | Link] = [*view(result, WORDS)]
+    inline = {part.data for part in parts if isinstance(part, Image)}
+    links = [
+        Link(figure_uri(result.session_id, result.cell, number), f"figure {number} of cell {result.cell}", picture.mime)
+        for number, (picture, _) in enumerate(pictures(result), 1)
+        if picture.data not in inline
+    ]
+    # The status line stays last.
+    parts[-1:-1] = links[:MAX_LINKS]
+    return Answer(parts, {RESULT_KEY: for_programs(result)})
+
+
+def of_task(task: Task, from_line: int = 0) -> Answer:
+    bounded = msgspec.structs.replace(task, stdout=_middle_out(task.stdout)[0], stderr=_middle_out(task.stderr)[0])
+    return Answer([Text(task_text(task, from_line))], data("ingle/task", bounded))
+
+
+def data(key: str, value: Any) -> dict[str, Any]:
+    """For programs, if it is not too large to go with the text."""
+    built = msgspec.to_builtins(value)
+    return {key: built} if len(msgspec.json.encode(built)) <= META_BUNDLES else {}
+
+
+def figure_uri(session_id: str, cell: int, number: int) -> str:
+    return f"ingle://sessions/{session_id}/cells/{cell}/figures/{number}"
+
+
+def pictures(result: Result) -> list[tuple[Picture, Metadata]]:
+    """The pictures of a cell in the order in which they are counted, with what is known of each."""
+    shown = list(zip(result.displays, result.displays_metadata, strict=False))
+    if result.result is not None:
+        shown.append((result.result, result.result_metadata))
+    found = ((picture_of(bundle), metadata) for bundle, metadata in shown)
+    return [(picture, metadata) for picture, metadata in found if picture is not None]
+
+
+def for_programs(result: Result) -> dict[str, Any]:
+    """The result object, without what would make it large."""
+    out, out_cut = _middle_out(result.stdout)
+    err, err_cut = _middle_out(result.stderr)
+    bundles = _without_long([*([result.result] if result.result is not None else []), *result.displays])
+    bounded = msgspec.structs.replace(
+        result,
+        stdout=out,
+        stderr=err,
+        truncated=Truncated(result.truncated.stdout + out_cut, result.truncated.stderr + err_cut),
+        result=bundles[0] if result.result is not None else None,
+        displays=bundles[1:] if result.result is not None else bundles,
+        result_metadata=_if_small(result.result_metadata),
+        displays_metadata=[_if_small(each) for each in result.displays_metadata[:MAX_BUNDLES]],
+        notices=[_middle_out(notice)[0] for notice in result.notices[:MAX_NOTICES]],
+        error=None
+        if result.error is None
+        else msgspec.structs.replace(
+            result.error,
+            value=_middle_out(result.error.value)[0],
+            traceback=_middle_out(result.error.traceback)[0],
+        ),
+    )
+    built: dict[str, Any] = msgspec.to_builtins(bounded)
+    return built
+
+
+def _if_small(metadata: Metadata) -> Metadata:
+    return metadata if len(msgspec.json.encode(metadata)) <= META_METADATA else {}
+
+
+def _middle_out(text: str) -> tuple[str, int]:
+    left = len(text) - META_TEXT
+    if left <= 0:
+        return text, 0
+    head = int(META_TEXT * HEAD_SHARE)
+    return text[:head] + text[head - META_TEXT :], left
+
+
+def _without_long(bundles: list[MimeBundle]) -> list[MimeBundle]:
+    """What programs may want beside the content: no picture, which is there already, and only so much in all."""
+    left = META_BUNDLES
+    kept: list[MimeBundle] = []
+    for bundle in bundles:
+        some: MimeBundle = {}
+        for mime, data in bundle.items():
+            if not mime.startswith("image/") and len(data) <= min(META_TEXT, left):
+                some[mime] = data
+                left -= len(data)
+        kept.append(some)
+    return kept[:MAX_BUNDLES]
+
+
+# --- pages of output, sessions ---
+
+
+def of_page(page: OutputPage) -> Answer:
+    return Answer([Text(page_text(page, WORDS))])
+
+
+def session_line(info: SessionInfo) -> str:
+    now = time.time()
+    used = "never used" if info.last_executed is None else f"last used {ago(now - info.last_executed)} ago"
+    names = ", ".join(info.variables[:NAMES_SHOWN])
+    if len(info.variables) > NAMES_SHOWN:
+        names += f", … {len(info.variables) - NAMES_SHOWN} more"
+    parts = [
+        info.session_id,
+        info.state,
+        f"created {ago(now - info.created_at)} ago",
+        used,
+        plural(info.execution_count, "cell"),
+        plural(info.variable_count, "variable") + (f": {names}" if names else ""),
+        "memory unknown" if info.memory is None else f"{info.memory / 1e6:.0f} MB",
+        f"Python {info.python}",
+        f"isolation {info.isolation}",
+        info.cwd,
+    ]
+    return " · ".join([*parts, *info.notices])
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def ago(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(0, seconds):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

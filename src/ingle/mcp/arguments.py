@@ -1,0 +1,221 @@
+"""What a model may pass to a tool: declared types, a compact schema made from them, and refusals that help.
+
+Numbers and booleans written as text are taken for what they mean, since models write them so. A name that a tool does
+not have is refused before anything runs, and the right one is named where it can be guessed.
+"""
+
+import difflib
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ingle.errors import InvalidRequest
+
+LONGEST_WAIT = 50.0
+"""No call waits longer: many hosts give up after 60 s, some without a word."""
+
+SYNONYMS = {
+    "session": "session_id",
+    "session_name": "session_id",
+    "sessionid": "session_id",
+    "id": "session_id",
+    "name": "session_id",
+    "source": "code",
+    "script": "code",
+    "python_code": "code",
+    "cmd": "command",
+    "script_code": "code",
+    "input": "text",
+    "line": "text",
+    "answer": "text",
+    "value": "text",
+    "seconds": "wait",
+    "max_wait": "wait",
+    "timeout_ms": "timeout",
+    "timeout_seconds": "timeout",
+    "pattern": "grep",
+    "regex": "grep",
+    "search": "grep",
+    "cell_id": "cell",
+    "cell_number": "cell",
+    "offset": "from_line",
+    "start_line": "from_line",
+    "limit": "lines",
+    "count": "lines",
+    "variable": "variable_name",
+    "var": "variable_name",
+    "working_directory": "cwd",
+    "directory": "cwd",
+    "workdir": "cwd",
+    "environment": "env",
+    "envs": "env",
+    "task": "task_id",
+    "interpreter": "python",
+}
+"""What models call our arguments when they have not looked."""
+
+SessionId = Annotated[
+    str,
+    Meta(description="The session; `main` needs no creating.", extra_json_schema={"x-mcp-header": "Session-Id"}),
+]
+NamedSession = Annotated[str, Meta(description="The session's name.", extra_json_schema={"x-mcp-header": "Session-Id"})]
+Wait = Annotated[
+    float, Meta(ge=0, description="Seconds to wait for the answer, at most 50. The code itself goes on after that.")
+]
+ShellWait = Annotated[float, Meta(ge=0, description="Seconds to wait for its end, at most 50. It goes on after that.")]
+Timeout = Annotated[float | None, Meta(description="Seconds after which the code itself is interrupted.")]
+Code = Annotated[str, Meta(description="Python source, run as one cell.")]
+
+
+class PythonSession(Struct, forbid_unknown_fields=True):
+    code: Code
+    session_id: SessionId = "main"
+    timeout: Timeout = None
+    wait: Wait = 45
+
+
+class Python(Struct, forbid_unknown_fields=True):
+    code: Code
+    timeout: Timeout = None
+    wait: Wait = 45
+
+
+class WaitFor(Struct, forbid_unknown_fields=True):
+    session_id: SessionId = "main"
+    wait: Wait = 45
+    from_event: Annotated[int, Meta(ge=0, description="Show only the output since this number.")] = 0
+
+
+class SendInput(Struct, forbid_unknown_fields=True):
+    text: Annotated[str, Meta(description="The answer; several lines answer several reads.")] = ""
+    session_id: SessionId = "main"
+    eof: Annotated[bool, Meta(description="End the input after the text, as Ctrl-D does.")] = False
+    wait: Wait = 45
+
+
+class Interrupt(Struct, forbid_unknown_fields=True):
+    session_id: SessionId = "main"
+    wait: Wait = 10
+
+
+class ReadOutput(Struct, forbid_unknown_fields=True):
+    session_id: SessionId = "main"
+    cell: Annotated[int | None, Meta(description="The cell's number; the last one if left out.")] = None
+    from_line: Annotated[int, Meta(ge=1)] = 1
+    lines: Annotated[int, Meta(ge=1, description="How many lines at most.")] = 200
+    grep: Annotated[str | None, Meta(description="Only lines in which this regular expression is found.")] = None
+    context: Annotated[int, Meta(ge=0, description="Lines around each match.")] = 0
+    offset: Annotated[int, Meta(ge=0, description="Characters to pass over on the first line.")] = 0
+    stream: Literal["stdout", "stderr", "both", "background", "displays", "result", "error"] = "stdout"
+
+
+class CreateSession(Struct, forbid_unknown_fields=True):
+    session_id: Annotated[
+        str | None,
+        Meta(
+            description="A name of your choice; left out, a random one is made.",
+            extra_json_schema={"x-mcp-header": "Session-Id"},
+        ),
+    ] = None
+    python: Annotated[str | None, Meta(description="Path of another interpreter, CPython 3.10 or later.")] = None
+    cwd: Annotated[str | None, Meta(description="Absolute folder to start in.")] = None
+    env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
+    include_stdlib: bool = True
+
+
+class ListSessions(Struct, forbid_unknown_fields=True):
+    pass
+
+
+class Namespace(Struct, forbid_unknown_fields=True):
+    session_id: SessionId = "main"
+    variable_name: Annotated[str | None, Meta(description="One variable, shown in full.")] = None
+
+
+class DestroySession(Struct, forbid_unknown_fields=True):
+    session_id: NamedSession
+
+
+class Shell(Struct, forbid_unknown_fields=True):
+    command: Annotated[str, Meta(description="Runs in bash.")]
+    wait: ShellWait = 5
+    timeout: Annotated[float | None, Meta(description="Seconds after which the command itself is stopped.")] = None
+    session_id: Annotated[
+        str | None,
+        Meta(
+            description="Run it in that session's folder and environment.",
+            extra_json_schema={"x-mcp-header": "Session-Id"},
+        ),
+    ] = None
+    cwd: Annotated[str | None, Meta(description="Folder to run in.")] = None
+    env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
+    interactive: Annotated[bool, Meta(description="Keep its input open for shell_status(action=`input`).")] = False
+
+
+class ShellStatus(Struct, forbid_unknown_fields=True):
+    task_id: Annotated[str, Meta(description="From the answer of `shell`.")]
+    wait: ShellWait = 5
+    from_line: Annotated[int, Meta(ge=0, description="Show only the output from this line on.")] = 0
+    action: Literal["status", "cancel", "pause", "resume", "input"] = "status"
+    text: Annotated[str, Meta(description="For `input`: sent as it is, so end a line with a newline.")] = ""
+    eof: Annotated[bool, Meta(description="For `input`: end the input after the text.")] = False
+
+
+UNLISTED = {"include_stdlib"}
+"""Arguments that are accepted and not shown: there is no user library to include yet."""
+
+T = TypeVar("T", bound=Struct)
+
+
+def schema_of(arguments: type[Struct]) -> dict[str, Any]:
+    """The JSON schema, in as few words as say it: what may be left out is not required, and null is not mentioned."""
+    made = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
+    properties = {}
+    for name, each in made["properties"].items():
+        if name in UNLISTED:
+            continue
+        prop = dict(each)
+        for variant in prop.pop("anyOf", ()):
+            if variant.get("type") != "null":
+                prop.update(variant)
+        if prop.get("default", "") is None:
+            del prop["default"]
+        if "enum" in prop:
+            prop["type"] = "string"
+        properties[name] = prop
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    if made["required"]:
+        schema["required"] = made["required"]
+    return schema
+
+
+def read(tool: str, arguments: type[T], given: dict[str, Any] | None) -> T:
+    """The arguments, checked. What is wrong is said in the words of the tool, and nothing runs."""
+    given = given or {}
+    for name in given:
+        if name not in arguments.__struct_fields__:
+            known = [each for each in arguments.__struct_fields__ if each not in UNLISTED]
+            raise InvalidRequest(_unknown(tool, name, known))
+    try:
+        return msgspec.convert(given, arguments, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{tool}: {_plain(str(error))}. Nothing was run; call it again.") from None
+
+
+def _unknown(tool: str, name: str, known: list[str]) -> str:
+    meant = SYNONYMS.get(name.lower())
+    if meant not in known:
+        close = difflib.get_close_matches(name.lower(), known, 1, 0.6)
+        meant = close[0] if close else None
+    advice = f"Use {meant!r}. " if meant else ""
+    takes = f"It takes: {', '.join(known)}." if known else "It takes no arguments."
+    return f"{tool} has no argument {name[:80]!r}. {advice}{takes} Nothing was run."
+
+
+def _plain(message: str) -> str:
+    """`Expected X, got Y - at $.name` in the order people say it."""
+    problem, at, path = message.partition(" - at `$.")
+    if at:
+        return f"{path.rstrip('`')}: {problem[0].lower()}{problem[1:]}"
+    return f"{problem[0].lower()}{problem[1:]}"

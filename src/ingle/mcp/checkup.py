@@ -1,0 +1,187 @@
+"""A look at an installation: each finding in one sentence, what is broken with what to do about it.
+
+The round trips are real: a session on a service of its own, and `ingle mcp` started as a host starts it.
+"""
+
+import asyncio
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from ingle import __version__
+from ingle.errors import IngleError
+from ingle.mcp.hosts import HOSTS, Command, Place, configured, file_of
+from ingle.service import Service
+from ingle.settings import Settings
+
+PATIENCE = 60.0
+"""For one round trip, on a machine that is slow or busy."""
+
+LITTLE_SPACE = 500_000_000
+
+LEGACY = "2025-06-18"
+
+State = Literal["fine", "warning", "broken"]
+
+
+class Finding(Struct):
+    about: str
+    state: State
+    text: str
+
+
+def examine(settings: Settings, home: Path, place: Place | None = None) -> list[Finding]:
+    findings = [python()]
+    folder = data_folder(home)
+    findings.append(folder)
+    if folder.state == "broken":
+        return findings
+    findings += asyncio.run(session(settings, home))
+    findings.append(round_trip(home))
+    findings += hosts(place or Place.here())
+    return findings
+
+
+def python() -> Finding:
+    version = platform.python_version()
+    text = f"ingle {__version__} on {platform.python_implementation()} {version}, {sys.executable}"
+    if sys.platform != "linux":
+        return Finding("Python", "warning", f"{text}; ingle is proven on Linux only so far")
+    return Finding("Python", "fine", text)
+
+
+def data_folder(home: Path) -> Finding:
+    about = "Data folder"
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = home / f".probe-{os.getpid()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        return Finding(
+            about, "broken", f"{home} cannot be written ({error.strerror}); set INGLE_HOME to another folder"
+        )
+    free = shutil.disk_usage(home).free
+    shown = f"{home}, {free / 1e9:.1f} GB free"
+    if free < LITTLE_SPACE:
+        return Finding(about, "warning", f"{shown}: little room for output and figures")
+    if home.stat().st_mode & 0o077:
+        return Finding(about, "warning", f"{shown}; others can look into it: chmod 700 {home}")
+    return Finding(about, "fine", shown)
+
+
+async def session(settings: Settings, home: Path) -> list[Finding]:
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(PATIENCE), Service.local(settings, home) as service:
+            await service.warm()
+            warm = time.monotonic() - began
+            began = time.monotonic()
+            info = await service.create_session()
+            result = await service.execute(info.session_id, "1 + 1")
+            took = time.monotonic() - began
+            info = await service.get_session(info.session_id)
+    except IngleError as error:
+        return [Finding("Zygote", "broken", error.message)]
+    except TimeoutError:
+        return [Finding("Zygote", "broken", f"no session within {PATIENCE:g} s; preload fewer modules")]
+    except OSError as error:
+        return [Finding("Zygote", "broken", f"no session could be started: {error}")]
+    value = (result.result or {}).get("text/plain")
+    if value != "2":
+        return [Finding("Zygote", "broken", f"1 + 1 gave {value!r} ({result.status}) in a session")]
+    ready = f"Python {info.python} ({settings.python}), ready after {warm:.1f} s; a session and 1 + 1 took"
+    findings = [Finding("Zygote", "fine", f"{ready} {took * 1000:.0f} ms")]
+    if info.isolation == "none":
+        said = "none: code in sessions has your files and your network, so run only what you trust"
+        findings.append(Finding("Isolation", "warning", said))
+    else:
+        findings.append(Finding("Isolation", "fine", f"{info.isolation}, network {info.network}"))
+    return findings
+
+
+def round_trip(home: Path) -> Finding:
+    """`ingle mcp`, from its start to the answer of a cell, over its standard streams."""
+    about = "MCP round trip"
+    command = Command.ours()
+    began = time.monotonic()
+    client = {"name": "ingle doctor", "version": __version__}
+    messages: list[dict[str, Any]] = [
+        {
+            "id": 1,
+            "method": "initialize",
+            "params": {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": client},
+        },
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/list", "params": {}},
+        {"id": 3, "method": "tools/call", "params": {"name": "python_session", "arguments": {"code": "6 * 7"}}},
+    ]
+    sent = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
+    try:
+        process = subprocess.Popen(
+            [command.program, *command.args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "INGLE_HOME": str(home)},
+        )
+    except OSError as error:
+        return Finding(about, "broken", f"{command.program} cannot be started: {error.strerror}; install ingle again")
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        answers: dict[int, Any] = {}
+        try:
+            process.stdin.write(sent)
+            process.stdin.flush()
+            for line in process.stdout:
+                message = json.loads(line)
+                answers[message.get("id")] = message.get("result")
+                if 3 in answers:
+                    break
+            took = time.monotonic() - began
+            text = answers[3]["content"][0]["text"]
+            tools = len(answers[2]["tools"])
+        except (OSError, ValueError, LookupError, TypeError):
+            process.kill()
+            said = process.stderr.read().strip().splitlines()
+            return Finding(about, "broken", f"`ingle mcp` does not answer: {said[-1] if said else 'it says nothing'}")
+        process.stdin.close()
+    if "42" not in text:
+        return Finding(about, "broken", f"6 * 7 gave {text!r}")
+    return Finding(about, "fine", f"{command.program} lists {tools} tools and ran a cell, {took:.1f} s after its start")
+
+
+def hosts(place: Place) -> list[Finding]:
+    """Which hosts know ingle, and whether what they would start is there."""
+    findings = []
+    known = 0
+    for host in HOSTS:
+        files = [file_of(host, place, False)]
+        if host.project_file is not None:
+            files.append(file_of(host, place, True))
+        for file in files:
+            entry = configured(host, file)
+            if entry is None:
+                continue
+            known += 1
+            program = str(entry.get("command", ""))
+            if os.path.isabs(program) and not os.access(program, os.X_OK):
+                text = f"would start {program}, which is not there; run `ingle install {host.name}` again ({file})"
+                findings.append(Finding(host.title, "warning", text))
+            else:
+                findings.append(Finding(host.title, "fine", f"starts {program or 'ingle'} ({file})"))
+    if not known:
+        findings.append(Finding("Hosts", "warning", "none knows ingle yet; `ingle install claude-code` tells one"))
+    return findings

@@ -1,0 +1,273 @@
+"""The tools, carried out: each asks the service for its verbs and answers in words for a model.
+
+No call owns a cell. Cancelling a call, closing the connection, running out of `wait`: the code goes on, and `wait`
+finds it. State hangs on `session_id` alone; of the connection nothing is known here. Every call answers within
+`LONGEST_WAIT`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from ingle import errors
+from ingle.events import Result, Task
+from ingle.mcp import answers, arguments, telling, tools
+from ingle.mcp.answers import Answer
+from ingle.mcp.arguments import LONGEST_WAIT
+from ingle.render.model import Text
+from ingle.service import Service
+
+MAIN = "main"
+
+PROGRESS_INTERVAL = 4.0
+"""Clients are promised a sign of life every 5 s."""
+
+SPARE = 0.5
+"""Of the longest wait, what is kept for making the answer."""
+
+LINE_SHOWN = 200
+
+SESSIONS_NAMED = 20
+
+Progress = Callable[[float, str], Awaitable[None]]
+"""Told the seconds that have passed, and the last line of output."""
+
+
+class UnknownTool(Exception):
+    """No tool of that name is listed."""
+
+
+class Door:
+    def __init__(
+        self,
+        service: Service,
+        listed: tuple[tools.Tool, ...] = tools.TABLE,
+        *,
+        cwd: str | None = None,
+        longest_wait: float = LONGEST_WAIT,
+        progress_interval: float = PROGRESS_INTERVAL,
+    ) -> None:
+        self.service = service
+        self.listed = listed
+        self._cwd = cwd
+        self._longest = longest_wait
+        self._interval = progress_interval
+        self._clock = time.monotonic
+        self._by_name = {tool.name: tool for tool in listed}
+        self._making_main: asyncio.Task[None] | None = None
+        self._shown: dict[str, tuple[int, int]] = {}
+        """By session: the cell last shown, and the event up to which."""
+
+    async def call(self, name: str, given: dict[str, Any] | None, progress: Progress) -> Answer:
+        tool = self._by_name.get(tools.ALIASES.get(name, name))
+        if tool is None:
+            raise UnknownTool(f"there is no tool {name[:80]!r}; the tools are {', '.join(self._by_name)}")
+        handler = getattr(self, f"_{tool.name}")
+        session_id = str((given or {}).get("session_id") or MAIN)
+        try:
+            checked = arguments.read(name, tool.arguments, given)
+            async with asyncio.timeout(self._longest):
+                answer: Answer = await handler(checked, progress)
+                return answer
+        except TimeoutError:
+            slow = errors.Unavailable(f"{name} could not be carried out within {self._longest:g} s")
+            return answers.failure(slow, "Nothing was started by this call; try it again")
+        except errors.IngleError as error:
+            return answers.failure(error, await self._advice(error, session_id))
+
+    async def _advice(self, error: errors.IngleError, session_id: str) -> str:
+        """What to do next, in the words of the tools."""
+        if isinstance(error, errors.Busy):
+            return (
+                f"Nothing was run. Call wait(session_id={session_id!r}) for its result, or "
+                f"interrupt(session_id={session_id!r}), or use another session"
+            )
+        if isinstance(error, errors.SessionNotFound):
+            names = [info.session_id for info in await self.service.list_sessions()]
+            known = f"Sessions: {', '.join(names[:SESSIONS_NAMED])}" if names else "There is no session yet"
+            remedy = (
+                "python_session(code=…) makes it"
+                if session_id == MAIN
+                else f"create_repl_session(session_id={session_id!r}) makes it, and without session_id "
+                f"{MAIN!r} is used, which needs no creating"
+            )
+            return f"{known}. {remedy}"
+        if isinstance(error, errors.SessionExists):
+            return (
+                f"Pass session_id={session_id!r} to python_session to use it as it is, "
+                "or destroy_repl_session it first, or leave session_id out for a new name"
+            )
+        return ""
+
+    # --- cells ---
+
+    async def _python_session(self, given: arguments.PythonSession, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        try:
+            cell = await self.service.begin(given.session_id, given.code, timeout=given.timeout)
+        except errors.SessionNotFound:
+            if given.session_id != MAIN:
+                raise
+            await self._make_main()
+            cell = await self.service.begin(MAIN, given.code, timeout=given.timeout)
+        return self._show(await self._follow(given.session_id, cell, deadline, progress))
+
+    async def _python(self, given: arguments.Python, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        result = await self.service.execute_once(given.code, timeout=given.timeout, wait=0, cwd=self._cwd)
+        if result.status == "running":
+            result = await self._follow(result.session_id, result.cell, deadline, progress)
+        return self._show(result)
+
+    async def _wait(self, given: arguments.WaitFor, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        return self._show(await self._follow(given.session_id, None, deadline, progress, given.from_event))
+
+    async def _send_input(self, given: arguments.SendInput, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        taken = await self.service.input(given.session_id, given.text, eof=given.eof, wait=0)
+        # What the model has seen is not shown again: a debugger's conversation would grow with each step.
+        cell, following = self._shown.get(given.session_id, (0, 0))
+        from_event = following if cell == taken.cell else 0
+        return self._show(await self._follow(given.session_id, taken.cell, deadline, progress, from_event))
+
+    async def _interrupt(self, given: arguments.Interrupt, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        stopped = await self.service.interrupt(given.session_id, wait=0)
+        if stopped is None:
+            return Answer([Text(f"[nothing was running · session {given.session_id}]")])
+        return self._show(await self._follow(given.session_id, stopped.cell, deadline, progress))
+
+    def _deadline(self, wait: float) -> float:
+        return self._clock() + min(wait, max(0.0, self._longest - SPARE))
+
+    async def _follow(
+        self, session_id: str, cell: int | None, deadline: float, progress: Progress, from_event: int = 0
+    ) -> Result:
+        """Until the cell has settled or the deadline, with a sign of life from time to time."""
+        began = self._clock()
+        while True:
+            left = max(0.0, deadline - self._clock())
+            result = await self.service.wait(session_id, cell, wait=min(left, self._interval), from_event=from_event)
+            if result.status != "running" or deadline <= self._clock():
+                return result
+            cell = result.cell
+            line = last_line(result.stdout, result.stderr) or f"cell {result.cell} runs"
+            await progress(self._clock() - began, line)
+
+    def _show(self, result: Result) -> Answer:
+        self._shown[result.session_id] = (result.cell, result.next_event)
+        return answers.of_result(result)
+
+    async def _make_main(self) -> None:
+        """`main` exists after this. Calls that come together share the making, and cancelling one harms no other."""
+        if self._making_main is None or self._making_main.done():
+            self._making_main = asyncio.get_running_loop().create_task(self._create_main())
+        await asyncio.shield(self._making_main)
+
+    async def _create_main(self) -> None:
+        try:
+            await self.service.create_session(MAIN, cwd=self._cwd)
+        except errors.SessionExists:
+            pass  # made by another door meanwhile
+
+    # --- reading ---
+
+    async def _read_output(self, given: arguments.ReadOutput, progress: Progress) -> Answer:
+        cell = given.cell
+        if cell is None:
+            cell = (await self.service.get_session(given.session_id)).execution_count
+        page = await self.service.read_output(
+            given.session_id,
+            cell,
+            stream=given.stream,
+            from_line=given.from_line,
+            lines=given.lines,
+            grep=given.grep,
+            context=given.context,
+            offset=given.offset,
+        )
+        return answers.of_page(page)
+
+    # --- shell ---
+
+    async def _shell(self, given: arguments.Shell, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        begun = await self.service.shell(
+            given.command,
+            wait=max(0.0, min(self._interval, deadline - self._clock())),
+            timeout=given.timeout,
+            session_id=given.session_id,
+            cwd=given.cwd if given.cwd is not None or given.session_id is not None else self._cwd,
+            env=given.env,
+            interactive=given.interactive,
+        )
+        return answers.of_task(await self._follow_task(begun, deadline, progress))
+
+    async def _shell_status(self, given: arguments.ShellStatus, progress: Progress) -> Answer:
+        deadline = self._deadline(given.wait)
+        task_id, from_line, service = given.task_id, given.from_line, self.service
+        if given.action == "pause":
+            await service.shell_pause(task_id)
+            return answers.of_task(await service.shell_status(task_id, wait=0, from_line=from_line), from_line)
+        if given.action == "cancel":
+            await service.shell_cancel(task_id, wait=min(given.wait, self._interval))
+        elif given.action == "resume":
+            await service.shell_resume(task_id, wait=0)
+        elif given.action == "input":
+            await service.shell_input(task_id, given.text, eof=given.eof, wait=0)
+        task = await service.shell_status(task_id, wait=0, from_line=from_line)
+        return answers.of_task(await self._follow_task(task, deadline, progress, from_line), from_line)
+
+    async def _follow_task(self, task: Task, deadline: float, progress: Progress, from_line: int = 0) -> Task:
+        """Until the command has ended or the deadline, with a sign of life from time to time."""
+        began = self._clock()
+        while task.status == "running" and (left := deadline - self._clock()) > 0:
+            task = await self.service.shell_status(task.task_id, wait=min(left, self._interval), from_line=from_line)
+            if task.status == "running" and deadline > self._clock():
+                line = last_line(task.stdout, task.stderr) or f"task {task.task_id} runs"
+                await progress(self._clock() - began, line)
+        return task
+
+    # --- sessions ---
+
+    async def _create_repl_session(self, given: arguments.CreateSession, progress: Progress) -> Answer:
+        info = await self.service.create_session(
+            given.session_id, python=given.python, cwd=given.cwd or self._cwd, env=given.env
+        )
+        name = info.session_id
+        text = f"session {name} is ready: Python {info.python} in {info.cwd}. Use it with session_id={name!r}."
+        return Answer([Text(text)], answers.data("ingle/session", info))
+
+    async def _list_repl_sessions(self, given: arguments.ListSessions, progress: Progress) -> Answer:
+        infos = await self.service.list_sessions()
+        text = "\n".join(map(answers.session_line, infos)) or "no session yet; python_session(code=…) makes `main`"
+        return Answer([Text(text)], answers.data("ingle/sessions", infos))
+
+    async def _get_session_namespace(self, given: arguments.Namespace, progress: Progress) -> Answer:
+        if given.variable_name is None:
+            listed = await self.service.variables(given.session_id)
+            return Answer([Text(telling.variables_text(listed))], answers.data("ingle/variables", listed))
+        found = await self.service.variable(given.session_id, given.variable_name)
+        return Answer([Text(telling.value_text(found))], answers.data("ingle/variable", found))
+
+    async def _destroy_repl_session(self, given: arguments.DestroySession, progress: Progress) -> Answer:
+        before = await self.service.get_session(given.session_id)
+        ended = await self.service.end_session(given.session_id)
+        # Its variables and memory are those it had last: now there are none.
+        info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count)
+        self._shown.pop(given.session_id, None)
+        return Answer([Text(f"ended: {answers.session_line(info)}")], answers.data("ingle/session", info))
+
+
+def last_line(*texts: str) -> str:
+    """The line a person would look at to see that it goes on."""
+    for text in texts:
+        lines = text[-LINE_SHOWN * 10 :].replace("\r", "\n").split("\n")
+        for line in reversed(lines):
+            if line.strip():
+                return line.strip()[-LINE_SHOWN:]
+    return ""

@@ -1,0 +1,285 @@
+"""The hosts that `ingle install` knows: where each keeps its servers, and what an entry looks like there.
+
+Nothing in here writes but `Change.write`, which keeps a copy of what was there and puts the new file in its place in
+one step.
+"""
+
+import difflib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingle.errors import InvalidRequest
+from ingle.mcp import editing
+from ingle.mcp.editing import Entry
+
+NAME = "ingle"
+
+GOOSE_TIMEOUT = 300
+
+
+@dataclass(frozen=True)
+class Place:
+    """The machine, as far as files of hosts go. Tests make their own."""
+
+    home: Path
+    folder: Path
+    """The project's."""
+    environment: Mapping[str, str]
+    platform: str = sys.platform
+    drive: Path = Path("/mnt/c")
+    """Where Windows' disk is seen from WSL."""
+
+    @classmethod
+    def here(cls) -> "Place":
+        return cls(Path.home(), Path.cwd(), os.environ)
+
+    @property
+    def config(self) -> Path:
+        return Path(self.environment.get("XDG_CONFIG_HOME") or self.home / ".config")
+
+    @property
+    def support(self) -> Path:
+        """Where desktop programs keep their settings."""
+        return self.home / "Library" / "Application Support" if self.platform == "darwin" else self.config
+
+    @property
+    def windows_roaming(self) -> Path | None:
+        """From inside of WSL: the settings of Windows' programs, if there is exactly one user that has Claude's."""
+        if not self.environment.get("WSL_DISTRO_NAME"):
+            return None
+        found = list(self.drive.glob("Users/*/AppData/Roaming/Claude"))
+        return found[0].parent if len(found) == 1 else None
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a host starts us. The path is absolute: hosts start with a bare PATH."""
+
+    program: str
+    args: tuple[str, ...]
+
+    @classmethod
+    def ours(cls) -> "Command":
+        script = Path(sys.executable).absolute().parent / "ingle"
+        if script.is_file():
+            return cls(str(script), ("mcp",))
+        return cls(sys.executable, ("-m", "ingle", "mcp"))
+
+    def through_wsl(self, distribution: str) -> "Command":
+        return Command("wsl.exe", ("-d", distribution, "--exec", self.program, *self.args))
+
+    def entry(self) -> Entry:
+        return {"command": self.program, "args": list(self.args)}
+
+    def typed_entry(self) -> Entry:
+        return {"type": "stdio", **self.entry()}
+
+    def goose_entry(self) -> Entry:
+        return {
+            "name": NAME,
+            "description": "Live Python sessions",
+            "type": "stdio",
+            "enabled": True,
+            "cmd": self.program,
+            "args": list(self.args),
+            "envs": {},
+            "timeout": GOOSE_TIMEOUT,
+        }
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    title: str
+    user_file: Callable[[Place], Path]
+    project_file: str | None
+    path: tuple[str, str]
+    entry: Callable[[Command], Entry]
+    kind: str = "json"
+    after: str = "Start it again to have ingle there."
+
+
+def _claude_desktop(place: Place) -> Path:
+    return (place.windows_roaming or place.support) / "Claude" / "claude_desktop_config.json"
+
+
+HOSTS = (
+    Host(
+        "claude-code",
+        "Claude Code",
+        lambda place: place.home / ".claude.json",
+        ".mcp.json",
+        ("mcpServers", NAME),
+        Command.typed_entry,
+        after="Open a new Claude Code session to have ingle there.",
+    ),
+    Host("claude-desktop", "Claude Desktop", _claude_desktop, None, ("mcpServers", NAME), Command.entry),
+    Host(
+        "cursor",
+        "Cursor",
+        lambda place: place.home / ".cursor" / "mcp.json",
+        ".cursor/mcp.json",
+        ("mcpServers", NAME),
+        Command.entry,
+    ),
+    Host(
+        "vscode",
+        "VS Code",
+        lambda place: place.support / "Code" / "User" / "mcp.json",
+        ".vscode/mcp.json",
+        ("servers", NAME),
+        Command.typed_entry,
+    ),
+    Host(
+        "codex",
+        "Codex",
+        lambda place: Path(place.environment.get("CODEX_HOME") or place.home / ".codex") / "config.toml",
+        ".codex/config.toml",
+        ("mcp_servers", NAME),
+        Command.entry,
+        "toml",
+    ),
+    Host(
+        "gemini",
+        "Gemini CLI",
+        lambda place: place.home / ".gemini" / "settings.json",
+        ".gemini/settings.json",
+        ("mcpServers", NAME),
+        Command.entry,
+    ),
+    Host(
+        "goose",
+        "goose",
+        lambda place: place.config / "goose" / "config.yaml",
+        None,
+        ("extensions", NAME),
+        Command.goose_entry,
+        "yaml",
+    ),
+)
+
+BY_NAME = {host.name: host for host in HOSTS}
+
+EDITORS = {"json": editing.put_json, "toml": editing.put_toml, "yaml": editing.put_yaml}
+
+
+def file_of(host: Host, place: Place, project: bool) -> Path:
+    if not project:
+        return host.user_file(place)
+    if host.project_file is None:
+        raise InvalidRequest(f"{host.title} has no settings for a project; leave --project out")
+    return place.folder / host.project_file
+
+
+def command_for(host: Host, place: Place) -> Command:
+    command = Command.ours()
+    if host.name == "claude-desktop" and place.windows_roaming is not None:
+        return command.through_wsl(place.environment["WSL_DISTRO_NAME"])
+    return command
+
+
+def snippet(command: Command) -> str:
+    """For any other host: what most of them read."""
+    return json.dumps({"mcpServers": {NAME: command.entry()}}, indent=2, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Change:
+    file: Path
+    before: bytes | None
+    after: bytes
+
+    @property
+    def needed(self) -> bool:
+        return self.before != self.after
+
+    def diff(self) -> str:
+        old = (self.before or b"").decode().splitlines(keepends=True)
+        new = self.after.decode().splitlines(keepends=True)
+        name = str(self.file)
+        lines = difflib.unified_diff(old, new, name if self.before is not None else "/dev/null", name)
+        return "".join(line if line.endswith("\n") else line + "\n\\ no newline at the end\n" for line in lines)
+
+    def write(self) -> Path | None:
+        """Put the new file in the old one's place; the path of the copy that was kept of the old one."""
+        # A link stays a link: what it leads to is replaced.
+        target = Path(os.path.realpath(self.file))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        backup, mode = None, 0o600
+        if self.before is not None:
+            backup = target.with_name(f"{target.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
+            shutil.copy2(target, backup)
+            mode = target.stat().st_mode & 0o777
+        unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
+        try:
+            with open(unfinished, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
+                file.write(self.after)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(unfinished, mode)
+            if _read(target) != self.before:
+                raise InvalidRequest(f"{target} was changed by another program just now; run the command again")
+            os.replace(unfinished, target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return backup
+
+
+def _read(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def plan(host: Host, file: Path, command: Command) -> Change:
+    """What is to be changed. A broken file is refused, and what cannot be edited safely, too."""
+    before = _read(file)
+    try:
+        after = EDITORS[host.kind]((before or b"").decode(), host.path, host.entry(command))
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{file} is not UTF-8 (byte {error.start}), so it was left as it is") from None
+    except editing.BrokenFile as error:
+        raise InvalidRequest(f"{file} cannot be read: {error}. It was left as it is; repair it first") from None
+    except editing.CannotEdit as error:
+        raise InvalidRequest(f"{file} was left as it is: {error}") from None
+    return Change(file, before, after.encode())
+
+
+def configured(host: Host, file: Path) -> Entry | None:
+    """The entry that a host has for us now; None when it has none, or its file cannot be read."""
+    try:
+        text = (_read(file) or b"").decode()
+        if host.kind == "yaml":
+            return _yaml_entry(text, host.path)
+        value: Any = editing.read_toml(text) if host.kind == "toml" else editing.read_json(text or "{}")
+    except (OSError, UnicodeDecodeError, editing.BrokenFile):
+        return None
+    for name in host.path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else None
+
+
+def _yaml_entry(text: str, path: tuple[str, str]) -> Entry | None:
+    """Only whether it is there, and its command: YAML is not read here."""
+    table: str | None = None
+    entry: Entry | None = None
+    here = False
+    for line in text.splitlines():
+        bare = line.strip()
+        key = bare[:-1].strip("\"'") if bare.endswith(":") else None
+        if line and not line[0].isspace():
+            table, here = key, False
+        elif key is not None:
+            here = table == path[0] and key == path[1]
+            entry = {} if here else entry
+        elif here and bare.startswith("cmd:"):
+            entry = {"command": bare.removeprefix("cmd:").strip().strip("\"'")}
+    return entry

@@ -1,0 +1,137 @@
+"""The SDK's low-level server over one door: tools, resources, prompts, in whichever era the client speaks.
+
+This module and `pipe` are the only ones that import the SDK.
+"""
+
+from typing import Any
+
+import mcp_types as types
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+
+from ingle import __version__
+from ingle.mcp import arguments, resources, tools
+from ingle.mcp.answers import Answer, Link
+from ingle.mcp.door import Door, UnknownTool
+from ingle.render.model import Image, Part
+
+
+def make_server(door: Door) -> "Server[Any]":
+    listing = types.ListToolsResult(tools=[_listed(tool) for tool in door.listed])
+    schemas = {tool.name: arguments.schema_of(tool.arguments) for tool in door.listed}
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return listing
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        async def progress(seconds: float, line: str) -> None:
+            await context.session.report_progress(round(seconds, 3), None, line)
+
+        try:
+            answer = await door.call(params.name, params.arguments, progress)
+        except UnknownTool as error:
+            raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from None
+        return _wrapped(answer)
+
+    async def list_resources(context: Any, params: Any) -> types.ListResourcesResult:
+        return types.ListResourcesResult(
+            resources=[
+                types.Resource(uri=each.uri, name=each.name, description=each.description, mime_type=each.mime)
+                for each in resources.FIXED
+            ]
+        )
+
+    async def list_templates(context: Any, params: Any) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(
+            resource_templates=[
+                types.ResourceTemplate(
+                    uri_template=each.uri, name=each.name, description=each.description, mime_type=each.mime
+                )
+                for each in resources.TEMPLATES
+            ]
+        )
+
+    async def read_resource(context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        uri = str(params.uri)
+        try:
+            found = await resources.read(door.service, uri)
+        except resources.ResourceNotFound as error:
+            raise MCPError(code=types.INVALID_PARAMS, message=str(error), data={"uri": uri}) from None
+        contents: types.TextResourceContents | types.BlobResourceContents
+        if found.is_base64:
+            contents = types.BlobResourceContents(uri=uri, mime_type=found.mime, blob=found.data)
+        else:
+            contents = types.TextResourceContents(uri=uri, mime_type=found.mime, text=found.data)
+        return types.ReadResourceResult(contents=[contents])
+
+    async def list_prompts(context: Any, params: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(
+            prompts=[
+                types.Prompt(
+                    name=each.name,
+                    description=each.description,
+                    arguments=[
+                        types.PromptArgument(name=name, description=text, required=True)
+                        for name, text in each.arguments.items()
+                    ],
+                )
+                for each in resources.PROMPTS
+            ]
+        )
+
+    async def get_prompt(context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        try:
+            text = resources.prompt_text(params.name, params.arguments or {})
+        except KeyError as error:
+            raise MCPError(code=types.INVALID_PARAMS, message=str(error.args[0])) from None
+        return types.GetPromptResult(
+            messages=[types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))]
+        )
+
+    server: Server[Any] = Server(
+        "ingle",
+        version=__version__,
+        title="ingle",
+        description="Live Python sessions",
+        instructions=tools.INSTRUCTIONS,
+        get_tool_input_schema=schemas.get,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )
+    # Its tracing costs a tenth of a short call and nothing here reads it.
+    server.middleware.clear()
+    return server
+
+
+def make_manager(door: Door, max_body: int) -> StreamableHTTPSessionManager:
+    """The SDK's HTTP transport. It checks no Host and no Origin: our own guard stands in front of all routes."""
+    return StreamableHTTPSessionManager(make_server(door), stateless=True, max_request_body_size=max_body)
+
+
+def _listed(tool: tools.Tool) -> types.Tool:
+    return types.Tool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=arguments.schema_of(tool.arguments),
+        annotations=types.ToolAnnotations.model_validate(tool.annotations),
+    )
+
+
+def _block(part: Part | Link) -> types.ContentBlock:
+    if isinstance(part, Image):
+        return types.ImageContent(type="image", data=part.data, mime_type=part.mime)
+    if isinstance(part, Link):
+        return types.ResourceLink(type="resource_link", uri=part.uri, name=part.name, mime_type=part.mime)
+    return types.TextContent(type="text", text=part.text)
+
+
+def _wrapped(answer: Answer) -> types.CallToolResult:
+    """Never with `structuredContent`: hosts that see it drop text and images."""
+    content = [_block(part) for part in answer.parts]
+    return types.CallToolResult(content=content, is_error=answer.is_error, _meta=answer.meta or None)

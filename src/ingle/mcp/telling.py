@@ -1,0 +1,101 @@
+"""Shell tasks and variables in words for a model, with the same folding and the same budget as cells."""
+
+from ingle.events import Task, VariableInfo, Variables, VariableValue
+from ingle.render.cleaning import clean
+from ingle.render.cutting import HEAD_SHARE, Omitted, cut, passage, shares
+from ingle.render.model import NOTICE_CHARS, QUICK, TEXT_LIMIT
+from ingle.render.wording import counted, duration, size
+
+STATUS_ROOM = 600
+"""Characters kept for the last lines."""
+
+PREVIEW = 100
+PROCESSES_NAMED = 5
+
+
+def task_text(task: Task, from_line: int = 0) -> str:
+    """What a command printed since that line, how it ended, and how to go on."""
+    streams = [each for each in _streams(task) if each[1]]
+    # Lines are counted over both streams; what is not here of them is in the gap.
+    missing = max(0, task.next_line - max(1, from_line) - sum(text.count("\n") for _, text, _ in streams))
+    passages = []
+    for _, text, left in streams:
+        gap = (int(len(text) * HEAD_SHARE), left, missing) if left else None
+        passages.append(passage(text, max(1, from_line), gap))
+    given = shares([each.length for each in passages], TEXT_LIMIT - STATUS_ROOM)
+
+    def say(omitted: Omitted) -> str:
+        what = f"{counted(omitted.lines, 'line')} omitted" if omitted.lines else "part of a long line omitted"
+        line = str(omitted.from_line) if len(streams) == 1 else "…"
+        return f'… {what}: shell_status(task_id="{task.task_id}", from_line={line}) …'
+
+    lines: list[str] = []
+    for (title, _, _), each, room in zip(streams, passages, given, strict=True):
+        shown = cut(each, room, say) if each.head else []
+        lines += [title, *shown] if title and shown else shown
+    lines += [f"[note: {clean(notice)[:NOTICE_CHARS]}]" for notice in task.notices]
+    status = _status(task, something=bool(lines))
+    return "\n".join([*lines, status] if status else lines)
+
+
+def _streams(task: Task) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
+    return ("", task.stdout, task.truncated.stdout), ("[stderr]", task.stderr, task.truncated.stderr)
+
+
+def _status(task: Task, something: bool) -> str:
+    slow = task.execution_time >= QUICK
+    if task.status == "done" and task.exit_code == 0 and something and not slow and not task.left_running:
+        return ""
+    words = [f"task {task.task_id}", f"{task.status} at its timeout" if task.timed_out else task.status]
+    if task.exit_code is not None:
+        words.append(f"exit code {task.exit_code}")
+    if task.signal is not None:
+        words.append(task.signal)
+    if slow:
+        words.append(duration(task.execution_time))
+    if task.left_running:
+        names = ", ".join(f"{each.command[:60]} ({each.pid})" for each in task.left_running[:PROCESSES_NAMED])
+        words.append(f"left running: {names}")
+    if task.status in ("running", "paused"):
+        call = f'shell_status(task_id="{task.task_id}", from_line={task.next_line})'
+        words.append(f'{call} goes on, action="cancel" stops it')
+    return f"[{' · '.join(words)}]"
+
+
+def variables_text(found: Variables) -> str:
+    lines = [variable_line(each) for each in found.variables]
+    if found.more:
+        lines.append(f"… {counted(found.more, 'more variable')}: get_session_namespace(variable_name=…) shows one …")
+    lines += [f"[note: {notice[:NOTICE_CHARS]}]" for notice in found.notices]
+    return _within("\n".join(lines)) or f"[session {found.session_id} has no variables]"
+
+
+def variable_line(each: VariableInfo) -> str:
+    if each.type is None:
+        return each.name
+    about = [each.type]
+    if each.shape is not None:
+        about.append(" by ".join(map(str, each.shape)))
+    elif each.length is not None:
+        about.append(counted(each.length, "item"))
+    if each.size is not None:
+        about.append(size(each.size))
+    line = f"{each.name}: {', '.join(about)}"
+    preview = clean(each.preview or "").replace("\n", " ")
+    return f"{line} = {preview[:PREVIEW]}{'…' * (len(preview) > PREVIEW)}" if preview else line
+
+
+def value_text(found: VariableValue) -> str:
+    each = found.variable
+    value = each.value if each.value is not None else each.repr
+    about = VariableInfo(each.name, each.type, each.shape, each.length, each.size)
+    notices = [f"[note: {notice[:NOTICE_CHARS]}]" for notice in found.notices]
+    return "\n".join([variable_line(about), *([_within(value)] if value else []), *notices])
+
+
+def _within(text: str) -> str:
+    def say(omitted: Omitted) -> str:
+        return f"… {counted(omitted.lines, 'line')} omitted …" if omitted.lines else "… part of a long line omitted …"
+
+    whole = passage(text, fold=False)
+    return "\n".join(cut(whole, TEXT_LIMIT - STATUS_ROOM, say)) if whole.head else ""
