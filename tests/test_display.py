@@ -444,7 +444,8 @@ async def test_a_chart_that_is_not_understood_keeps_its_text(run) -> None:
             {"data": [{"y": 5}], "mark": {"type": 5}},
         ):
             result = await run(
-                f"class C:\n def _repr_mimebundle_(self, **kw): return {{{mime!r}: {spec!r}, 'text/plain': 'mine'}}\nC()"
+                "class C:\n def _repr_mimebundle_(self, **kw):\n"
+                f"  return {{{mime!r}: {spec!r}, 'text/plain': 'mine'}}\nC()"
             )
             assert (result.status, result.notices, sorted(result.result)) == ("ok", [], sorted([mime, "text/plain"]))
             assert result.result["text/plain"] in ("mine", "altair chart: 5", "altair chart")

@@ -212,7 +212,7 @@ async def test_timeit_tells_mean_and_deviation(run: Run) -> None:
     await run("seen = []")
     assert (await run("%%timeit -n 2 -r 1 made = 5\nseen.append(made)\n")).status == "ok"
     assert await shown(run, "seen, 'made' in globals()") == "([5, 5], False)"
-    assert "loops each" in (await run("%timeit 1")).stdout
+    assert "loops each" in (await run("%timeit -r 1 1")).stdout
 
 
 # --- looking around ----------------------------------------------------------------------------------------
