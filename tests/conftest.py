@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 
 from http_server import Server
 from ingle.service import Service
@@ -65,11 +66,15 @@ def home(tmp_path: Path) -> Iterator[Path]:
     """A data folder; afterwards no session's folder and no lock may be left in it."""
     folder = tmp_path / "home"
     yield folder
+    assert_empty(folder)
+
+
+def assert_empty(folder: Path) -> None:
     left = [str(path.relative_to(folder)) for sub in ("sessions", "run") for path in (folder / sub).glob("*")]
     assert left == [], f"left behind in the data folder: {left}"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings() -> Settings:
     """Override in a module or class to change the service's settings."""
     return Settings(preload=[], pool=1)
@@ -109,3 +114,19 @@ def quiet_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield server
     assert server.stop() == 0
     assert [path.name for path in server.home.rglob("*") if path.is_file()] == ["token"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """One service for the tests of a module, for those whose sessions want much preloaded.
+
+    Such a module has `pytest.mark.asyncio(loop_scope="module")`, and each test ends the sessions that it made.
+    """
+    value = uuid4().hex
+    folder = tmp_path_factory.mktemp("shared") / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, value)
+        async with Service.local(settings, folder) as running:
+            yield running
+    assert wait_until(lambda: not marked_processes(value), 5), f"left behind: {marked_processes(value)}"
+    assert_empty(folder)

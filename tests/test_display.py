@@ -420,6 +420,42 @@ async def test_the_stand_in_comes_last_so_that_a_real_one_wins(notebook, request
     assert (await notebook("import IPython\nIPython.__version__ != '0.0.0'")).result == {"text/plain": str(real)}
 
 
+@pytest.mark.req("rich.figures")
+async def test_charts_are_shown_also_where_the_session_itself_imports_the_library(run) -> None:
+    result = await run(
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\n"
+        "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1])).show()\n"
+        "import altair as alt\nalt.Chart().mark_line()"
+    )
+    assert [sorted(each) for each in result.displays] == [
+        ["image/png", "text/plain"],
+        ["application/vnd.plotly.v1+json", "text/plain"],
+    ]
+    assert (result.result["text/plain"], result.stderr) == ("altair chart: line", "")
+
+
+@pytest.mark.req("rich.mime")
+async def test_a_chart_that_is_not_understood_keeps_its_text(run) -> None:
+    mimes = ("application/vnd.plotly.v1+json", "application/vnd.vegalite.v6.json")
+    for mime in mimes:
+        for spec in (
+            {"data": 5, "layer": 5},
+            {"data": [None], "layer": [None]},
+            {"data": [{"y": 5}], "mark": {"type": 5}},
+        ):
+            result = await run(
+                "class C:\n def _repr_mimebundle_(self, **kw):\n"
+                f"  return {{{mime!r}: {spec!r}, 'text/plain': 'mine'}}\nC()"
+            )
+            assert (result.status, result.notices, sorted(result.result)) == ("ok", [], sorted([mime, "text/plain"]))
+            assert result.result["text/plain"] in ("mine", "altair chart: 5", "altair chart")
+    deep = await run(
+        f"spec = {{}}\nfor n in range(3000): spec = {{'spec': spec}}\n"
+        f"class C:\n def _repr_mimebundle_(self, **kw): return {{{mimes[1]!r}: spec, 'text/plain': 'mine'}}\nC()"
+    )
+    assert deep.result["text/plain"] == "mine"
+
+
 # --- images ---
 
 

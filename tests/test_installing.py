@@ -8,16 +8,18 @@ import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from ingle.events import Result
 from ingle.service import Service
 from ingle_worker import installing
 
 pytestmark = [pytest.mark.req("rich.magics"), pytest.mark.timeout(300)]
+in_shared = pytest.mark.asyncio(loop_scope="module")
 
 Run = Callable[..., Awaitable[Result]]
 
@@ -65,7 +67,13 @@ def tool(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def run(service: Service, wheels: Path, tool: str, tmp_path: Path) -> Run:
+def service(shared: Service) -> Service:
+    """One for all tests here; each has a session of its own."""
+    return shared
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def run(service: Service, wheels: Path, tool: str, tmp_path: Path) -> AsyncIterator[Run]:
     env = {
         "PATH": os.environ["PATH"] if tool == "uv" else path_without_uv(),
         "PIP_NO_INDEX": "1",
@@ -78,15 +86,17 @@ async def run(service: Service, wheels: Path, tool: str, tmp_path: Path) -> Run:
         offline = f"install --no-index --find-links {wheels} "
         return await service.execute("s", code.replace("%pip install ", f"%pip {offline}"), wait=200, **options)
 
-    return execute
+    yield execute
+    await service.end_session("s")
 
 
+@in_shared
 async def test_a_package_and_what_it_needs_can_be_imported_on_the_next_line(run: Run) -> None:
     result = await run(
         "%pip install ingle_hearth\nimport ingle_hearth, ingle_ember\ningle_hearth.version, ingle_ember.version"
     )
     assert (result.status, result.stderr) == ("ok", "")
-    assert result.result == {"text/plain": "['2.0', '0.5']"}
+    assert result.result == {"text/plain": "('2.0', '0.5')"}
     installed = result.stdout.splitlines()[-1].replace("-", "_").removeprefix("installed ")
     assert sorted(installed.split(", ")) == ["ingle_ember 0.5", "ingle_hearth 2.0"]
     folder = (await run("import os\nos.path.dirname(ingle_hearth.__file__)")).result["text/plain"]
@@ -97,6 +107,7 @@ async def test_a_package_and_what_it_needs_can_be_imported_on_the_next_line(run:
     }
 
 
+@in_shared
 async def test_what_is_there_is_not_installed_again_and_an_upgrade_asks_for_a_restart(run: Run) -> None:
     assert (await run("%pip install 'ingle_hearth==1.0'\nimport ingle_hearth")).status == "ok"
     result = await run("%pip install ingle_hearth==1.0")
@@ -110,12 +121,14 @@ async def test_what_is_there_is_not_installed_again_and_an_upgrade_asks_for_a_re
     assert result.result == {"text/plain": "'1.0'"}
 
 
+@in_shared
 async def test_what_a_worker_installed_is_there_for_the_one_that_takes_its_place(run: Run) -> None:
     await run("%pip install ingle_ember")
     await run("import os\nos._exit(1)")
     assert (await run("import ingle_ember\ningle_ember.version")).result == {"text/plain": "'0.5'"}
 
 
+@in_shared
 async def test_a_package_that_does_not_exist_is_told_in_a_few_lines(run: Run) -> None:
     result = await run("!pip install --no-index nosuchthing\n_exit_code")
     assert (result.status, result.stdout) == ("ok", "")
@@ -125,6 +138,7 @@ async def test_a_package_that_does_not_exist_is_told_in_a_few_lines(run: Run) ->
     assert len(result.stderr.splitlines()) < 25
 
 
+@in_shared
 async def test_a_package_can_be_shown_and_removed(run: Run, tool: str) -> None:
     await run("%pip install ingle_ember")
     shown = await run("%pip show ingle_ember")
@@ -135,12 +149,14 @@ async def test_a_package_can_be_shown_and_removed(run: Run, tool: str) -> None:
     assert result.error.name == "ModuleNotFoundError"
 
 
+@in_shared
 async def test_a_longer_command_with_pip_in_it_installs_into_the_folder_too(run: Run, tool: str) -> None:
     result = await run("!pip install -q ingle_ember && echo did\nimport ingle_ember\ningle_ember.__file__")
     assert (result.status, result.stdout) == ("ok", "did\n")
     assert result.result["text/plain"].endswith("/packages/ingle_ember.py'")
 
 
+@in_shared
 async def test_an_interrupt_stops_an_installation(service: Service, run: Run, wheels: Path) -> None:
     # Nobody ever writes to it, so the installer waits until it is stopped.
     os.mkfifo(wheels / "requirements.txt")
@@ -187,6 +203,7 @@ def test_options_of_an_installation_are_told_from_what_is_installed() -> None:
     ]
 
 
+@in_shared
 async def test_an_interpreter_without_pip_installs_all_the_same(service: Service, wheels: Path, tmp_path: Path) -> None:
     import ensurepip
 
@@ -196,6 +213,7 @@ async def test_an_interpreter_without_pip_installs_all_the_same(service: Service
     env = {"PATH": path_without_uv(), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     await service.create_session("s", python=str(tmp_path / "bare" / "bin" / "python"), env=env)
     result = await service.execute("s", "%pip install ingle_ember\nimport ingle_ember\ningle_ember.version", wait=200)
+    await service.end_session("s")
     assert (result.status, result.result) == ("ok", {"text/plain": "'0.5'"})
 
 
@@ -210,11 +228,13 @@ def index_answers() -> bool:
     return "No matching distribution" not in asked.stderr and "connection" not in asked.stderr.lower()
 
 
+@in_shared
 async def test_a_package_comes_from_the_index(service: Service, tool: str) -> None:
     if not index_answers():
         pytest.skip("no package index can be reached")
     env = {"PATH": os.environ["PATH"] if tool == "uv" else path_without_uv()}
     await service.create_session("s", env=env)
     result = await service.execute("s", "%pip install six\nimport six\nsix.moves, six.__file__", wait=200)
+    await service.end_session("s")
     assert result.status == "ok", result.stderr
     assert "installed six 1." in result.stdout or result.stdout == "already there: six\n"

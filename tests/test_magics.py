@@ -1,28 +1,36 @@
 """Notebook habits in a session: `!`, `%` and `%%` do what people expect, and nothing else changes for it."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from conftest import until
 from ingle.events import Result
 from ingle.service import Service
 
-pytestmark = pytest.mark.req("rich.magics")
+pytestmark = [pytest.mark.req("rich.magics"), pytest.mark.asyncio(loop_scope="module")]
 
 Run = Callable[..., Awaitable[Result]]
 
 
 @pytest.fixture
-async def run(service: Service, tmp_path: Path) -> Run:
+def service(shared: Service) -> Service:
+    """One for all tests here; each has a session of its own."""
+    return shared
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def run(service: Service, tmp_path: Path) -> AsyncIterator[Run]:
     await service.create_session("s", cwd=str(tmp_path))
 
     async def execute(code: str, **options: object) -> Result:
         return await service.execute("s", code, **options)
 
-    return execute
+    yield execute
+    await service.end_session("s")
 
 
 async def shown(run: Run, code: str) -> str | None:
@@ -204,7 +212,7 @@ async def test_timeit_tells_mean_and_deviation(run: Run) -> None:
     await run("seen = []")
     assert (await run("%%timeit -n 2 -r 1 made = 5\nseen.append(made)\n")).status == "ok"
     assert await shown(run, "seen, 'made' in globals()") == "([5, 5], False)"
-    assert "loops each" in (await run("%timeit 1")).stdout
+    assert "loops each" in (await run("%timeit -r 1 1")).stdout
 
 
 # --- looking around ----------------------------------------------------------------------------------------

@@ -457,3 +457,34 @@ def test_a_page_is_cut_to_the_budget_and_says_where_to_go_on() -> None:
         "… 10,303 more characters on line 1: read_output(cell=12, from_line=1, offset=9697) …",
         "[cell 12 · stdout · line 1 · the end]",
     ]
+
+
+# --- values beside a picture ---
+
+
+PIXEL = {"text/plain": "<Figure size 1x1 with 0 Axes>", "image/png": png()}
+
+
+@pytest.mark.parametrize(
+    ("value", "dropped"),
+    [
+        ("[<matplotlib.lines.Line2D object at 0x7f00>]", True),
+        ("<Axes: title={'center': 'T'}, xlabel='x'>", True),
+        ("array([<Axes: >, <Axes: >], dtype=object)", True),
+        ('Text(0.5, 1.0, "it\'s")', True),
+        ("(<Figure size 640x480 with 1 Axes>, <Axes3D: >)", True),
+        ("<BarContainer object of 3 artists>", True),
+        ("(array([2., 1.]), <BarContainer object of 2 artists>)", False),
+        ("[<matplotlib.lines.Line2D object at 0x7f00>, 5]", False),
+        ("<Order 7: 3 items>", False),
+        ("'<Axes: >'", False),
+        ("Text(0.5, 1.0, 'a') + 1", False),
+        ("[" + "<a object at 0x1>, " * 200 + "]", False),
+    ],
+)
+def test_a_value_that_only_names_parts_of_the_picture_is_not_repeated(value: str, dropped: bool) -> None:
+    shown = text(view(result(displays=[PIXEL], result={"text/plain": value}), MAIN))
+    status = "[cell 12 · ok · 1 figure]"
+    assert shown == (status if dropped else f"{value}\n{status}")
+    # Without a picture it is all there is.
+    assert text(view(result(result={"text/plain": value}), MAIN)) == value

@@ -16,7 +16,7 @@ import math
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from ingle_worker import images, tables
+from ingle_worker import charts, images, tables
 
 MAX_TEXT = 1_000_000
 """Characters of one value's text that travel; a longer one keeps its head and its tail."""
@@ -208,6 +208,9 @@ def _ask_for_all(bundle: Bundle, value: Any) -> None:
         if got is None:
             return
         add_raw(bundle, got, metadata)
+        chart = charts.described(got)
+        if chart is not None:
+            bundle.data["text/plain"] = chart
     except Exception as error:  # the border to the value's own methods
         bundle.notices.append(f"_repr_mimebundle_ of {type(value).__name__} raised {_say(error)}")
 

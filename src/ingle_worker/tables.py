@@ -33,6 +33,9 @@ TYPES = 150
 
 HTML_ROWS = 5
 
+EDGE = 3
+"""What numpy shows at each end of a long dimension, unless the user has set it."""
+
 LAYOUT = ("max_rows", "min_rows", "max_columns", "width", "expand_frame_repr", "large_repr", "show_dimensions")
 """Options of pandas with which a user says how much of a table he wants to see."""
 
@@ -121,6 +124,11 @@ def _index(index: Any, pandas: Any) -> Preview:
         return Preview(repr(index))
 
 
+def _styled(styler: Any, module: Any) -> Preview:
+    """Its page has the colours; whoever reads text wants the data."""
+    return Preview(_frame(styler.data, MODULES["pandas"]).text)
+
+
 def _is_set(pandas: Any, *names: str) -> bool:
     """Whether the user has set one of these options himself."""
     registered = MODULES["pandas._config.config"]._registered_options
@@ -141,6 +149,9 @@ def _formats(pandas: Any) -> dict[str, Any]:
 
 
 def _short_number(number: float) -> str:
+    """Four digits, but never fewer than stand before the point: rows that differ shall not look alike."""
+    if 1_000 <= abs(number) < 1_000_000_000:
+        return f"{number:.1f}".removesuffix(".0")
     return f"{number:.4g}"
 
 
@@ -239,11 +250,15 @@ def _grid(kind: str, rows: int, names: list[str], types: list[Any], get: Callabl
 
 
 def _array(array: Any, numpy: Any) -> Preview:
-    text = repr(array)
-    if array.size > numpy.get_printoptions()["threshold"]:
-        shape = " x ".join(map(str, array.shape))
-        text = f"{type(array).__name__}: {shape}, {array.dtype}\n{text}"
-    return Preview(text)
+    options = numpy.get_printoptions()
+    if array.size <= options["threshold"]:
+        return Preview(repr(array))
+    # With every further dimension three at each end become nine times as many lines.
+    with numpy.printoptions(edgeitems=1 if array.ndim > 2 and options["edgeitems"] == EDGE else options["edgeitems"]):
+        text = repr(array)
+    # The first line says it, also where the library does not.
+    text = text.replace(f", shape={array.shape}", "")
+    return Preview(f"{type(array).__name__}: {' x '.join(map(str, array.shape))}, {array.dtype}\n{text}")
 
 
 # --- words ---
@@ -285,6 +300,7 @@ def _count(number: int, what: str) -> str:
 
 LIBRARIES: tuple[tuple[str, tuple[tuple[str, Callable[[Any, Any], Preview]], ...]], ...] = (
     ("pandas", (("DataFrame", _frame), ("Series", _series), ("Index", _index))),
+    ("pandas.io.formats.style", (("Styler", _styled),)),
     ("polars", (("DataFrame", _polars_frame), ("Series", _polars_series), ("LazyFrame", _polars_lazy))),
     ("pyarrow", (("Table", _arrow), ("RecordBatch", _arrow))),
     ("numpy", (("ndarray", _array),)),

@@ -101,7 +101,8 @@ class Woven:
     def _usage(self, place: tuple[int, int], text: str) -> UsageError:
         line = self._lines[place[0] - 1]
         offset = len(line.encode("utf-8", "surrogatepass")[: place[1]].decode("utf-8", "surrogatepass")) + 1
-        return UsageError(text, (self._filename, place[0], offset, line + "\n"))
+        # With its end, or newer versions of Python underline the rest of the line.
+        return UsageError(text, (self._filename, place[0], offset, line + "\n", place[0], offset + 1))
 
     # --- tree ---
 

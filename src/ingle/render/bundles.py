@@ -13,6 +13,16 @@ from ingle.render.wording import size
 _NAMELESS = re.compile(r"<[\w.]+ (?:object|Figure)(?: at 0x[0-9a-fA-F]+)?>")
 """What `object.__repr__` says."""
 
+_OBJECT = (
+    r"<[\w.]+ object at 0x[0-9a-fA-F]+>|<\w+ object of \d+ artists>"
+    r"|<Figure size [^<>]*>|<\w*Axes\w*: [^<>]*>"
+    r"|Text\([^()']*, (?:'[^'\n]*'|\"[^\"\n]*\")\)"
+)
+_OBJECTS = re.compile(rf"(?:{_OBJECT}|array\(|dtype=object|[\[\](),\s])+")
+"""What plotting calls return: parts of the picture by name, alone or in lists."""
+
+_OBJECTS_LONGEST = 2_000
+
 _WORDS = ("text/markdown", "text/latex", "application/json")
 """Read as they are when there is no better `text/plain`."""
 
@@ -23,6 +33,12 @@ def picture_of(bundle: MimeBundle) -> Picture | None:
 
 def described(picture: Picture) -> str:
     return f"{picture.mime} {picture.width} by {picture.height}, {size(len(picture.data) * 3 // 4)}"
+
+
+def names_parts_of_a_picture(bundle: MimeBundle) -> bool:
+    """Whether all there is to read are names of objects: beside the picture they are in, that says nothing."""
+    plain = bundle.get("text/plain", "")
+    return len(bundle) == 1 and len(plain) <= _OBJECTS_LONGEST and _OBJECTS.fullmatch(plain) is not None
 
 
 def text_of(bundle: MimeBundle) -> str:

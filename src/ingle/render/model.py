@@ -8,7 +8,7 @@ has a share of its own, so that no flood of output hides it. Base64 is never cut
 from dataclasses import dataclass
 
 from ingle.events import Excerpt, MimeBundle, OutputPage, Result
-from ingle.render.bundles import described, lines_of, picture_of, text_of
+from ingle.render.bundles import described, lines_of, names_parts_of_a_picture, picture_of, text_of
 from ingle.render.cleaning import Row, clean, rows, trimmed
 from ingle.render.cutting import Omitted, Passage, cut, passage, shares
 from ingle.render.images import Picture
@@ -122,7 +122,9 @@ class _View:
         body += self._stream("stdout", result.stdout, None)
         body += self._stream("stderr", result.stderr, "[stderr]")
         body += self._bundles("displays", result.displays)
-        body += self._bundles("result", [] if result.result is None else [result.result])
+        value = result.result
+        if value is not None and not (self._pictures and names_parts_of_a_picture(value)):
+            body += self._bundles("result", [value])
         error = None
         if result.error is not None:
             error = _Section("error", passage(result.error.traceback, fold=False))
@@ -169,9 +171,9 @@ class _View:
             return []
         part = self._result.excerpts.get(stream, Excerpt())
         gap = (part.head, part.left_out, part.left_out_lines) if part.left_out else None
-        prompt = self._result.prompt if stream == "stdout" else None
+        prompt = self._result.prompt
         if prompt and text.endswith(prompt) and "\n" not in prompt:
-            # It stands in the status line.
+            # It stands in the status line; `getpass` writes it to stderr.
             text = text[: -len(prompt)]
         shown = passage(text, part.first_line, gap)
         return [_Section(stream, shown, title)] if shown.head else []
