@@ -86,7 +86,7 @@ async def test_a_package_and_what_it_needs_can_be_imported_on_the_next_line(run:
         "%pip install ingle_hearth\nimport ingle_hearth, ingle_ember\ningle_hearth.version, ingle_ember.version"
     )
     assert (result.status, result.stderr) == ("ok", "")
-    assert result.result == {"text/plain": "['2.0', '0.5']"}
+    assert result.result == {"text/plain": "('2.0', '0.5')"}
     installed = result.stdout.splitlines()[-1].replace("-", "_").removeprefix("installed ")
     assert sorted(installed.split(", ")) == ["ingle_ember 0.5", "ingle_hearth 2.0"]
     folder = (await run("import os\nos.path.dirname(ingle_hearth.__file__)")).result["text/plain"]
