@@ -65,7 +65,7 @@ async def test_values_of_the_session_are_put_into_a_command(run: Run) -> None:
         "{i + 1} {i:03d} {d['k']}": "8 007 v",
         "$p.x $name.txt": "attr n m.txt",
         "$$i ${i:-x} {nothing} $nothing {{i}}": "x {nothing} {i}",
-        "{1,2} {a..c} {}": "1 2 a b c {}",
+        "{1,2} {a..c} {} {5}": "1 2 a b c {} {5}",
     }
     for command, expected in cases.items():
         assert (await run(f"!echo {command}")).stdout == expected + "\n", command
@@ -323,6 +323,16 @@ async def test_what_a_user_shadows_breaks_no_magic(run: Run) -> None:
     result = await run("x = !echo 1; echo 2\n!echo {x[1]}\n%cd /\n%time 5\n%timeit -n1 -r1 5\n%who")
     assert (result.status, result.error) == ("ok", None)
     assert result.stdout.startswith("2\n/\nCPU times: ")
+
+
+@pytest.mark.req("cell.traceback")
+async def test_runner_frames_are_not_shown_even_where_a_user_has_broken_what_tracebacks_need(run: Run) -> None:
+    await run("import builtins\nfor name in ('len', 'isinstance', 'getattr'):\n    setattr(builtins, name, None)")
+    result = await run("%cd /not/there")
+    assert result.error.traceback.startswith(
+        'Traceback (most recent call last):\n  File "<cell 2>", line 1, in <module>\n'
+    )
+    assert "ingle_worker" not in result.error.traceback
 
 
 async def test_a_cell_without_a_magic_is_compiled_without_looking_for_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,9 @@ def test_text_that_python_takes_is_never_translated(code: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.text("ab!%?'\"\\\n =()#{}f\r\t", max_size=60))
+@example("!a \\\n b\nx = 1")
+@example("%%bash\na\nb")
+@example("%time f(\n1)\n5")
 def test_translation_keeps_every_line_in_its_place(code: str) -> None:
     translated = weaving.plain(code)
     if translated is code:

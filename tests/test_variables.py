@@ -330,6 +330,9 @@ async def test_a_cell_waits_while_a_variable_is_told_and_an_interrupt_stops_that
     telling = asyncio.ensure_future(service.variable("s", "p", limit=100))
     assert await until((folder / "begun").exists)
     cell = asyncio.ensure_future(service.execute("s", "kept"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (await service.get_session("s")).state == "idle"
     names = await service.variables("s")
     assert names.notices == ["another variable is just being told; these are the names of the last finished cell"]
     assert not cell.done()
