@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -44,6 +45,7 @@ async def measure(count: int) -> dict[str, list[float]]:
     from swerex.runtime.local import LocalRuntime
 
     got: dict[str, list[float]] = {"subprocess.run": [], "task": [], "persistent": [], "swe-rex": []}
+    true = BashAction(command="true")
     runtime = LocalRuntime()
     await runtime.create_session(CreateBashSessionRequest())
     async with ours.engine([], 2) as service:
@@ -56,7 +58,7 @@ async def measure(count: int) -> dict[str, list[float]]:
             await timed(got["persistent"], lambda: service.shell("true", shell_session="bench"))
             if number % 10 == 0:
                 try:
-                    await timed(got["swe-rex"], lambda: runtime.run_in_session(BashAction(command="true")))
+                    await timed(got["swe-rex"], partial(runtime.run_in_session, true))
                 except CommandTimeoutError:
                     # It waits 0.1 s for the prompt after a command, which a busy machine may not make in time.
                     runtime = LocalRuntime()
