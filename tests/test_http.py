@@ -452,6 +452,7 @@ def every_error() -> list[errors.IngleError]:
         errors.CellNotFound("x", 2, 1),
         errors.SessionExists("x"),
         errors.Busy(3, 1.5),
+        errors.ShellBusy("x", "t1", 1.5),
         errors.NotWaiting("x"),
         errors.TooManySessions(2),
     ]
