@@ -42,6 +42,7 @@ lint: $(STAMP_DEV)
 
 bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/run.py $(ARGS)
+	@$(BIN)/python bench/shell.py $(ARGS)
 
 # A soak test may spend SOAK_SECONDS on work and as long again on checking it; only then is it stuck.
 soak: $(STAMP_DEV)

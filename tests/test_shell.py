@@ -347,7 +347,9 @@ async def test_usage_is_told_while_it_runs_and_after(service: Service, gate: Pat
     assert over.usage.cpu_seconds >= seen.cpu_seconds
     assert over.usage.memory >= 60_000_000
     # The next task, below the same init, begins with nothing used.
-    assert (await service.shell("true")).usage.cpu_seconds < 0.3
+    following = await service.shell("read x", interactive=True, wait=0)
+    assert (await service.shell_status(following.task_id, wait=0.1)).usage.cpu_seconds < 0.3
+    assert (await service.shell_input(following.task_id, "\n", wait=10)).usage.cpu_seconds < 0.3
 
 
 @pytest.mark.req("shell.bounds")

@@ -26,8 +26,12 @@ from ingle_worker.wire import FrameReader, messages
 LOOK_MS = 25
 """How often a tree with limits is looked at: what a fork bomb can do in between is little enough to be ended."""
 
-CHECKS = 20
+CHECK_MS = 5
+CHECKS = 3
 """How often, after SIGINT, it is looked for processes that should have ended by it."""
+
+AGAIN = 20
+"""How often SIGINT is sent again because of them."""
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
 ENVIRONMENT = dict(os.environ)
@@ -136,8 +140,10 @@ class TaskInit:
         self._told = False
         self._cpu = 0.0
         self._peak = 0
+        self._interrupts: list[messages.Signal] = []
         self._interrupted: set[int] = set()
         self._checks = 0
+        self._again = AGAIN
 
     def run(self) -> None:
         """Until the host is gone or wants an end; then all below is gone too."""
@@ -154,7 +160,7 @@ class TaskInit:
         poller.register(self._fd, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
         while not self._over:
-            ready = poller.poll(LOOK_MS if self._limited or self._checks else None)
+            ready = poller.poll(CHECK_MS if self._checks else LOOK_MS if self._limited else None)
             for fd, _ in ready:
                 if fd == wake_read:
                     os.read(wake_read, 4096)
@@ -164,7 +170,7 @@ class TaskInit:
                 self._gather()
                 if self._limited and not self._over:
                     self._look()
-                if self._checks:
+                if self._checks and not ready:
                     self._check_interrupted()
         reaper.sweep(self._on_exit)
         if self._run is not None:
@@ -232,8 +238,19 @@ class TaskInit:
         return True
 
     def _signal(self, order: messages.Signal) -> None:
-        if order.number == _signal.SIGINT:
-            self._interrupted, self._checks = set(reaper.below(os.getpid())), CHECKS
+        interrupts = order.number == _signal.SIGINT and self._run is not None
+        if interrupts:
+            self._interrupted.update(reaper.below(os.getpid()))
+        self._send_signal(order)
+        if interrupts:
+            # Told when it has landed for sure.
+            self._interrupted.update(reaper.below(os.getpid()))
+            self._interrupts.append(order)
+            self._checks = CHECKS
+        else:
+            self._send(messages.Signalled(order.order, False))
+
+    def _send_signal(self, order: messages.Signal) -> None:
         if order.group and self._program:
             try:
                 os.killpg(self._program, order.number)
@@ -247,19 +264,23 @@ class TaskInit:
                     if pid not in done:
                         done.add(pid)
                         reaper.kill_quietly(pid, order.number)
-        if order.number == _signal.SIGINT:
-            self._interrupted.update(reaper.below(os.getpid()))
-        self._send(messages.Signalled(order.order, False))
 
     def _check_interrupted(self) -> None:
-        """A process that bash was just making has lost a SIGINT to the handler it had before its exec; it comes again.
+        """A process that bash was just making has lost a SIGINT to the handler it had before its exec: it comes again.
 
-        Not to those that catch or ignore it, and not to those that came later.
+        One that would end by SIGINT and was there when it was sent must have missed it, and then so may have bash,
+        which gives up a command only when both got it. Whoever caught it gets it twice then, in this one case.
         """
         self._checks -= 1
-        own = [pid for pid in self._interrupted if kernel.takes_sigint(pid)]
-        for pid in set(own).intersection(reaper.below(os.getpid())):
-            reaper.kill_quietly(pid, _signal.SIGINT)
+        lost = [pid for pid in self._interrupted if kernel.takes_sigint(pid)]
+        if lost and self._again:
+            self._again -= 1
+            self._checks = CHECKS
+            self._send_signal(self._interrupts[-1])
+        if not self._checks:
+            for order in self._interrupts:
+                self._send(messages.Signalled(order.order, False))
+            self._interrupts, self._interrupted, self._again = [], set(), AGAIN
 
     def _start(self, run: messages.Run) -> None:
         """The program, or the reason why not.

@@ -296,6 +296,7 @@ class Turn:
         """What the command had started and left running when it ended."""
         self._begun = False
         self._interrupt_wanted = False
+        self._interrupted = False
         self._reported = False
         self._over = False
 
@@ -345,6 +346,8 @@ class Turn:
         """Over, when nothing that the command started lives: then only bash itself still has its output open."""
         if self._over:
             return
+        if self._interrupted:
+            self._end_lost()
         if self.task.answered and not self.living():
             self._reader.read_now()
             self._finish()
@@ -359,6 +362,16 @@ class Turn:
     def _on_end_of_output(self) -> None:
         if self._reported:
             self._finish()
+
+    def _end_lost(self) -> None:
+        """Interrupted while it made a process, bash gives the command up and forgets the process, which goes on.
+
+        One in the background is not meant: without job control, bash has those ignore SIGINT.
+        """
+        for pid in self._left:
+            if trees.takes_sigint(pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGINT)
 
     def on_shell_gone(self) -> None:
         self._let_go()
@@ -382,6 +395,7 @@ class Turn:
     def interrupt(self) -> None:
         """At once, or as soon as the command has begun: before, bash would take it for nothing."""
         if self._begun and not self._reported:
+            self._interrupted = True
             self._console.interrupt(self)
         self._interrupt_wanted = not self._begun
 

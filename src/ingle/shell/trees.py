@@ -1,6 +1,7 @@
 """What a tree of processes is and uses, by the kernel's word. What is gone meanwhile is left out."""
 
 import os
+import signal
 
 from ingle.events import LeftRunning, Usage
 
@@ -64,6 +65,15 @@ def waited_for(pid: int) -> float:
     """CPU time of the children that a process has waited for."""
     fields = _stat(pid)
     return sum(map(int, fields[13:15])) / TICKS if len(fields) > 14 else 0.0
+
+
+def takes_sigint(pid: int) -> bool:
+    """Whether SIGINT would end a process: it neither ignores nor catches it."""
+    handled = None
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith((b"SigIgn:", b"SigCgt:")):
+            handled = (handled or 0) | int(line.split()[1], 16)
+    return handled is not None and not handled >> (signal.SIGINT - 1) & 1
 
 
 def usage(root: int) -> Usage:
