@@ -10,7 +10,7 @@ from ingle.settings import data_folder
 
 @click.group(epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
 def token() -> None:
-    """Tokens beside the server's own, for callers who keep to their own sessions.
+    """Tokens for others, who see their own sessions only.
 
     Running servers take a change over within a few seconds.
     """
