@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from conftest import until
 from http_server import Server, problem
 from mcp_host import CURRENT, ENVELOPE, INITIALIZE, LEGACY, text_of
+from test_http_tenants import ingle_token
 
 pytestmark = pytest.mark.usefixtures("mark")
 
@@ -141,3 +142,28 @@ def test_a_session_made_over_mcp_is_the_one_of_the_http_api(server: Server) -> N
     call = {"name": "python_session", "arguments": {"code": "shared = 'seen'"}}
     by_hand(server, "tools/call", call, **{"MCP-Protocol-Version": LEGACY})
     assert server.execute("shared")["result"] == {"text/plain": "'seen'"}
+
+
+@pytest.mark.req("safe.token", "mcp.handles")
+def test_each_tenant_meets_its_own_sessions_only(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    tokens = [ingle_token(home, "new", name) for name in ("a", "b")]
+    server = Server(home)
+    try:
+        told = []
+        for code in ("x = 'mine'", "globals().get('x')"):
+            for token in (*tokens, server.token):
+                call = {"name": "python_session", "arguments": {"code": code}}
+                answer = by_hand(
+                    server, "tools/call", call, **{"MCP-Protocol-Version": LEGACY, "Authorization": f"Bearer {token}"}
+                )
+                told.append(text_of(answer["result"]))
+            if code.startswith("x"):
+                server.execute("x = 'the owner'")
+        assert [each.splitlines()[0] for each in told[3:]] == ["'mine'", "'mine'", "'the owner'"]
+        reader = {"name": "list_repl_sessions", "arguments": {}}
+        for token in tokens:
+            headers = {"MCP-Protocol-Version": LEGACY, "Authorization": f"Bearer {token}"}
+            assert text_of(by_hand(server, "tools/call", reader, **headers)["result"]).count("main") == 1
+    finally:
+        assert server.stop() == 0
