@@ -15,17 +15,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import chart, floor, jupyter, ours
+from bench import chart, floor, jupyter, ours, plots
 from bench.measure import median, p95
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "bench"
 DATA = ["numpy", "pandas"]
 LINES = "for i in range({0}): print('x' * 99)"
 BLOB = "import os\ndata = b'x' * {0}\nsent = 0\nwhile sent < len(data): sent += os.write(1, data[sent:])"
-PLOT = (
-    "import matplotlib.pyplot as plt\n"
-    "plt.plot([n * n for n in range(100)], label='n')\nplt.title('squares')\nplt.legend();"
-)
 USE_PANDAS = "import pandas as pd\ndf = pd.DataFrame({'a': range(1000), 'b': 1.5})\ns = str(df.describe())"
 
 
@@ -87,9 +83,6 @@ class Bench:
             got["pool data"] = await ours.starts(service, n(40), 0.05)
             self.say("ingle: memory with numpy and pandas")
             got["memory data"] = await ours.memory(service, ["1 + 1", USE_PANDAS], 100)
-        async with ours.engine([*DATA, "matplotlib"], 2) as service:
-            self.say("ingle: a line plot")
-            got["plot"] = await ours.round_trips(service, PLOT, n(60), 0)
         got["added"] = ours.added_by_display()
         async with ours.engine([], 2) as service:
             for code in ("1+1", "x = 1"):
@@ -119,9 +112,6 @@ class Bench:
             for code in ("1+1", "x = 1"):
                 self.say(f"ipykernel: round trips of {code}")
                 got[code] = await jupyter.round_trips(each, code, n(400), 0)
-            self.say("ipykernel: a line plot")
-            await each.execute("import numpy, pandas, matplotlib\n%matplotlib inline")
-            got["plot"] = await jupyter.round_trips(each, PLOT, n(60), 0)
             self.say("ipykernel: sparse round trips")
             got["sparse"] = await jupyter.round_trips(each, "1+1", n(40), 0.25)
             self.say("ipykernel: output")
@@ -131,6 +121,8 @@ class Bench:
             got["interrupt"] = await jupyter.interrupts(each, n(15))
         async with jupyter.kernel() as each:
             got["blob"] = [await jupyter.pour(each, BLOB.format(100_000_000), 100_000_000)]
+        self.say("line plots in both, in turns")
+        got["plots"] = await plots.in_turns([*DATA, "matplotlib"], n(60))
         self.say("ipykernel: deaths")
         got["death"] = await jupyter.deaths(3)
         self.say("ipykernel: 16 kernels")
@@ -174,8 +166,9 @@ class Bench:
             figures = {"ours": pick(us["sparse"]) * ms, "peer": pick(peer["sparse"]) * ms}
             self.add(f"sparse round trip, {name}", "ms", **figures, target=target, floor=pick(low["sparse"]) * ms)
         self.add("added to 1+1 by showing values", "us", ours=us["added"] * 1e6, peer=None, target=20, limit=True)
-        figures = {"ours": median(us["plot"]) * ms, "peer": median(peer["plot"]) * ms}
-        self.add("a line plot, data stack loaded", "ms", **figures, target=1)
+        if "plots" in peer:
+            figures = {"ours": median(peer["plots"][0]) * ms, "peer": median(peer["plots"][1]) * ms}
+            self.add("a line plot, data stack loaded", "ms", **figures, target=1)
         self.add("16 sessions at once", "cells/s", ours=us["16"], peer=peer["16"], target=60, more_is_better=True)
         for key, name, target in (("lines", "10 MB as lines", 5), ("blob", "100 MB in one write", None)):
             figures = {"ours": median(us[key]) * ms, "peer": median(peer[key]) * ms}
