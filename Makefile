@@ -20,7 +20,7 @@ help:
 	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
 	@echo 'make test    run the tests                (ARGS="-k stdin" is handed on)'
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
-	@echo 'make bench   measure                      (ARGS is handed on)'
+	@echo 'make bench   measure                      (ARGS=--quick: a look)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
 	@echo 'make dist    the wheel, the .mcpb bundle and server.json, in dist/'
 	@echo 'make clean   remove .venv, caches and builds'
@@ -43,6 +43,8 @@ lint: $(STAMP_DEV)
 bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(BIN)/python bench/shell.py $(ARGS)
+	@$(BIN)/python bench/door.py $(ARGS)
+	@$(BIN)/python bench/mcp.py $(ARGS)
 
 # A soak test may spend SOAK_SECONDS on work and as long again on checking it; only then is it stuck.
 soak: $(STAMP_DEV)

@@ -199,7 +199,7 @@ def ours(home: str, *flags: str) -> Contestant:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--alone", action="store_true", help="ingle and the SDK's own server only; nothing written")
+    parser.add_argument("--quick", action="store_true", help="ingle and the SDK's own server only; nothing written")
     args = parser.parse_args()
     rows: dict[str, dict[str, float]] = {}
 
@@ -213,7 +213,7 @@ def main() -> None:
             take(contestant)
         for contestant, times in zip(pair, side_by_side(pair, folder), strict=True):
             rows[contestant.name] |= {"p50": median(times), "p95": p95(times)}
-        if not args.alone:
+        if not args.quick:
             posit = str(program("posit-mcp-repl") / "posit-mcp-repl")
             flags = ["--interpreter", "python", "--sandbox", "danger-full-access"]
             take(Contestant("posit-mcp-repl", [posit, *flags], "repl", "input", rounds=PRINTS))
@@ -234,7 +234,7 @@ def main() -> None:
             f"{name:22} {row['listed']:13.2f} {row['first']:13.3f} {row['p50']:9.3f} {row['p95']:9.3f} "
             f"{row['p50'] / base:11.1f}x  {prints}"
         )
-    if not args.alone:
+    if not args.quick:
         about = {"python": platform.python_version(), "machine": platform.machine(), "rows": rows}
         OUT.parent.mkdir(parents=True, exist_ok=True)
         OUT.write_text(json.dumps(about, indent=1) + "\n")
