@@ -1,7 +1,7 @@
 """`python bench/mcp.py`: the MCP door over stdio, beside the SDK's own server and other REPL servers, in one run.
 
 Every contestant is spoken to by the same few lines of JSON, so the client costs each the same. The others come from
-PyPI into environments of their own under `.venv-bench/`, made when they are missing (`--alone` leaves them out). Times
+PyPI into environments of their own under `.venv-bench/`, made when they are missing (`--quick` leaves them out). Times
 depend on the machine; the ratios, taken in the same minutes, are what to look at.
 """
 

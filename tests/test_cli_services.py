@@ -140,6 +140,30 @@ def test_these_load_nothing_heavy(server: Server, command: list[str]) -> None:
     assert len([name for name in loaded if name.startswith("ingle")]) > 5
 
 
+# vars
+
+
+@pytest.mark.req("rich.vars")
+def test_vars_lists_the_variables_and_tells_one_in_full(server: Server) -> None:
+    server.make_session("main")
+    assert outcome("vars", "main") == (0, "no variables\n", "")
+    server.execute("numbers = [1, 2, 3]\nname = 'Ada'")
+    code, said, failed = outcome("vars", "main")
+    assert (code, failed) == (0, "")
+    rows = [re.split(r"  +", line) for line in said.splitlines()]
+    assert [row[:3] + row[4:] for row in rows] == [
+        ["NAME", "TYPE", "SHAPE", "VALUE"],
+        ["name", "str", "3", "'Ada'"],
+        ["numbers", "list", "3", "[1, 2, 3]"],
+    ]
+    assert outcome("vars", "main", "numbers") == (0, "[1, 2, 3]\n", "")
+    told = json.loads(ingle("vars", "--json", "main").stdout)
+    assert [each["name"] for each in told["variables"]] == ["name", "numbers"]
+    code, said, failed = outcome("vars", "main", "nubmers")
+    assert (code, said) == (2, "")
+    assert "did you mean numbers" in failed
+
+
 # interrupt and stop
 
 

@@ -115,6 +115,16 @@ def test_a_queued_cell_waits_for_its_turn(session: Session) -> None:
     assert session.run("x", queue=True).text == "1"
 
 
+@pytest.mark.req("rich.vars")
+def test_variables_are_listed_and_one_is_told_in_full(session: Session) -> None:
+    session.run("numbers = [1, 2, 3]")
+    (numbers,) = session.variables().variables
+    assert (numbers.name, numbers.type, numbers.length, numbers.preview) == ("numbers", "list", 3, "[1, 2, 3]")
+    assert session.variable("numbers").variable.repr == "[1, 2, 3]"
+    with pytest.raises(errors.VariableNotFound, match="did you mean numbers"):
+        session.variable("number")
+
+
 def test_environment_of_one_cell(session: Session) -> None:
     assert session.run("import os\nos.environ.get('A')", envs={"A": "b=\n'"}).result == {"text/plain": r'''"b=\n'"'''}
     assert session.run("os.environ.get('A')").text == ""

@@ -1,4 +1,4 @@
-"""`ingle ps` and `ingle config`: what there is, and what is set."""
+"""`ingle ps`, `ingle vars` and `ingle config`: what there is, and what is set."""
 
 import time
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ingle.cli.failing import plain_failures
-from ingle.cli.reaching import Choice, NoAnswer, Target, find_targets, list_sessions, service_options
+from ingle.cli.reaching import Choice, NoAnswer, Target, find_session, find_targets, list_sessions, service_options
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
@@ -49,7 +49,7 @@ def _look(target: Target) -> dict[str, Any]:
 
 def _table(servers: list[dict[str, Any]]) -> list[str]:
     now = time.time()
-    rows = [("SERVER", "PID", "SESSION", "STATE", "CELLS", "AGE", "MEMORY", "FOLDER")]
+    rows: list[tuple[str, ...]] = [("SERVER", "PID", "SESSION", "STATE", "CELLS", "AGE", "MEMORY", "FOLDER")]
     for server in servers:
         who = (str(server.get("kind", server["url"])), str(server.get("pid", "-")))
         folder = str(server.get("folder", "-"))
@@ -71,6 +71,10 @@ def _table(servers: list[dict[str, Any]]) -> list[str]:
         ]
     if len(rows) == 1:
         return ["no server runs; start one with `ingle serve`"]
+    return _laid_out(rows)
+
+
+def _laid_out(rows: "list[tuple[str, ...]]") -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -84,6 +88,53 @@ def _age(seconds: float) -> str:
 
 def _size(count: int | None) -> str:
     return "-" if count is None else f"{count / 1024**2:.0f}M"
+
+
+@click.command(name="vars", epilog="Example: ingle vars main; ingle vars main df")
+@click.argument("session")
+@click.argument("name", required=False)
+@service_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def variables(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
+    """The variables of a session, or one of them in full.
+
+    Listing them runs no code of the session's. One that is named is asked for its own text, within a limit.
+    """
+    with plain_failures():
+        path = f"/v1/sessions/{session}/variables"
+        if name is not None:
+            from urllib.parse import quote
+
+            path += f"/{quote(name, safe='')}"
+        said = find_session(choice, session).ask("GET", path)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(said))
+    elif name is not None:
+        click.echo(said["variable"]["value"])
+    else:
+        for line in _variables_table(said["variables"]):
+            click.echo(line)
+    if not as_json:
+        for notice in said["notices"]:
+            click.echo(f"ingle: {notice}", err=True)
+
+
+def _variables_table(found: list[dict[str, Any]]) -> list[str]:
+    rows: list[tuple[str, ...]] = [("NAME", "TYPE", "SHAPE", "SIZE", "VALUE")]
+    for each in found:
+        shape = " x ".join(map(str, each["shape"])) if "shape" in each else str(each.get("length", "-"))
+        size = _bytes(each["size"]) if "size" in each else "-"
+        rows.append((each["name"], each.get("type") or "-", shape, size, each.get("preview") or ""))
+    return _laid_out(rows) if found else ["no variables"]
+
+
+def _bytes(count: int) -> str:
+    for size, unit in ((1024**3, "G"), (1024**2, "M"), (1024, "k")):
+        if count >= size:
+            return f"{count / size:.0f}{unit}"
+    return str(count)
 
 
 @click.command(epilog="Example: ingle config --json")

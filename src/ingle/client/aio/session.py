@@ -29,6 +29,8 @@ from ingle.events import (
     SessionInfo,
     Stderr,
     Stdout,
+    Variables,
+    VariableValue,
 )
 
 TURN = 25.0
@@ -300,6 +302,16 @@ class AsyncSession:
     async def info(self) -> SessionInfo:
         """The session as it is now: state, cells, variables, Python."""
         return read(await self._get(""), SessionInfo)
+
+    async def variables(self) -> Variables:
+        """Each variable with type, shape or length, size and preview; runs no code of the session's."""
+        await self._attach()
+        return read(await self._get("/variables"), Variables)
+
+    async def variable(self, name: str) -> VariableValue:
+        """One variable in full: its `value` (what `str` gives) and its `repr`, within a limit of time and size."""
+        await self._attach()
+        return read(await self._get(f"/variables/{file_path(name)}"), VariableValue)
 
     async def close(self) -> None:
         """End the session, whoever made it, with everything it started."""

@@ -30,6 +30,8 @@ from ingle.events import (
     SessionInfo,
     Stderr,
     Stdout,
+    Variables,
+    VariableValue,
 )
 
 TURN = 25.0
@@ -300,6 +302,16 @@ class Session:
     def info(self) -> SessionInfo:
         """The session as it is now: state, cells, variables, Python."""
         return read(self._get(""), SessionInfo)
+
+    def variables(self) -> Variables:
+        """Each variable with type, shape or length, size and preview; runs no code of the session's."""
+        self._attach()
+        return read(self._get("/variables"), Variables)
+
+    def variable(self, name: str) -> VariableValue:
+        """One variable in full: its `value` (what `str` gives) and its `repr`, within a limit of time and size."""
+        self._attach()
+        return read(self._get(f"/variables/{file_path(name)}"), VariableValue)
 
     def close(self) -> None:
         """End the session, whoever made it, with everything it started."""
