@@ -1,6 +1,7 @@
 """`ingle logs`: what a session did and does, with the borders of its cells."""
 
 import os
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,13 +30,13 @@ def logs(session: str, choice: Choice, follow: bool, last: int | None, as_json: 
     Each cell begins with its number and its code and ends with its status. What the session wrote to standard error
     is on this command's standard error.
     """
+    # Nothing here has to be undone, so Ctrl-C ends it at once, whatever a connection is just waiting for.
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
     with plain_failures():
         target = find_session(choice, session)
         try:
             with make_client(target) as client:
                 _show(client.session(session), follow, last, as_json)
-        except KeyboardInterrupt:
-            raise SystemExit(INTERRUPTED) from None
         except BrokenPipeError:
             # Whoever read this has enough of it. What is still buffered goes nowhere: its flush would fail at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
