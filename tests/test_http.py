@@ -213,6 +213,20 @@ def test_a_stream_ends_with_done_when_its_session_is_ended(server: Server) -> No
     assert events[-1]["result"]["status"] == "exit"
 
 
+def test_a_stream_comes_as_server_sent_events_when_asked_for(server: Server) -> None:
+    server.make_session()
+    answer = server.client.post(
+        "/v1/sessions/main/execute", json={"code": "print('a\\nb')\n7"}, headers={"Accept": "text/event-stream"}
+    )
+    assert answer.headers["content-type"] == "text/event-stream"
+    frames = [dict(line.split(": ", 1) for line in frame.split("\n")) for frame in answer.text.split("\n\n") if frame]
+    lines = server.client.get("/v1/sessions/main/cells/1").json()
+    assert lines["stdout"] == "a\nb\n"
+    events = [json.loads(frame["data"]) for frame in frames]
+    assert [(frame["id"], frame["event"]) for frame in frames] == [(str(e["seq"]), e["type"]) for e in events]
+    assert [event["type"] for event in events] == ["state", "stdout", "result", "done"]
+
+
 def test_a_refused_stream_is_a_problem(server: Server) -> None:
     with stream(server.client, "1") as answer:
         answer.read()

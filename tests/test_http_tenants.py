@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from conftest import wait_until
+from conftest import until, wait_until
 from http_server import NDJSON, PATIENCE, Server, problem
 from ingle import errors
 from ingle.callers import IMPLIED, Caller, Limits, Meter
@@ -246,20 +246,22 @@ def test_a_meter_fills_up_again_and_never_above_a_minutes_worth() -> None:
     assert 0 < meter.delay() < 1
 
 
-async def test_the_number_of_running_cells_is_kept_also_when_many_ask_at_once(service: Service) -> None:
+async def test_cells_that_wait_for_their_turn_count_as_running(service: Service) -> None:
     limited = service.acting_for(Caller("a", "a", IMPLIED["execute"], Limits(running=3)))
-    for number in range(10):
-        await limited.create_session(f"s{number}")
-
-    async def begin(number: int) -> bool:
-        try:
-            await limited.begin(f"s{number}", "import time; time.sleep(600)")
-        except errors.QuotaExceeded:
-            return False
-        return True
-
-    begun = await asyncio.gather(*(begin(number) for number in range(10)))
-    assert begun.count(True) == 3
+    for name in ("one", "two"):
+        await limited.create_session(name)
+    await limited.begin("one", "import time; time.sleep(600)")
+    asked = [asyncio.create_task(limited.begin("one", "1", queue=True)) for _ in range(10)]
+    await asyncio.sleep(0)
+    assert await until(lambda: sum(task.done() for task in asked) == 8)
+    refused = [task.exception() for task in asked if task.done()]
+    assert {type(error) for error in refused} == {errors.QuotaExceeded}
+    with pytest.raises(errors.QuotaExceeded):
+        await limited.begin("two", "1")
+    await limited.interrupt("one")
+    assert await until(lambda: all(task.done() for task in asked))
+    assert [task.result() for task in asked if task.exception() is None] == [2, 3]
+    assert (await limited.execute("two", "6 * 7")).success
 
 
 @pytest.mark.req("safe.token", "shell.manage")
