@@ -184,6 +184,9 @@ def test_a_host_that_does_not_read_holds_up_itself_only(home: Path) -> None:
         process.stdin.close()
         assert process.wait(10) == 0
         process.stdout.read()
+    # Forty sessions cannot always be cleared away in the time there is; the next server does it.
+    with Host(home) as host:
+        host.initialize()
 
 
 def test_it_runs_on_a_terminal_and_on_files_too(home: Path, tmp_path: Path) -> None:

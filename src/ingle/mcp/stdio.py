@@ -23,10 +23,11 @@ from ingle.settings import Settings
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-STOP_PATIENCE = 1.0
-"""For ending every session. What is not over by then is killed: our processes do not outlive us."""
+STOP_PATIENCE = 1.3
+"""For ending every session. What is not over by then is killed, as our processes do not outlive us, and the next server
+clears the data folder of what is left there."""
 
-EXIT_GRACE = 0.7
+EXIT_GRACE = 0.5
 """For the exit handlers of sessions when the server ends: inside of the patience."""
 
 FLUSH_PATIENCE = 0.1
