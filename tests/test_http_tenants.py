@@ -117,7 +117,7 @@ async def test_no_verb_of_the_service_takes_the_id_of_another_tenant(service: Se
                 if parameter.name == "session_id":
                     given["session_id"] = "a/x"
                 elif parameter.default is inspect.Parameter.empty:
-                    given[parameter.name] = 1 if parameter.annotation in (int, "int") else "1"
+                    given[parameter.name] = 1 if parameter.annotation in (int, "int") else "x"
             with pytest.raises((errors.SessionNotFound, errors.InvalidName)):
                 await outcome_of(verb, caller, given)
             checked.append(name)
