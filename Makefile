@@ -11,6 +11,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTHON ?=
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SOAK_SECONDS ?= 600
+# Tests mostly wait for processes, so three at a time suit two cores. A file's tests stay together: they share servers.
+JOBS ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -31,7 +33,7 @@ run: $(STAMP_DEV)
 	@$(BIN)/ingle serve $(ARGS)
 
 test: $(STAMP_DEV)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile $(ARGS)
 
 lint: $(STAMP_DEV)
 	@$(BIN)/ruff check .
