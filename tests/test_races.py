@@ -170,7 +170,8 @@ async def test_a_worker_killed_at_any_moment_is_named_replaced_and_leaves_nothin
     assert min(seen["exit"], seen["ok"]) > 20, seen
     assert await until(lambda: launcher.prepared == 2)
     assert await until(lambda: len(marked_processes(mark)) == processes), marked_processes(mark)
-    assert await until(lambda: open_descriptors() == descriptors), (descriptors, open_descriptors())
+    # Fewer, where a thread was just at work when they were counted first.
+    assert await until(lambda: open_descriptors() <= descriptors), (descriptors, open_descriptors())
 
 
 # --- an answer that races an interrupt ---

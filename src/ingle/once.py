@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from ingle.errors import InvalidRequest, KeyReused
+from ingle.errors import KeyReused
 
 KEPT = 10_000
 AGE = 86400.0
-MAX_KEY = 200
 
 T = TypeVar("T")
 
@@ -27,8 +26,6 @@ class Once:
 
         Without a key every request is the first; it still goes on to its end if the caller leaves.
         """
-        if key is not None and not 0 < len(key) <= MAX_KEY:
-            raise InvalidRequest(f"a request key has 1 to {MAX_KEY} characters; this one has {len(key)}")
         known = self._begun.get(key) if key is not None else None
         if known is not None:
             if known[0] != request:

@@ -403,6 +403,7 @@ class Service:
         _check_seconds("wait", wait)
         _check_limits(limits)
         _check_size(*size)
+        _check_key(request_key)
         if shell_session is not None:
             check_name(shell_session)
             if pty or interactive:
