@@ -40,6 +40,7 @@ lint: $(STAMP_DEV)
 
 bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/run.py $(ARGS)
+	@$(BIN)/python bench/door.py $(ARGS)
 
 # A soak test may spend SOAK_SECONDS on work and as long again on checking it; only then is it stuck.
 soak: $(STAMP_DEV)
