@@ -31,6 +31,8 @@ class Call:
         self.prompt = prompt
         self.secret = secret
         self.local = bytearray()
+        self.wait = 0
+        """The wait that was announced for it last, and is not over for the host."""
         self.gate = allocate_lock()
         self.gate.acquire()
 
@@ -73,14 +75,19 @@ class Input:
 
     def end(self, call: Call, taken: int) -> bytes:
         """Finish a call that takes this many of the bytes it has."""
+        self._tell_taken(call)
         got = bytes(call.local[:taken])
         if self._is_foreground(call):
             self._pending[:0] = call.local[taken:]
         return got
 
     def fill(self, call: Call) -> bool:
-        """Wait for more bytes for this call. False at the end of input."""
-        wait = 0
+        """Wait for more bytes for this call. False at the end of input.
+
+        The host is told that a wait is over when the call is, or waits again: in between it must leave the input as it
+        is, for the end of it may be what the call still has to read.
+        """
+        announced = False
         if self.before_wait is not None:
             self.before_wait()
         self._interrupts.shield()
@@ -92,11 +99,16 @@ class Input:
                     call.local += data
                     return bool(data)
                 # Answers end with a newline: in the middle of a line, the rest of it is on its way.
-                if not wait and (not call.local or call.local.endswith(b"\n")):
+                if not announced and (not call.local or call.local.endswith(b"\n")):
+                    announced = True
+                    before = call.wait
                     self._waits += 1
-                    wait = self._waits
+                    call.wait = self._waits
                     background = not self._is_foreground(call)
-                    self._link.send(InputWait(wait, background, call.prompt, call.secret))
+                    self._link.send(InputWait(call.wait, background, call.prompt, call.secret))
+                    if before:
+                        # After the new one, so that at no time there seems to be none.
+                        self._link.send(InputTaken(before))
                 self._interrupts.unshield()
                 try:
                     if self._first() is call:
@@ -105,12 +117,18 @@ class Input:
                         call.gate.acquire()
                 finally:
                     self._interrupts.shield()
+        except BaseException:
+            self._tell_taken(call)
+            raise
         finally:
             self._calls.remove(call)
             self._open_gates()
-            if wait:
-                self._link.send(InputTaken(wait))
             self._interrupts.unshield()
+
+    def _tell_taken(self, call: Call) -> None:
+        wait, call.wait = call.wait, 0
+        if wait:
+            self._link.send(InputTaken(wait))
 
     def _is_foreground(self, call: Call) -> bool:
         return call.cell != 0 and call.cell == self._channel.cell

@@ -333,6 +333,9 @@ class Turn:
         usage, self._left = self._console.take_stock()
         self._let_go()
         self._reader.read_now()
+        if not self._reader.at_end and not self._left:
+            # The kernel's list of children can miss one while another is being reaped; somebody has the output open.
+            _, self._left = self._console.take_stock()
         # bash tells a signal as 128 and its number, and so do we, since the shell itself has not been hit by it.
         # Without a process of the command's, only bash itself can still have its output open: `exec 3>&1` does that.
         over = self._reader.at_end or not self.living()
