@@ -98,6 +98,9 @@ class Init:
         if not message.again or self._signalled != message.cell:
             ignored, stopped = kernel.sigint_state(self._worker)
             self._page[OWED] = message.cell if ignored else 0
+            if ignored:
+                # Before SIGINT ends what the worker waits for, and the cell with it.
+                reaper.kill_quietly(self._worker, NUDGE)
             try:
                 os.killpg(self._worker, _signal.SIGINT)
                 if stopped:
