@@ -9,7 +9,7 @@ import pytest
 
 from conftest import until
 from ingle import errors
-from ingle.events import Task
+from ingle.events import Limits, Task
 from ingle.service import Service
 from ingle.settings import Settings
 from test_shell import WAIT, names, until_text
@@ -201,6 +201,16 @@ class TestStubborn:
         ]
         assert names(mark) == []
         assert told_fresh(await run(service, "true"))
+
+
+@pytest.mark.req("shell.bounds")
+async def test_a_limit_that_a_persistent_shell_cannot_keep_is_refused(service: Service) -> None:
+    for limits in (Limits(memory=10**9), Limits(processes=5, output=10), Limits(cpu_seconds=1.0)):
+        with pytest.raises(errors.InvalidRequest, match="can be limited in its output only"):
+            await service.shell("true", shell_session="s", limits=limits)
+    task = await service.shell("true", shell_session="s", limits=Limits(output=1000))
+    assert (task.status, task.exit_code) == ("done", 0)
+
 
 
 async def test_background_jobs_write_to_their_own_task_and_belong_to_the_shell(

@@ -411,6 +411,11 @@ class Service:
                     "a command in a persistent shell has no terminal and no open input; "
                     "give stdin, or leave shell_session out"
                 )
+            if limits is not None and limits != Limits(output=limits.output):
+                raise errors.InvalidRequest(
+                    "a command in a persistent shell can be limited in its output only, since the shell lives on with what "
+                    "it has used; leave shell_session out to limit memory, CPU time, processes or files"
+                )
         self.check(EXECUTE)
         if self._shared.draining:
             raise errors.Unavailable("the server is stopping; start it again")
