@@ -413,8 +413,8 @@ class Service:
                 )
             if limits is not None and limits != Limits(output=limits.output):
                 raise errors.InvalidRequest(
-                    "a command in a persistent shell can be limited in its output only, since the shell lives on with what "
-                    "it has used; leave shell_session out to limit memory, CPU time, processes or files"
+                    "a command in a persistent shell can be limited in its output only, since the shell lives on; "
+                    "leave shell_session out to limit memory, CPU time, processes or files"
                 )
         self.check(EXECUTE)
         if self._shared.draining:
