@@ -212,7 +212,6 @@ async def test_a_limit_that_a_persistent_shell_cannot_keep_is_refused(service: S
     assert (task.status, task.exit_code) == ("done", 0)
 
 
-
 async def test_background_jobs_write_to_their_own_task_and_belong_to_the_shell(
     service: Service, tmp_path: Path
 ) -> None:
