@@ -11,8 +11,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTHON ?=
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SOAK_SECONDS ?= 600
-# Tests mostly wait for processes, so three at a time suit two cores. A file's tests stay together: they share servers.
-JOBS ?= 3
+# Files of tests that run at a time; the tests of one file stay together, since they share servers.
+JOBS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help

@@ -75,10 +75,11 @@ class Input:
 
     def end(self, call: Call, taken: int) -> bytes:
         """Finish a call that takes this many of the bytes it has."""
-        self._tell_taken(call)
         got = bytes(call.local[:taken])
         if self._is_foreground(call):
             self._pending[:0] = call.local[taken:]
+        # Last: an interrupt that was held back while this is sent is raised here.
+        self._tell_taken(call)
         return got
 
     def fill(self, call: Call) -> bool:
