@@ -31,6 +31,7 @@ class Call:
         self.prompt = prompt
         self.secret = secret
         self.local = bytearray()
+        self.until_end = False
         self.wait = 0
         """The wait that was announced for it last, and is not over for the host."""
         self.gate = allocate_lock()
@@ -78,17 +79,18 @@ class Input:
         got = bytes(call.local[:taken])
         if self._is_foreground(call):
             self._pending[:0] = call.local[taken:]
-        # Last: an interrupt that was held back while this is sent is raised here.
-        self._tell_taken(call)
+        if call.until_end:
+            # Last: an interrupt that was held back while this is sent is raised here.
+            self._tell_taken(call)
         return got
 
     def fill(self, call: Call) -> bool:
         """Wait for more bytes for this call. False at the end of input.
 
-        The host is told that a wait is over when the call is, or waits again: in between it must leave the input as it
-        is, for the end of it may be what the call still has to read.
+        The host is told that a wait is over; but for a call that reads up to the end only when the call is, or waits
+        again: in between the host must leave the input as it is, for its end is what the call still has to read.
         """
-        announced = False
+        announced = goes_on = False
         if self.before_wait is not None:
             self.before_wait()
         self._interrupts.shield()
@@ -98,6 +100,7 @@ class Input:
                 if self._first() is call and self._readable(0):
                     data = self._read()
                     call.local += data
+                    goes_on = bool(data) and call.until_end
                     return bool(data)
                 # Answers end with a newline: in the middle of a line, the rest of it is on its way.
                 if not announced and (not call.local or call.local.endswith(b"\n")):
@@ -118,12 +121,11 @@ class Input:
                         call.gate.acquire()
                 finally:
                     self._interrupts.shield()
-        except BaseException:
-            self._tell_taken(call)
-            raise
         finally:
             self._calls.remove(call)
             self._open_gates()
+            if not goes_on:
+                self._tell_taken(call)
             self._interrupts.unshield()
 
     def _tell_taken(self, call: Call) -> None:
@@ -185,6 +187,7 @@ class Input:
     def read_some(self, size: int, *, whole: bool) -> bytes:
         """`size` bytes, or all up to the end with a negative size; without `whole`, what is there first."""
         call = self.begin()
+        call.until_end = size < 0
         taken = 0
         try:
             while size < 0 or len(call.local) < size:
