@@ -90,12 +90,13 @@ class Console:
         self._starting = True
         try:
             await self._settle()
-            if self._process is None or not self._process.alive:
-                await self._open(task)
             self._numbers += 1
             turn = Turn(self, task, self._numbers, self._folder / str(self._numbers))
+            await self._ensure_open(task)
             await asyncio.to_thread(turn.make_files)
-            if self._process is None or not self._process.alive or self._ended:
+            # It may have ended meanwhile; nothing has begun, so another can take its place.
+            await self._ensure_open(task)
+            if self._process is None or self._ended:
                 await asyncio.to_thread(turn.remove_files)
                 raise errors.StartFailed("the shell ended before the command could begin; ask again for a fresh one")
         finally:
@@ -111,6 +112,13 @@ class Console:
         self._send(
             LINE.format(folder=_quote(str(turn.folder)), stdin=_quote(stdin), token=self._token, number=turn.number)
         )
+
+    async def _ensure_open(self, task: Task) -> None:
+        if self._process is not None and not self._process.alive:
+            # Its end is told first, which lets go of what belonged to it.
+            await asyncio.wait({self._process.gone})
+        if self._process is None and not self._ended:
+            await self._open(task)
 
     async def _open(self, task: Task) -> None:
         """A fresh bash, in the task's folder and environment."""
