@@ -114,9 +114,7 @@ class Console:
         )
 
     async def _ensure_open(self, task: Task) -> None:
-        if self._process is not None and not self._process.alive:
-            # Its end is told first, which lets go of what belonged to it.
-            await asyncio.wait({self._process.gone})
+        """A process that has gone was let go of in the same moment: `on_gone`."""
         if self._process is None and not self._ended:
             await self._open(task)
 
