@@ -116,3 +116,10 @@ def ask_as(uid: int, path: Path) -> bytes:
     os.waitpid(child, 0)
     with os.fdopen(reading, "rb") as file:
         return file.read()
+
+
+def test_a_server_that_ended_before_it_was_told_of_leaves_nothing(tmp_path: Path) -> None:
+    announcement = Announcement(tmp_path, "serve")
+    announcement.close()
+    announcement.tell(None)
+    assert list((tmp_path / "run").iterdir()) == []

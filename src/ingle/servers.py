@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,9 @@ class Announcement:
 
     def __init__(self, home: Path, kind: str) -> None:
         self._kind = kind
+        # A server that ends while it is still being told of must not be told of afterwards.
+        self._writing = threading.Lock()
+        self._closed = False
         folder = home / "run"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(folder, 0o700)
@@ -129,14 +133,19 @@ class Announcement:
         """Write down who this is: from now on it is found."""
         info = ServerInfo(pid=os.getpid(), url=url, started_at=time.time(), folder=os.getcwd(), kind=self._kind)
         draft = self.path.with_suffix(".draft")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(msgspec.json.encode(info))
-        os.rename(draft, self.path.with_suffix(".json"))
+        with self._writing:
+            if self._closed:
+                return
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(msgspec.json.encode(info))
+            os.rename(draft, self.path.with_suffix(".json"))
 
     def close(self) -> None:
         self.listener.close()
-        _forget(self.path)
+        with self._writing:
+            self._closed = True
+            _forget(self.path)
 
 
 def peer_uid(connection: socket.socket) -> int:
