@@ -196,6 +196,20 @@ class OutputPage(Struct):
     """Lines among these that match, where a pattern was given."""
 
 
+class NewSession(Struct, frozen=True, kw_only=True):
+    """How a session is to be made. What is null is as the server's settings say."""
+
+    session_id: str | None = None
+    """Its name; without one a random one is given."""
+    tenant: str = ""
+    python: str | None = None
+    cwd: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    idle_timeout: float | None = None
+    one_off: bool = False
+    """It ends once its one result was read."""
+
+
 class CellInfo(Struct):
     """One line of a session's history."""
 

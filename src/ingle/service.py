@@ -23,6 +23,7 @@ from ingle.events import (
     FileList,
     Limits,
     Metrics,
+    NewSession,
     Result,
     SessionInfo,
     Task,
@@ -186,7 +187,14 @@ class Service:
         _check_seconds("idle_timeout", idle_timeout)
         await self._check_sessions()
         return await self._placement.create(
-            session_id, python=python, cwd=cwd, env=env, idle_timeout=idle_timeout, tenant=self.caller.tenant
+            NewSession(
+                session_id=session_id,
+                tenant=self.caller.tenant,
+                python=python,
+                cwd=cwd,
+                env=env or {},
+                idle_timeout=idle_timeout,
+            )
         )
 
     async def list_sessions(self) -> list[SessionInfo]:
@@ -260,7 +268,9 @@ class Service:
         _check_seconds("timeout", timeout)
         seconds = self._wait(wait)
         await self._check_sessions()
-        session = await self._placement.create(None, python=python, cwd=cwd, one_off=True, tenant=self.caller.tenant)
+        session = await self._placement.create(
+            NewSession(tenant=self.caller.tenant, python=python, cwd=cwd, one_off=True)
+        )
         own_id = self._own(session.session_id)
         try:
             cell = await self._begin(own_id, code, timeout, envs)

@@ -16,6 +16,7 @@ from ingle.events import (
     Limits,
     Load,
     Metrics,
+    NewSession,
     Result,
     SessionInfo,
     Task,
@@ -47,17 +48,7 @@ class Placement(Protocol):
 
     async def stop(self) -> None: ...
 
-    async def create(
-        self,
-        session_id: str | None,
-        *,
-        python: str | None = None,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        idle_timeout: float | None = None,
-        one_off: bool = False,
-        tenant: str = "",
-    ) -> SessionInfo: ...
+    async def create(self, wanted: NewSession) -> SessionInfo: ...
 
     async def sessions(self, tenant: str = "") -> list[SessionInfo]: ...
 

@@ -15,6 +15,7 @@ from ingle.events import (
     Limits,
     Load,
     Metrics,
+    NewSession,
     Result,
     SessionInfo,
     Task,
@@ -52,21 +53,8 @@ class Local:
         await self.tasks.stop()
         await self.manager.stop()
 
-    async def create(
-        self,
-        session_id: str | None,
-        *,
-        python: str | None = None,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        idle_timeout: float | None = None,
-        one_off: bool = False,
-        tenant: str = "",
-    ) -> SessionInfo:
-        session = await self.manager.create(
-            session_id, python=python, cwd=cwd, env=env, idle_timeout=idle_timeout, one_off=one_off, tenant=tenant
-        )
-        return session.info()
+    async def create(self, wanted: NewSession) -> SessionInfo:
+        return (await self.manager.create(wanted)).info()
 
     async def sessions(self, tenant: str = "") -> list[SessionInfo]:
         return [session.info() for session in self.manager.all(tenant)]

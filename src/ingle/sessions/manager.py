@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from ingle import errors
-from ingle.events import Load, Metrics
+from ingle.events import Load, Metrics, NewSession
 from ingle.sessions.record import Record
 from ingle.sessions.session import Plan, Session
 from ingle.settings import Settings
@@ -93,26 +93,16 @@ class Manager:
 
     # --- sessions ---
 
-    async def create(
-        self,
-        session_id: str | None = None,
-        *,
-        python: str | None = None,
-        cwd: str | None = None,
-        env: dict[str, str] | None = None,
-        idle_timeout: float | None = None,
-        one_off: bool = False,
-        tenant: str = "",
-    ) -> Session:
-        """A new session, ready for its first cell. Without a name a random one is given.
+    async def create(self, wanted: NewSession) -> Session:
+        """A new session, ready for its first cell.
 
         Its key, by which it is found, is its name; that of a tenant's own session is `tenant/name`.
         """
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
-        name = session_id if session_id is not None else secrets.token_hex(8)
+        name = wanted.session_id if wanted.session_id is not None else secrets.token_hex(8)
         check_name(name)
-        key = f"{tenant}/{name}" if tenant else name
+        key = f"{wanted.tenant}/{name}" if wanted.tenant else name
         if key in self._sessions or key in self._making:
             raise errors.SessionExists(name)
         if len(self._sessions) + len(self._making) >= self.settings.max_sessions:
@@ -121,18 +111,19 @@ class Manager:
         # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
         self._making[key] = None
         try:
+            cwd = wanted.cwd
             if cwd is not None and not await asyncio.to_thread(_is_folder, cwd):
                 raise errors.InvalidRequest(f"there is no folder {cwd[:200]!r} to start in; give an absolute path")
             plan = Plan(
                 name,
                 self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
                 cwd,
-                env or {},
-                self.settings.idle_timeout if idle_timeout is None else idle_timeout,
-                one_off,
+                wanted.env,
+                self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
+                wanted.one_off,
                 key,
             )
-            session = Session(plan, self._launcher(python or self.settings.python), self.settings, self.record)
+            session = Session(plan, self._launcher(wanted.python or self.settings.python), self.settings, self.record)
             self._making[key] = session
             try:
                 await session.start()
