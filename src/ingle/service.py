@@ -225,9 +225,10 @@ class Service:
         A request that is repeated with its `key` gets the result of the cell that the first one began.
         """
         own_id = self._own(session_id, EXECUTE)
-        _check_environment(envs)
-        _check_seconds("timeout", timeout)
-        _check_key(key)
+        if envs or timeout is not None or key is not None:
+            _check_environment(envs)
+            _check_seconds("timeout", timeout)
+            _check_key(key)
         seconds = self._wait(wait)
         cell = await self._begin(own_id, code, timeout, envs, queue, key)
         return await self._placement.wait(own_id, cell, seconds)
@@ -567,8 +568,10 @@ class Service:
         return await self._placement.metrics()
 
     def _wait(self, wait: float | None) -> float:
+        if wait is None:
+            return self.settings.wait
         _check_seconds("wait", wait)
-        return self.settings.wait if wait is None else wait
+        return wait
 
 
 def _check_seconds(name: str, value: float | None) -> None:

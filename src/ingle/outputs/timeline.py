@@ -66,15 +66,13 @@ class Timeline:
         self._events: list[AnyEvent] = []
         self._weights: list[int] = []
         self._base = 1
+        self.next_seq = 1
+        """The number of the event to come."""
         self._memory = 0
         self._spilling: asyncio.Task[None] | None = None
         self._readers: list[asyncio.Future[None]] = []
         self._closed = False
         self.broken: str | None = None
-
-    @property
-    def next_seq(self) -> int:
-        return self._base + len(self._events)
 
     @property
     def full(self) -> bool:
@@ -86,9 +84,10 @@ class Timeline:
         """The disk's share is used up, or the disk fails: text is no longer kept."""
         return self.broken is not None or self._spill.size + self._memory >= self._disk_limit + self._memory_limit
 
-    def append(self, event: AnyEvent) -> None:
-        """Add the event with the number `next_seq`."""
-        weight = cost(event)
+    def append(self, event: AnyEvent, size: int | None = None) -> None:
+        """Add the event with the number `next_seq`. Who knows the length of its text says it."""
+        weight = cost(event) if size is None else EVENT_COST + size
+        self.next_seq += 1
         self._events.append(event)
         self._weights.append(weight)
         self._memory += weight

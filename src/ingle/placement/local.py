@@ -88,8 +88,7 @@ class Local:
     async def wait(self, session_id: str, cell: int | None, seconds: float, from_event: int = 0) -> Result:
         session = self.manager.get(session_id)
         number = session.last_cell if cell is None else cell
-        await session.wait(number, seconds)
-        result = await session.result(number, from_event)
+        result = await session.settle(number, seconds, from_event)
         if session.plan.one_off and result.status in states.FINAL_STATUSES:
             # Read once, a one-off session has done its work.
             self.manager.end_soon(session, "its result was read")

@@ -5,6 +5,7 @@ import time
 
 from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
 from ingle.sessions.displays import Displays
+from ingle.sessions.patience import Patience
 from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()
@@ -37,6 +38,8 @@ class RunningCell:
     waits_shown = 0
     interrupted_wait = 0
     answers = 0
+    final: Result | None = None
+    """How it ended, without its text."""
 
     def __init__(self, number: int, timeout: float | None) -> None:
         self.number = number
@@ -72,18 +75,16 @@ class RunningCell:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def wait_settled(self, seconds: float) -> None:
+    async def wait_settled(self, seconds: float, patience: Patience) -> None:
         """Until there is something to answer, or the time is over. Leaving early changes nothing for the cell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while not self.settled and seconds > 0:
-            waiter = loop.create_future()
+        while seconds > 0 and not self.settled:
+            waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.append(waiter)
-            timer = loop.call_later(seconds, _finish, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
+            await patience.wait(waiter, deadline)
+            if self.final is not None:
+                break
             seconds = deadline - loop.time()
         # Should it go on waiting all the same, the next who asks is told so at once.
         self.interrupted_wait = 0
@@ -106,7 +107,7 @@ class RunningCell:
             execution_time=self.age if self.execution_time is None else self.execution_time,
             prompt=self.prompt,
             prompt_secret=self.prompt_secret,
-            notices=[*self.notices, *self.displays.notices(self.number)],
+            notices=[*self.notices, *self.displays.notices(self.number)] if self.displays.left_out else [*self.notices],
         )
 
     @property
@@ -129,8 +130,3 @@ class RunningCell:
             Truncated(self.stdout_characters, self.stderr_characters),
             Truncated(self.stdout_lines, self.stderr_lines),
         )
-
-
-def _finish(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -35,13 +35,10 @@ class Inquiries:
         self._grace = grace
         self._loop = asyncio.get_running_loop()
         self._ticket = 0
-        self._asked: asyncio.Future[Answer | None] | None = None
+        self.asked: asyncio.Future[Answer | None] | None = None
+        """What is just being told; a cell waits for it."""
         self._listing: asyncio.Future[Answer | None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
-
-    @property
-    def under_way(self) -> list["asyncio.Future[Answer | None]"]:
-        return [self._asked] if self._asked is not None else []
 
     def on_answer(self, answer: Answer) -> None:
         if answer.ticket == self._ticket:
@@ -53,13 +50,13 @@ class Inquiries:
 
     def interrupt(self, worker: Worker) -> None:
         """Stop what is being told."""
-        if self._asked is not None:
+        if self.asked is not None:
             self._signal(worker, self._ticket, self._loop.time() + self._grace)
 
     async def list(self, worker: Worker | None, names: Iterable[str], why_not: str | None) -> Variables:
         """The variables as the worker tells them; where there is a reason why not, the names that are known here."""
         if worker is not None and why_not is None:
-            if self._listing is None and self._asked is None:
+            if self._listing is None and self.asked is None:
                 self._listing = self._ask(worker, messages.ListVariables, LISTING_LIMIT)
                 self._listing.add_done_callback(self._forget_listing)
             if self._listing is None:
@@ -108,9 +105,9 @@ class Inquiries:
     def _ask(
         self, worker: Worker, kind: Callable[..., object], limit: float, *about: str
     ) -> "asyncio.Future[Answer | None]":
-        assert self._asked is None
+        assert self.asked is None
         self._ticket += 1
-        self._asked = asked = self._loop.create_future()
+        self.asked = asked = self._loop.create_future()
         until = self._loop.time() + limit + self._grace
         self._timers.append(self._loop.call_later(limit, self._signal, worker, self._ticket, until))
         # The clock is the machine's: what the worker comes to only after its time, it does not begin.
@@ -121,7 +118,7 @@ class Inquiries:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        asked, self._asked = self._asked, None
+        asked, self.asked = self.asked, None
         if asked is not None:
             asked.set_result(answer)
 
@@ -130,7 +127,7 @@ class Inquiries:
         sent = worker.interrupt(-ticket, again=again)
 
         def on_sent(sent: "asyncio.Future[bool]") -> None:
-            if self._asked is None or ticket != self._ticket:
+            if self.asked is None or ticket != self._ticket:
                 return
             if not sent.result():
                 self._timers.append(self._loop.call_later(self._grace, self._kill, worker, ticket))
@@ -142,7 +139,7 @@ class Inquiries:
         sent.add_done_callback(on_sent)
 
     def _kill(self, worker: Worker, ticket: int) -> None:
-        if self._asked is not None and ticket == self._ticket:
+        if self.asked is not None and ticket == self._ticket:
             worker.kill("did not stop telling of a variable when its time was over, and was killed")
 
 

@@ -66,12 +66,14 @@ class Record:
         log("worker ended", session=key, reason=reason, code=exit.code, signal=exit.signal, how=exit.message)
 
     def cell_begun(self, key: str, cell: int) -> None:
-        log("cell begun", session=key, cell=cell)
+        if logger.isEnabledFor(logging.INFO):
+            log("cell begun", session=key, cell=cell)
 
     def cell_ended(self, key: str, cell: int, status: str, seconds: float) -> None:
         self._cells[status] += 1
         self._cell_seconds.add(seconds)
-        log("cell ended", session=key, cell=cell, status=status, seconds=seconds)
+        if logger.isEnabledFor(logging.INFO):
+            log("cell ended", session=key, cell=cell, status=status, seconds=seconds)
 
 
 def log(what: str, **fields: object) -> None:

@@ -96,8 +96,6 @@ class Merger:
         self._streams = (_Stream(), _Stream())
         self._stops: deque[Stop] = deque()
         self._last_cut = (0, 0)
-        self._cuts = 0
-        """How many of the stops have places."""
 
     def feed(self, stream: int, data: bytes, began: int, ended: int) -> None:
         """Bytes read from a pipe, with monotonic nanoseconds around the read."""
@@ -111,7 +109,6 @@ class Merger:
             max(err.place(mark.stderr, mark.before, mark.after), self._last_cut[1]),
         )
         self._last_cut = places
-        self._cuts += 1
         self._stops.append(Stop(places, note))
 
     def note(self, note: Any) -> None:
@@ -128,14 +125,11 @@ class Merger:
         """A note without a mark is among what waits."""
         return any(stop.places is None for stop in self._stops)
 
-    def take_notes(self) -> list[Any] | None:
-        """The common case: nothing was written, so there is nothing to put in order. None when there is."""
+    @property
+    def idle(self) -> bool:
+        """It holds nothing that has to be put in order."""
         out, err = self._streams
-        if self._cuts or out.held or err.held:
-            return None
-        notes = [stop.note for stop in self._stops]
-        self._stops.clear()
-        return notes
+        return not (self._stops or out.held or err.held)
 
     def take(self) -> list[Piece | Note]:
         """Everything whose place in the order is certain, in that order."""
@@ -147,7 +141,6 @@ class Merger:
             if any(self._streams[number].emitted < places[number] for number in (STDOUT, STDERR)):
                 return taken
             stop = self._stops.popleft()
-            self._cuts -= stop.places is not None
             if stop.note is not None:
                 taken.append(Note(stop.note))
         for number in (STDOUT, STDERR):
@@ -167,7 +160,6 @@ class Merger:
     def give_up_cuts(self) -> None:
         """The pipes hold nothing more: a cut that was placed too far must not hold anything back."""
         self._stops = deque(Stop(None, stop.note) for stop in self._stops if stop.note is not None)
-        self._cuts = 0
         self._last_cut = self._totals
 
     def _emit(self, number: int, until: int, taken: list[Piece | Note]) -> None:

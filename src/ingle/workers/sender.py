@@ -24,9 +24,11 @@ class Sender:
 
     def write(self, data: bytes) -> None:
         if not self._waiting:
-            data = data[self._try(data) :]
-            if data:
-                self._loop.add_writer(self._fd, self._on_writable)
+            sent = self._try(data)
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._loop.add_writer(self._fd, self._on_writable)
         self._waiting += data
 
     def _try(self, data: bytes) -> int:

@@ -99,7 +99,10 @@ class Worker:
         self._begin_expected = 0
         self._noted = False
         self._orders = 0
-        self._signalled: dict[int, asyncio.Future[bool]] = {}
+        self.signalled: dict[int, asyncio.Future[bool]] = {}
+        """Interrupts that have not landed yet."""
+        self._loose: list[Any] = []
+        """Messages whose place is behind all that was written before them."""
         self._reader = FrameReader()
         self._status_reader = FrameReader()
         self._merger = Merger()
@@ -182,13 +185,9 @@ class Worker:
         if self.gone.done():
             sent.set_result(False)
             return sent
-        self._signalled[self._orders] = sent
+        self.signalled[self._orders] = sent
         self._status_out.write(messages.encode(messages.Interrupt(self._orders, cell, again)))
         return sent
-
-    @property
-    def interrupts_under_way(self) -> list[asyncio.Future[bool]]:
-        return list(self._signalled.values())
 
     def kill(self, because: str | None = None) -> None:
         """End everything of this worker now. Its end is told as always."""
@@ -353,11 +352,16 @@ class Worker:
             if not self._read_pipes():
                 break
             self._receive()
-        notes = self._merger.take_notes()
-        if notes is not None:
-            for content in notes:
-                self._tell(content)
-            return
+        if self._loose:
+            loose, self._loose = self._loose, []
+            if self._merger.idle:
+                # The common case: nothing was written, so there is nothing to put in order.
+                for message in loose:
+                    if self.owner is not None:
+                        self.owner.on_message(message)
+                return
+            for message in loose:
+                self._merger.note(message)
         self._deliver(background)
         if self._merger.holds_notes and not self._noted:
             # All that was written before the message has been read, so a mark was placed too far.
@@ -388,10 +392,6 @@ class Worker:
                 self.owner.on_output(number, "".join(texts).encode("utf-8", "replace"), True)
             else:
                 self.owner.on_message(each.content)
-
-    def _tell(self, content: Any) -> None:
-        if self.owner is not None:
-            self.owner.on_message(content)
 
     def _read_wire(self) -> None:
         self._receive()
@@ -428,17 +428,26 @@ class Worker:
         return len(data)
 
     def _handle(self, message: Any) -> None:
-        if isinstance(message, messages.Mark):
-            self._merger.cut(message, message if message.begin else None)
-        elif isinstance(message, (messages.Background, messages.Display)):
-            self._merger.cut(message.mark, message)
-        elif isinstance(message, messages.Ready):
+        kind = type(message)
+        if kind is messages.Mark or kind is messages.Background or kind is messages.Display:
+            self._place_loose()
+            if kind is messages.Mark:
+                self._merger.cut(message, message if message.begin else None)
+            else:
+                self._merger.cut(message.mark, message)
+        elif kind is messages.Ready:
             self.pid = self.pid or message.pid
             if not self.ready.done():
                 self.ready.set_result(message)
         else:
-            self._merger.note(message)
+            self._loose.append(message)
             self._noted = True
+
+    def _place_loose(self) -> None:
+        """Something follows that has a place of its own: what came before it is put before it."""
+        for message in self._loose:
+            self._merger.note(message)
+        self._loose.clear()
 
     def _on_wire_lost(self) -> None:
         self._break(WIRE_LOST)
@@ -474,7 +483,7 @@ class Worker:
         if isinstance(message, messages.InitUp):
             self.init_pid, self.pid = message.pid, message.worker
         elif isinstance(message, messages.Signalled):
-            sent = self._signalled.pop(message.order, None)
+            sent = self.signalled.pop(message.order, None)
             if sent is not None and not sent.done():
                 sent.set_result(message.ignored)
         elif isinstance(message, messages.Exited):
@@ -489,6 +498,7 @@ class Worker:
             return
         self._read_pipes()
         self._read_wire()
+        self._place_loose()
         self._merger.give_up_cuts()
         self._deliver(background=False)
         self.close()
@@ -503,10 +513,10 @@ class Worker:
         if not self.ready.done():
             self.ready.set_exception(WorkerEnded(exit.message or "it ended"))
             self.ready.exception()  # seen: not everybody waits for it
-        for sent in self._signalled.values():
+        for sent in self.signalled.values():
             if not sent.done():
                 sent.set_result(False)
-        self._signalled.clear()
+        self.signalled.clear()
         if self.owner is not None:
             self.owner.on_gone(exit)
 
