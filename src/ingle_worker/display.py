@@ -69,7 +69,11 @@ class Screen:
                 return
             builtins._ = None  # type: ignore[attr-defined]
             if id(type(value)) in PLAIN:
-                self._send_result({"text/plain": shorten(repr(value))})
+                data = {"text/plain": shorten(repr(value))}
+                if self.value is None:
+                    self.value = data
+                else:
+                    self._send_result(data)
             else:
                 self._show_result(value)
             builtins._ = value  # type: ignore[attr-defined]

@@ -21,6 +21,8 @@ from ingle_worker.bundles import Bundle
 from ingle_worker.imports import Watch, loaded
 from ingle_worker.streams import Channel
 
+PYPLOT = "matplotlib._pylab_helpers"
+"""Loaded with pyplot: where it keeps its figures."""
 PNG = "image/png"
 CONTENTS = ("axes", "lines", "patches", "texts", "images", "artists", "legends", "subfigs")
 """Where the parts of a figure are; one that has none is not shown."""
@@ -71,7 +73,7 @@ class Figures:
         self._say = say
         self._seen: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
         """The picture that was last shown of a figure, by its hash, and in which cell."""
-        self._any = False
+        self.any = False
         """Whether there ever was one: asked at the end of every cell, where the dictionary may not work any more."""
         self._strangers: WeakSet[Any] = WeakSet()
         """Figures that the background has made."""
@@ -128,7 +130,7 @@ class Figures:
 
     def cell_begins(self) -> None:
         """What is in pyplot now was made between the cells, and is not this one's."""
-        if loaded("matplotlib._pylab_helpers", "Gcf") is not None:
+        if loaded(PYPLOT, "Gcf") is not None:
             self._take(close=True, background=True, all=True)
 
     def cell_ends(self, *, interrupted: bool = False) -> None:
@@ -137,7 +139,7 @@ class Figures:
         Was the cell itself interrupted, little time is left: past its timeout a cell is soon killed, and the session's
         variables with it.
         """
-        if not self._any and loaded("matplotlib._pylab_helpers", "Gcf") is None:
+        if not self.any and loaded(PYPLOT, "Gcf") is None:
             return
         if not interrupted:
             self._take(close=True, background=False)
@@ -149,7 +151,7 @@ class Figures:
             self._say(f"figures of this interrupted cell took longer than {HURRY:g} s to draw, and are not shown")
 
     def input_waits(self) -> None:
-        if loaded("matplotlib._pylab_helpers", "Gcf") is not None and not self._channel.is_background():
+        if loaded(PYPLOT, "Gcf") is not None and not self._channel.is_background():
             self._take(close=False, background=False)
 
     def is_figure(self, cls: type) -> bool:
@@ -174,7 +176,7 @@ class Figures:
     @staticmethod
     def _managers(*, screen: bool = False) -> list[Any]:
         """What pyplot holds: of a backend that draws into memory, or of one that has a screen of its own."""
-        figs = getattr(loaded("matplotlib._pylab_helpers", "Gcf"), "figs", None)
+        figs = getattr(loaded(PYPLOT, "Gcf"), "figs", None)
         base = loaded("matplotlib.backend_bases", "FigureManagerBase")
         if not isinstance(figs, dict) or base is None:
             return []
@@ -203,7 +205,7 @@ class Figures:
                     self._show(figure, background, asked=False)
         finally:
             if close:
-                destroy = loaded("matplotlib._pylab_helpers", "Gcf").destroy
+                destroy = loaded(PYPLOT, "Gcf").destroy
                 for manager in managers:
                     destroy(manager)
 
@@ -220,7 +222,7 @@ class Figures:
             self._publish(bundle, background)
 
     def _remember(self, figure: Any, picture: str) -> None:
-        self._any = True
+        self.any = True
         self._seen[figure] = (picture, self._channel.cell)
 
     def _draw(self, figure: Any) -> Bundle | None:

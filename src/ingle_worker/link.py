@@ -30,7 +30,8 @@ class Link:
         self._lock = RLock()
         self._owner = -1
         self._reader = FrameReader()
-        self._received: list[Any] = []
+        self.received: list[Any] = []
+        """Messages that came together with the last one taken."""
         self._held: list[bytes] = []
         self._inode = -1
         self.abandoned = False
@@ -66,6 +67,22 @@ class Link:
     def send(self, message: object) -> None:
         """Send a message, or a frame that was made of one."""
         self.send_made(lambda: message)
+
+    def send_last(self, frame: bytes) -> None:
+        """Send the frame with which a cell ends: no cell runs any more, so that SIGINT tears nothing."""
+        if self._held or os.getpid() != self._owner or not self._lock.acquire(blocking=False):
+            self.send(frame)
+            return
+        try:
+            try:
+                self._write(frame)
+            finally:
+                self._lock.release()
+            while self._held:
+                with self._lock:
+                    self._write_held()
+        except OSError as error:
+            raise WireLost(str(error)) from None
 
     def send_made(self, make: Callable[[], object]) -> None:
         """Send what is made in the moment of sending: no other thread's message comes between the two."""
@@ -107,19 +124,18 @@ class Link:
 
     def receive(self) -> Any:
         """The next message of the host. Raises WireLost when there is none to come."""
-        while not self._received:
+        while not self.received:
             try:
                 data = os.read(self.fd, CHUNK)
             except OSError as error:
                 raise WireLost(str(error)) from None
             if not data:
                 raise WireLost("the host closed the wire")
-            self._received += [messages.decode(frame) for frame in self._reader.feed(data)]
-        return self._received.pop(0)
-
-    @property
-    def has_received(self) -> bool:
-        return bool(self._received)
+            frames = self._reader.feed(data)
+            if len(frames) == 1:
+                return messages.decode(frames[0])
+            self.received += [messages.decode(frame) for frame in frames]
+        return self.received.pop(0)
 
 
 def _encode(message: object) -> bytes:

@@ -15,12 +15,12 @@ from ingle_worker.interrupts import Interrupts
 class Looping:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
-        self._loop: Any = None
+        self.loop: Any = None
         self._asyncio: Any = None
 
     @property
     def exists(self) -> bool:
-        return self._loop is not None and not self._loop.is_closed()
+        return self.loop is not None and not self.loop.is_closed()
 
     def _get(self) -> Any:
         if not self.exists:
@@ -28,9 +28,9 @@ class Looping:
             import asyncio
 
             self._asyncio = asyncio
-            self._loop = asyncio.new_event_loop()
-        self._asyncio.set_event_loop(self._loop)
-        return self._loop
+            self.loop = asyncio.new_event_loop()
+        self._asyncio.set_event_loop(self.loop)
+        return self.loop
 
     def run(self, start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Run a cell's coroutine to its end. Raises what it raises; KeyboardInterrupt when it was interrupted."""
@@ -86,13 +86,13 @@ class Looping:
         """Cancel a task that was left in the middle, and see it end."""
         task.cancel()
         try:
-            self._loop.run_until_complete(self._asyncio.wait({task}))
+            self.loop.run_until_complete(self._asyncio.wait({task}))
         except BaseException:  # the task's own outcome does not matter any more
             return
 
     def idle(self, fd: int) -> None:
         """Run the loop until there is something to read from `fd`."""
-        loop = self._loop
+        loop = self.loop
         readable = False
 
         def on_readable() -> None:
@@ -109,12 +109,12 @@ class Looping:
 
     def close(self) -> None:
         """Cancel what is left, as `asyncio.run()` does at its end."""
-        if not self.exists or self._loop.is_running():
+        if not self.exists or self.loop.is_running():
             return
-        tasks = self._asyncio.all_tasks(self._loop)
+        tasks = self._asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
         if tasks:
-            self._loop.run_until_complete(self._asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+            self.loop.run_until_complete(self._asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()

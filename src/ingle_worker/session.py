@@ -24,6 +24,8 @@ from typing import Any
 
 from ingle_worker import display, ending, installing, tracebacks
 from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
+from ingle_worker.figures import PYPLOT
+from ingle_worker.imports import MODULES
 from ingle_worker.interrupts import Interrupts
 from ingle_worker.link import Link, WireLost
 from ingle_worker.looping import Looping
@@ -85,12 +87,11 @@ def _place(fds: list[int]) -> int:
 class Outcome:
     """How a cell ended, as far as the guest can tell."""
 
-    def __init__(self) -> None:
-        self.status = states.OK
-        self.error: Raised | None = None
-        self.exit: SystemExit | None = None
-        self.needs_more_input = False
-        self.finished = False
+    status = states.OK
+    error: Raised | None = None
+    exit: SystemExit | None = None
+    needs_more_input = False
+    finished = False
 
 
 class Worker:
@@ -240,11 +241,12 @@ class Worker:
 
         A signal handler of the user's may raise here, as at any prompt; that is shown and forgotten.
         """
-        while not self._link.has_received:
+        link, looping = self._link, self._looping
+        while not link.received:
             try:
-                if self._looping.exists:
-                    self._looping.idle(self._link.fd)
-                return self._link.receive()
+                if looping.loop is not None and looping.exists:
+                    looping.idle(link.fd)
+                return link.receive()
             except WireLost:
                 raise
             except BaseException as exc:
@@ -284,12 +286,12 @@ class Worker:
 
     def _execute(self, execute: Execute) -> None:
         cell = execute.cell
-        filename = tracebacks.cell_name(cell)
+        filename = f"<cell {cell}>"
         notices = self._heal()
         restore = _set_environment(execute.envs) if execute.envs else {}
         outcome = Outcome()
         self._cell = cell
-        self._channel.looping = self._looping.exists
+        self._channel.looping = self._looping.loop is not None and self._looping.exists
         self._channel.cell_begins(cell)
         compiled: Compiled | None = None
         began = time.perf_counter()
@@ -344,7 +346,7 @@ class Worker:
         if self._screen.notices:
             notices += self._screen.take_notices()
         if outcome.status == states.OK and not (dropped or crowded or added or removed or notices):
-            self._link.send(encode_ok(cell, took, value))
+            self._link.send_last(encode_ok(cell, took, value))
             return
         done: dict[str, Any] = {"cell": cell, "status": outcome.status, "execution_time": took}
         if value is not None:
@@ -375,7 +377,8 @@ class Worker:
                 outcome.error = _describe_safely(exc)
                 outcome.needs_more_input = isinstance(exc, SyntaxError) and needs_more_input(code)
             else:
-                self._screen.figures.cell_begins()
+                if PYPLOT in MODULES:
+                    self._screen.figures.cell_begins()
                 self._run(compiled)
         except SystemExit as exc:
             outcome.status, outcome.exit = states.EXIT, exc
@@ -386,11 +389,12 @@ class Worker:
                 outcome.error = _describe_safely(exc)
             except KeyboardInterrupt:
                 outcome.status, outcome.error = states.INTERRUPTED, tracebacks.bare(exc, ask=False)
-        try:
-            self._screen.figures.cell_ends(interrupted=outcome.status == states.INTERRUPTED)
-        except KeyboardInterrupt as exc:
-            if outcome.status == states.OK:
-                outcome.status, outcome.error = states.INTERRUPTED, _describe_safely(exc)
+        if PYPLOT in MODULES or self._screen.figures.any:
+            try:
+                self._screen.figures.cell_ends(interrupted=outcome.status == states.INTERRUPTED)
+            except KeyboardInterrupt as exc:
+                if outcome.status == states.OK:
+                    outcome.status, outcome.error = states.INTERRUPTED, _describe_safely(exc)
         outcome.finished = True
         return compiled
 

@@ -27,6 +27,9 @@ def remember_source(filename: str, code: str) -> None:
     # Lines end where the compiler ends them, which is in fewer places than str.splitlines() does; and the last one
     # ends like the others, or carets come out a column too far. Without a modification time the entry survives
     # linecache.checkcache().
+    if "\n" not in code and "\r" not in code:
+        linecache.cache[filename] = (len(code), None, [code + "\n"], filename)
+        return
     text = code.replace("\r\n", "\n").replace("\r", "\n") if "\r" in code else code
     lines = [line + "\n" for line in text.removesuffix("\n").split("\n")]
     linecache.cache[filename] = (len(code), None, lines, filename)
