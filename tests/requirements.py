@@ -90,11 +90,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "rich.tables",
     ),
     *_proven("6. Rich results", "rich.magics", "rich.vars"),
+    *_proven("7. State that is not lost", "state.stdlib", "state.clear"),
     *_later(
         "7. State that is not lost",
         "comes with ingle.state and the saving room of the guest",
-        "state.stdlib",
-        "state.clear",
         "state.save",
         "state.load",
         "state.fork",

@@ -116,6 +116,7 @@ def test_every_argument_but_the_obvious_one_may_be_left_out() -> None:
         "shell": ["command"],
         "shell_status": ["task_id"],
         "destroy_repl_session": ["session_id"],
+        "add_to_stdlib": ["function_code"],
     }
 
 

@@ -191,7 +191,9 @@ def test_every_message_comes_back_through_the_guests_own_decoder(cls: type, data
 def test_every_kind_is_a_message_of_the_host_or_of_the_guest() -> None:
     asking = {wire.ListVariables, wire.AskVariable}
     shell = {wire.Run, wire.Signal}
-    to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork} | asking | shell
+    preparing = {wire.LoadStdlib, wire.EditStdlib, wire.Clear}
+    to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork}
+    to_guest |= asking | shell | preparing
     assert set(codec.FROM_GUEST) | to_guest == set(wire.NUMBERS)
     assert set(codec.FROM_GUEST) & to_guest == set()
     assert {wire.KINDS[number]: number for number in wire.KINDS} == wire.NUMBERS
@@ -256,7 +258,8 @@ def example(kind: Any) -> Any:
     if origin is types.UnionType:
         return example(args[0])
     if is_dataclass(kind):
-        return {each.name: example(typing.get_type_hints(kind)[each.name]) for each in fields(kind)}
+        hints, raw = typing.get_type_hints(kind), wire.PAYLOADS.get(kind)
+        return {each.name: example(hints[each.name]) for each in fields(kind) if each.name != raw}
     return kind()
 
 

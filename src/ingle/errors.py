@@ -6,6 +6,7 @@ An exception in a user's cell is a result, not an error of ours.
     ├── InvalidRequest          422  invalid_request      a field is unknown, missing, of the wrong type, or too large
     │   ├── InvalidName         422  invalid_name         a session's name breaks the rule for names
     │   ├── InterpreterRefused  422  interpreter_refused  not there, too old, or not a Python
+    │   ├── StdlibRefused       422  stdlib_refused       code that does not compile or run, for the user's library
     │   └── KeyReused           422  key_reused           an Idempotency-Key that stood for another request
     ├── Unauthorized            401  unauthorized         no token, or a wrong one
     ├── Forbidden               403  forbidden            a page of a foreign origin, or a token without the scope
@@ -56,6 +57,13 @@ class InvalidName(InvalidRequest):
 
 class InterpreterRefused(InvalidRequest):
     code = "interpreter_refused"
+
+
+class StdlibRefused(InvalidRequest):
+    code = "stdlib_refused"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"nothing was added to the library: {problem}")
 
 
 class KeyReused(InvalidRequest):

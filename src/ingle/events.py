@@ -208,6 +208,45 @@ class NewSession(Struct, frozen=True, kw_only=True):
     idle_timeout: float | None = None
     one_off: bool = False
     """It ends once its one result was read."""
+    include_stdlib: bool = True
+    """Load the user's library into it."""
+
+
+class StdlibFunction(Struct, frozen=True):
+    name: str
+    signature: str
+    doc: str
+    """The first line of its docstring."""
+
+
+class StdlibModule(Struct, frozen=True):
+    name: str
+    module: str
+    """What is imported under that name."""
+
+
+class StdlibOther(Struct, frozen=True):
+    name: str
+    kind: str
+    """`class`, `value`, or `from` and the module that it is imported from."""
+    doc: str = ""
+
+
+class Stdlib(Struct):
+    """The user's library, told from its text. `problem`: why it cannot be told."""
+
+    functions: list[StdlibFunction] = field(default_factory=list)
+    modules: list[StdlibModule] = field(default_factory=list)
+    other: list[StdlibOther] = field(default_factory=list)
+    count: int = 0
+    problem: str | None = None
+
+
+class StdlibChange(Stdlib):
+    """The user's library after something was added: the names in that, and those whose definition was replaced."""
+
+    added: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
 
 
 class CellInfo(Struct):

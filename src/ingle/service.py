@@ -26,6 +26,8 @@ from ingle.events import (
     NewSession,
     Result,
     SessionInfo,
+    Stdlib,
+    StdlibChange,
     Task,
     Variables,
     VariableValue,
@@ -37,6 +39,7 @@ from ingle.placement.local import Local
 from ingle.sessions.manager import check_name
 from ingle.settings import Settings, data_folder
 from ingle.shell.log import TaskOutput
+from ingle.state.stdlib import MAX_SIZE
 from ingle_worker.wire import states
 
 VARIABLE_LIMIT = 5.0
@@ -181,6 +184,7 @@ class Service:
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
+        include_stdlib: bool = True,
     ) -> SessionInfo:
         self.check(EXECUTE)
         _check_environment(env)
@@ -194,6 +198,7 @@ class Service:
                 cwd=cwd,
                 env=env or {},
                 idle_timeout=idle_timeout,
+                include_stdlib=include_stdlib,
             )
         )
 
@@ -206,6 +211,25 @@ class Service:
 
     async def end_session(self, session_id: str) -> SessionInfo:
         return await self._placement.end(self._own(session_id, EXECUTE))
+
+    async def clear_session(self, session_id: str) -> SessionInfo:
+        """Reset the namespace to the initial one; the session, its count and its outputs stay."""
+        return await self._placement.clear(self._own(session_id, EXECUTE))
+
+    # --- the user's library ---
+
+    async def list_stdlib(self) -> Stdlib:
+        self.check(READ)
+        return await self._placement.stdlib(self.caller.tenant)
+
+    async def add_to_stdlib(self, function_code: str) -> StdlibChange:
+        """Add code to the library that new sessions begin with, once it has been seen to compile and run."""
+        self.check(EXECUTE)
+        if self._shared.draining:
+            raise errors.Unavailable("the server is stopping; start it again")
+        if len(function_code) > MAX_SIZE:
+            raise errors.InvalidRequest(f"the code has more than {MAX_SIZE} characters; put data into files")
+        return await self._placement.add_to_stdlib(self.caller.tenant, function_code)
 
     # --- cells ---
 
@@ -259,6 +283,7 @@ class Service:
         envs: dict[str, str] | None = None,
         python: str | None = None,
         cwd: str | None = None,
+        include_stdlib: bool = True,
     ) -> Result:
         """Run code in a fresh session that is ended after its answer.
 
@@ -270,7 +295,7 @@ class Service:
         seconds = self._wait(wait)
         await self._check_sessions()
         session = await self._placement.create(
-            NewSession(tenant=self.caller.tenant, python=python, cwd=cwd, one_off=True)
+            NewSession(tenant=self.caller.tenant, python=python, cwd=cwd, one_off=True, include_stdlib=include_stdlib)
         )
         own_id = self._own(session.session_id)
         try:

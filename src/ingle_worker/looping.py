@@ -107,6 +107,14 @@ class Looping:
         finally:
             loop.remove_reader(fd)
 
+    def drop(self) -> str:
+        """End what goes on, and have a new loop for the next cell that awaits."""
+        try:
+            self.close()
+        finally:
+            self._loop = None
+        return ""
+
     def close(self) -> None:
         """Cancel what is left, as `asyncio.run()` does at its end."""
         if not self.exists or self.loop.is_running():

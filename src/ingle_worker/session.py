@@ -29,16 +29,21 @@ from ingle_worker.imports import MODULES
 from ingle_worker.interrupts import Interrupts
 from ingle_worker.link import Link, WireLost
 from ingle_worker.looping import Looping
+from ingle_worker.preparing import Preparing
 from ingle_worker.stdin import Input
+from ingle_worker.stdlib import library
 from ingle_worker.streams import Channel
 from ingle_worker.variables import Inquiries
 from ingle_worker.wire import FrameReader, states
 from ingle_worker.wire.messages import (
     AskVariable,
+    Clear,
     Done,
+    EditStdlib,
     Execute,
     Exiting,
     ListVariables,
+    LoadStdlib,
     Raised,
     Ready,
     Shutdown,
@@ -118,6 +123,9 @@ class Worker:
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
         self._inquiries = Inquiries(self._link, self._interrupts, self._main)
+        self._preparing = Preparing(
+            self._link, self._interrupts, self._main, self._reset_main, self._looping, self._compiler
+        )
         self._spares: dict[int, int] = {}
         # Asks for no event, so it tells of closed descriptors only (and of a hang-up, which is none of its business).
         self._streams = select.poll()
@@ -232,6 +240,9 @@ class Worker:
                 self._start(message)
             elif isinstance(message, (ListVariables, AskVariable)):
                 self._inquiries.answer(message)
+            elif isinstance(message, (LoadStdlib, EditStdlib, Clear)):
+                self._preparing.answer(message)
+                self._names.clear()  # the next cell tells all that there are
             elif isinstance(message, Shutdown):
                 ending.finish(self._main, self._looping)
                 os._exit(0)
@@ -332,7 +343,9 @@ class Worker:
     def _finish(self, cell: int, outcome: Outcome, took: float, notices: list[str]) -> None:
         crowded = self._channel.cell_ended()
         dropped = self._input.cell_ended()
-        names = vars(self._main).keys()
+        names: Any = vars(self._main).keys()
+        if library.own:
+            names = library.other_names(vars(self._main))
         added: list[str] = []
         removed: list[str] = []
         if names != self._names:

@@ -35,6 +35,12 @@ def remember_source(filename: str, code: str) -> None:
     linecache.cache[filename] = (len(code), None, lines, filename)
 
 
+def forget_sources() -> None:
+    """All cells: what they defined is gone."""
+    for filename in [name for name in list(linecache.cache) if name.startswith("<cell ")]:
+        forget_source(filename)
+
+
 def forget_source(filename: str) -> None:
     linecache.cache.pop(filename, None)
 
@@ -136,7 +142,7 @@ _getfile = inspect.getfile
 
 
 def _getfile_of_cells(obj: Any) -> str:
-    """`inspect.getfile`, which knows no file for classes of `__main__`, extended to those made in cells."""
+    """`inspect.getfile`, which knows no file for classes of `__main__`, extended to those made in cells and library."""
     try:
         return _getfile(obj)
     except (OSError, TypeError):
@@ -144,7 +150,7 @@ def _getfile_of_cells(obj: Any) -> str:
             raise
         pattern = re.compile(rf"^\s*class\s+{re.escape(obj.__name__)}\b", re.MULTILINE)
         for filename, entry in reversed(list(linecache.cache.items())):
-            if filename.startswith("<cell ") and len(entry) == 4 and pattern.search("".join(entry[2])):
+            if filename.startswith(("<cell ", "<stdlib>")) and len(entry) == 4 and pattern.search("".join(entry[2])):
                 return filename
         raise
 

@@ -72,14 +72,25 @@ _sized[Lines] = list.__len__
 _mappings = (dict, collections.OrderedDict, _collections.defaultdict, collections.Counter)
 
 
+untold: dict[str, Any] = {}
+"""Names that are left out as long as they stand for these objects: what the user's library has defined."""
+
+
 def names_of(space: dict[Any, Any]) -> list[str]:
-    """The names that the user made, sorted: those that begin with an underscore are his own business."""
+    """The names that the user made, sorted: those that begin with an underscore are his own business.
+
+    What his library has defined, and he has not changed, is told by a listing of that.
+    """
     return [name for name, _ in _made(space)]
 
 
 def _made(space: dict[Any, Any]) -> list[tuple[str, Any]]:
     # Copied in one step, since threads go on meanwhile; and not looked up by name, since a key may be anything.
-    made = [(name, value) for name, value in space.copy().items() if type(name) is str and not name.startswith("_")]
+    made = [
+        (name, value)
+        for name, value in space.copy().items()
+        if type(name) is str and not name.startswith("_") and (name not in untold or untold[name] is not value)
+    ]
     return sorted(made, key=itemgetter(0))
 
 

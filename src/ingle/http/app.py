@@ -26,6 +26,8 @@ from ingle.events import (
     FileList,
     Result,
     SessionInfo,
+    Stdlib,
+    StdlibChange,
     Variables,
     VariableValue,
 )
@@ -139,6 +141,9 @@ def operations(service: Service) -> list[Operation]:
         Operation("GET", session, "One session.", h.get, answers={200: SessionInfo}),
         Operation("DELETE", session, "End a session.", h.end, answers={200: SessionInfo}),
         Operation(
+            "POST", session + "/clear", "Reset its namespace.", h.clear, body=bodies.NoBody, answers={200: SessionInfo}
+        ),
+        Operation(
             "POST",
             session + "/execute",
             "Run a cell: its result, or its events as they come.",
@@ -198,6 +203,15 @@ def operations(service: Service) -> list[Operation]:
         ),
         Operation("DELETE", files + "/{path:path}", "Remove a file.", h.remove_file, answers={204: None}),
         *shell.operations(),
+        Operation("GET", "/v1/stdlib", "What the user's library holds.", h.stdlib, answers={200: Stdlib}),
+        Operation(
+            "POST",
+            "/v1/stdlib",
+            "Add code to the user's library, once it was seen to run.",
+            h.add_to_stdlib,
+            body=bodies.AddToStdlib,
+            answers={200: StdlibChange},
+        ),
         Operation(
             "POST",
             "/process/interpreter/execute",
@@ -254,7 +268,12 @@ class Handlers:
     async def create(self, call: Call[bodies.Create, bodies.NoQuery]) -> Response:
         body = call.body
         info = await call.service.create_session(
-            body.session_id, python=body.python, cwd=body.cwd, env=body.env, idle_timeout=body.idle_timeout
+            body.session_id,
+            python=body.python,
+            cwd=body.cwd,
+            env=body.env,
+            idle_timeout=body.idle_timeout,
+            include_stdlib=body.include_stdlib,
         )
         return answer(info, 201, {"location": f"/v1/sessions/{info.session_id}"})
 
@@ -266,6 +285,15 @@ class Handlers:
 
     async def end(self, call: Call[None, bodies.NoQuery]) -> Response:
         return answer(await call.service.end_session(call.session_id))
+
+    async def clear(self, call: Call[bodies.NoBody, bodies.NoQuery]) -> Response:
+        return answer(await call.service.clear_session(call.session_id))
+
+    async def stdlib(self, call: Call[None, bodies.NoQuery]) -> Response:
+        return answer(await call.service.list_stdlib())
+
+    async def add_to_stdlib(self, call: Call[bodies.AddToStdlib, bodies.NoQuery]) -> Response:
+        return answer(await call.service.add_to_stdlib(call.body.function_code))
 
     # --- cells ---
 

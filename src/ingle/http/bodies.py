@@ -28,6 +28,11 @@ class Create(Struct, forbid_unknown_fields=True):
     cwd: str | None = None
     env: dict[str, str] | None = None
     idle_timeout: float | None = None
+    include_stdlib: bool = True
+
+
+class AddToStdlib(Struct, forbid_unknown_fields=True):
+    function_code: str
 
 
 class Execute(Struct, forbid_unknown_fields=True):

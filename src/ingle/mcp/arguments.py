@@ -22,6 +22,7 @@ SYNONYMS = {
     "id": "session_id",
     "name": "session_id",
     "source": "code",
+    "function": "function_code",
     "script": "code",
     "python_code": "code",
     "cmd": "command",
@@ -121,7 +122,7 @@ class CreateSession(Struct, forbid_unknown_fields=True):
     python: Annotated[str | None, Meta(description="Path of another interpreter, CPython 3.10 or later.")] = None
     cwd: Annotated[str | None, Meta(description="Absolute folder to start in.")] = None
     env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
-    include_stdlib: bool = True
+    include_stdlib: Annotated[bool, Meta(description="False leaves the user's own library out.")] = True
 
 
 class ListSessions(Struct, forbid_unknown_fields=True):
@@ -131,6 +132,18 @@ class ListSessions(Struct, forbid_unknown_fields=True):
 class Namespace(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
     variable_name: Annotated[str | None, Meta(description="One variable, shown in full.")] = None
+
+
+class ClearSession(Struct, forbid_unknown_fields=True):
+    session_id: SessionId = "main"
+
+
+class AddToStdlib(Struct, forbid_unknown_fields=True):
+    function_code: Annotated[str, Meta(description="Python source, such as a whole function with its docstring.")]
+
+
+class ListStdlib(Struct, forbid_unknown_fields=True):
+    pass
 
 
 class DestroySession(Struct, forbid_unknown_fields=True):
@@ -162,9 +175,6 @@ class ShellStatus(Struct, forbid_unknown_fields=True):
     eof: Annotated[bool, Meta(description="For `input`: end the input after the text.")] = False
 
 
-UNLISTED = {"include_stdlib"}
-"""Arguments that are accepted and not shown: there is no user library to include yet."""
-
 T = TypeVar("T", bound=Struct)
 
 
@@ -173,8 +183,6 @@ def schema_of(arguments: type[Struct]) -> dict[str, Any]:
     made = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
     properties = {}
     for name, each in made["properties"].items():
-        if name in UNLISTED:
-            continue
         prop = dict(each)
         for variant in prop.pop("anyOf", ()):
             if variant.get("type") != "null":
@@ -195,7 +203,7 @@ def read(tool: str, arguments: type[T], given: dict[str, Any] | None) -> T:
     given = given or {}
     for name in given:
         if name not in arguments.__struct_fields__:
-            known = [each for each in arguments.__struct_fields__ if each not in UNLISTED]
+            known = list(arguments.__struct_fields__)
             raise InvalidRequest(_unknown(tool, name, known))
     try:
         return msgspec.convert(given, arguments, strict=False)

@@ -236,7 +236,11 @@ class Door:
 
     async def _create_repl_session(self, given: arguments.CreateSession, progress: Progress) -> Answer:
         info = await self.service.create_session(
-            given.session_id, python=given.python, cwd=given.cwd or self._cwd, env=given.env
+            given.session_id,
+            python=given.python,
+            cwd=given.cwd or self._cwd,
+            env=given.env,
+            include_stdlib=given.include_stdlib,
         )
         name = info.session_id
         text = f"session {name} is ready: Python {info.python} in {info.cwd}. Use it with session_id={name!r}."
@@ -253,6 +257,19 @@ class Door:
             return Answer([Text(telling.variables_text(listed))], answers.data("ingle/variables", listed))
         found = await self.service.variable(given.session_id, given.variable_name)
         return Answer([Text(telling.value_text(found))], answers.data("ingle/variable", found))
+
+    async def _clear_repl_session(self, given: arguments.ClearSession, progress: Progress) -> Answer:
+        info = await self.service.clear_session(given.session_id)
+        text = f"session {info.session_id} is cleared; its next cell is {info.execution_count + 1}."
+        return Answer([Text("\n".join([text, *info.notices]))], answers.data("ingle/session", info))
+
+    async def _add_to_stdlib(self, given: arguments.AddToStdlib, progress: Progress) -> Answer:
+        change = await self.service.add_to_stdlib(given.function_code)
+        return Answer([Text(telling.stdlib_change_text(change))], answers.data("ingle/stdlib", change))
+
+    async def _list_stdlib_functions(self, given: arguments.ListStdlib, progress: Progress) -> Answer:
+        stdlib = await self.service.list_stdlib()
+        return Answer([Text(telling.stdlib_text(stdlib))], answers.data("ingle/stdlib", stdlib))
 
     async def _destroy_repl_session(self, given: arguments.DestroySession, progress: Progress) -> Answer:
         before = await self.service.get_session(given.session_id)

@@ -1,6 +1,6 @@
 """Shell tasks and variables in words for a model, with the same folding and the same budget as cells."""
 
-from ingle.events import Task, VariableInfo, Variables, VariableValue
+from ingle.events import Stdlib, StdlibChange, Task, VariableInfo, Variables, VariableValue
 from ingle.render.cleaning import clean
 from ingle.render.cutting import HEAD_SHARE, Omitted, cut, passage, shares
 from ingle.render.model import NOTICE_CHARS, QUICK, TEXT_LIMIT
@@ -91,6 +91,26 @@ def value_text(found: VariableValue) -> str:
     about = VariableInfo(each.name, each.type, each.shape, each.length, each.size)
     notices = [f"[note: {notice[:NOTICE_CHARS]}]" for notice in found.notices]
     return "\n".join([variable_line(about), *([_within(value)] if value else []), *notices])
+
+
+def stdlib_text(found: Stdlib) -> str:
+    lines = [f"{each.signature}: {each.doc}" if each.doc else each.signature for each in found.functions]
+    if found.modules:
+        named = [e.name if e.name == e.module else f"{e.module} as {e.name}" for e in found.modules]
+        lines.append(f"modules: {', '.join(named)}")
+    if found.other:
+        lines.append(f"other: {', '.join(f'{each.name} ({each.kind})' for each in found.other)}")
+    if found.problem:
+        lines.append(f"[note: the library cannot be read: {found.problem[:NOTICE_CHARS]}]")
+    return _within("\n".join(lines)) or "the library is empty; add_to_stdlib(function_code=…) adds to it"
+
+
+def stdlib_change_text(change: StdlibChange) -> str:
+    added = ", ".join(name for name in change.added if name not in change.replaced)
+    words = [f"added: {added}"] if added else []
+    if change.replaced:
+        words.append(f"replaced: {', '.join(change.replaced)}")
+    return _within(f"{'; '.join(words)}. New sessions have it; those that run do not.")
 
 
 def _within(text: str) -> str:

@@ -138,11 +138,36 @@ TABLE = (
         **READS,
     ),
     Tool(
+        "clear_repl_session",
+        "Clear a session",
+        "Reset a session's namespace: all variables, functions and imports go, and tasks of its event loop; the user's "
+        "library is loaded anew. The session, its numbering of cells and earlier output stay. Refused as busy while "
+        "a cell runs.",
+        arguments.ClearSession,
+        destructive=True,
+        idempotent=True,
+    ),
+    Tool(
         "destroy_repl_session",
         "End a session",
         "End a session and everything it started; its variables are lost. Answers with its last figures.",
         arguments.DestroySession,
         destructive=True,
+    ),
+    Tool(
+        "add_to_stdlib",
+        "Keep a function for later sessions",
+        "Add a function to the user's library, with which every new session begins, also after a restart. It is tried "
+        "out first: code that does not compile or run is refused and nothing changes. A function of the same name is "
+        "replaced. Sessions that run already do not get it: run the code there too.",
+        arguments.AddToStdlib,
+    ),
+    Tool(
+        "list_stdlib_functions",
+        "List the user's library",
+        "The functions of the user's library, with signature and first line of docstring, its modules and other names.",
+        arguments.ListStdlib,
+        **READS,
     ),
 )
 

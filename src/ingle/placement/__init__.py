@@ -19,6 +19,8 @@ from ingle.events import (
     NewSession,
     Result,
     SessionInfo,
+    Stdlib,
+    StdlibChange,
     Task,
     Variables,
     VariableValue,
@@ -59,6 +61,12 @@ class Placement(Protocol):
     async def info(self, session_id: str) -> SessionInfo: ...
 
     async def end(self, session_id: str) -> SessionInfo: ...
+
+    async def clear(self, session_id: str) -> SessionInfo: ...
+
+    async def stdlib(self, tenant: str = "") -> Stdlib: ...
+
+    async def add_to_stdlib(self, tenant: str, code: str) -> StdlibChange: ...
 
     async def begin(
         self,

@@ -18,6 +18,8 @@ from ingle.events import (
     NewSession,
     Result,
     SessionInfo,
+    Stdlib,
+    StdlibChange,
     Task,
     Variables,
     VariableValue,
@@ -72,6 +74,17 @@ class Local:
         self.manager.get(session_id)
         await self.tasks.end_of_session(session_id)
         return (await self.manager.end(session_id)).info()
+
+    async def clear(self, session_id: str) -> SessionInfo:
+        session = self.manager.get(session_id)
+        await session.clear()
+        return session.info()
+
+    async def stdlib(self, tenant: str = "") -> Stdlib:
+        return await self.manager.stdlibs.list(tenant)
+
+    async def add_to_stdlib(self, tenant: str, code: str) -> StdlibChange:
+        return await self.manager.stdlibs.add(tenant, code)
 
     async def begin(
         self,

@@ -6,9 +6,12 @@ disk. Reading changes nothing, so it can be done as often as one likes.
 
 import sys
 from array import array
+from collections.abc import AsyncIterator
+
+import msgspec
 
 from ingle import errors, events
-from ingle.events import CellInfo, Result, Truncated
+from ingle.events import AnyEvent, CellInfo, Result, Truncated
 from ingle.outputs.reading import PRINTED, OutputPage, Reading, printed, read_lines, whole
 from ingle.outputs.timeline import Timeline
 from ingle.render.bundles import shown_texts
@@ -23,6 +26,8 @@ class History:
         self._limit = limit
         self._first_events = array("Q")
         self._done_events = array("Q")
+        self._forgotten = 0
+        """Up to this cell nobody is told the code any more."""
 
     @property
     def count(self) -> int:
@@ -36,6 +41,21 @@ class History:
     def end(self, cell: int) -> None:
         """The next event is the cell's `done`."""
         self._done_events[cell - 1] = self._timeline.next_seq
+
+    def forget(self) -> None:
+        """The code of all cells so far; what they printed and how they ended stays."""
+        self._forgotten = self.count
+
+    def follow(self, first: int) -> AsyncIterator[AnyEvent]:
+        """Events from `first` on, and those to come."""
+        return self._without_code(first) if self._forgotten else self._timeline.follow(first)
+
+    async def _without_code(self, first: int) -> AsyncIterator[AnyEvent]:
+        async for event in self._timeline.follow(first):
+            if isinstance(event, events.StateChanged) and event.cell is not None and event.cell <= self._forgotten:
+                yield msgspec.structs.replace(event, code=None)
+            else:
+                yield event
 
     def check(self, cell: int) -> None:
         if not 1 <= cell <= self.count:
@@ -145,5 +165,7 @@ class History:
             else:
                 result = (await self._done(last)).result
                 status, took = result.status, result.execution_time
+            if cell <= self._forgotten:
+                code = None
             infos.append(CellInfo(cell, code or "", status, begin.time, took))
         return infos

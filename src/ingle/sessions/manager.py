@@ -10,12 +10,14 @@ import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ingle import errors
 from ingle.events import Load, Metrics, NewSession
 from ingle.sessions.record import Record
 from ingle.sessions.session import Plan, Session
+from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
 from ingle.workers import stdin_watch
 from ingle.workers.launcher import Launcher
@@ -41,6 +43,7 @@ class Manager:
         self._endings: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
         self._stopped = False
+        self.stdlibs = Stdlibs(home, self._scratch)
         self.record = Record()
 
     async def start(self) -> None:
@@ -122,6 +125,7 @@ class Manager:
                 self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
                 wanted.one_off,
                 key,
+                await self.stdlibs.read(wanted.tenant) if wanted.include_stdlib else None,
             )
             session = Session(plan, self._launcher(wanted.python or self.settings.python), self.settings, self.record)
             self._making[key] = session
@@ -137,6 +141,23 @@ class Manager:
         self._sessions[key] = session
         self.record.session_made(key, time.monotonic() - began)
         return session
+
+    @contextlib.asynccontextmanager
+    async def _scratch(self, tenant: str) -> AsyncIterator[Session]:
+        """A session that nobody else sees, for as long as the context lasts."""
+        if self._stopped:
+            raise errors.Unavailable("the server is stopping; start it again")
+        name = f".scratch-{secrets.token_hex(4)}"
+        key = f"{tenant}/{name}"
+        plan = Plan(name, self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}", key=key)
+        session = Session(plan, self._launcher(self.settings.python), self.settings, self.record)
+        self._making[key] = session
+        try:
+            await session.start()
+            yield session
+        finally:
+            del self._making[key]
+            await session.end()
 
     def _launcher(self, python: str) -> Launcher:
         path = shutil.which(python) or python

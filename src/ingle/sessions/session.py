@@ -28,8 +28,10 @@ from ingle.sessions.files import Folder
 from ingle.sessions.history import History
 from ingle.sessions.inquiries import Inquiries
 from ingle.sessions.patience import Patience
+from ingle.sessions.preparing import Preparing
 from ingle.sessions.record import Record
 from ingle.settings import Settings
+from ingle.state.stdlib import Library
 from ingle.workers.launcher import Launcher
 from ingle.workers.merge import STDOUT
 from ingle.workers.usage import usage
@@ -46,6 +48,9 @@ ALWAYS_KEPT = 10_000
 
 MAX_REQUESTS = 1000
 """Keys of requests that a session remembers; a retry comes soon or not at all."""
+
+MAX_NOTICES = 10
+"""Of those that a worker sends with an answer."""
 
 START_TRIES = 2
 """A prepared worker may have died unseen; the second one is fresh."""
@@ -72,6 +77,8 @@ class Plan:
     one_off: bool = False
     key: str = ""
     """What the manager finds it by, where that is not its name."""
+    library: Library | None = None
+    """The user's library as it was when the session was made."""
 
 
 class Session:
@@ -97,6 +104,7 @@ class Session:
         self._crowded = False
         self._pending_notices: list[str] = []
         self._start_notices: list[str] = []
+        self._lasting_notices: list[str] = []
         self._trusting = True
         self._names: set[str] = set()
         self._ended = False
@@ -120,6 +128,8 @@ class Session:
         self._history = History(self.id, self.timeline, settings.result_chars)
         self._inquiries = Inquiries(self.id, settings.timeout_grace)
         self._patience = Patience(self._loop)
+        self._preparing = Preparing(settings.timeout_grace)
+        self._library = plan.library
 
     # --- starting ---
 
@@ -134,13 +144,14 @@ class Session:
     async def _start_worker(self) -> None:
         began = time.monotonic()
         try:
-            for attempt in range(START_TRIES):
+            tries = START_TRIES if self._library is None else START_TRIES + 1
+            for attempt in range(tries):
                 worker = await self._launcher.take()
                 try:
                     await self._adopt(worker)
                     break
                 except errors.StartFailed:
-                    if attempt == START_TRIES - 1:
+                    if attempt == tries - 1:
                         raise
             self._move(states.IDLE)
             pid = self._worker.pid if self._worker is not None else None
@@ -167,10 +178,33 @@ class Session:
             self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=f"{folder}/packages"
         )
         worker.send(start)
+        if self._library is not None:
+            await self._started
+            await self._load_library(worker, self._library)
+            return
         if worker.spare and self._trusting and self.plan.cwd is None:
             # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow on the heels of this.
             return
         await self._started
+
+    async def _load_library(self, worker: Worker, library: Library) -> None:
+        """The user's library, as much of it as can be had: it never keeps a session from starting."""
+        problem = library.problem
+        if not problem:
+            loaded = await self._preparing.load(worker, library)
+            if loaded is None:
+                self._library = None
+                self._note(f"the user's library is not loaded: it ended the process, which {_end_of(worker)}")
+                raise errors.StartFailed("the user's library ended the worker")
+            self._names.update(loaded.names)
+            problem = loaded.problem
+        if problem:
+            self._note(f"the user's library is not whole: {problem}; what it defines before that is there")
+
+    def _note(self, notice: str) -> None:
+        """For the listing as long as the session lives, and for the next cell."""
+        self._lasting_notices = [*dict.fromkeys([*self._lasting_notices, notice])]
+        self._pending_notices.append(notice)
 
     async def _ensure_started(self) -> None:
         """Wait for the worker that is being started; try again if the last try failed."""
@@ -240,7 +274,9 @@ class Session:
             )
         self.last_used = time.monotonic()
         worker = self._worker
-        quiet = self.state == states.IDLE and not (self._queue or self._granted or self._inquiries.asked)
+        quiet = self.state == states.IDLE and not (
+            self._queue or self._granted or self._inquiries.asked or self._preparing.asked
+        )
         if worker is None or worker.signalled or not quiet:
             await self._wait_for_turn(queue)
             worker = self._worker
@@ -293,8 +329,8 @@ class Session:
     def _under_way(self, worker: Worker) -> list[asyncio.Future[Any]]:
         """What the next cell waits for: a signal that was meant for an earlier one must have landed, and what is being
         told of a variable has its own limit."""
-        asked = self._inquiries.asked
-        return [*worker.signalled.values(), *([asked] if asked is not None else [])]
+        asked = [each for each in (self._inquiries.asked, self._preparing.asked) if each is not None]
+        return [*worker.signalled.values(), *asked]
 
     def _refuse_as_busy(self) -> None:
         running = self._cell
@@ -361,6 +397,27 @@ class Session:
         self._signal(cell)
         return cell.number
 
+    async def clear(self) -> None:
+        """Reset the namespace to the initial one, and forget the code of the cells so far; all else stays."""
+        self.last_used = time.monotonic()
+        await self._wait_for_turn(False)
+        assert self._worker is not None
+        cleared = await self._preparing.clear(self._worker)
+        self._history.forget()
+        self._names.clear()
+        if cleared is not None:
+            self._names.update(cleared.names)
+            self._pending_notices += cleared.notices[:MAX_NOTICES]
+        self._append(events.Notice, "the session was cleared: its variables, functions and imports are gone")
+
+    async def edit_library(
+        self, text: bytes, addition: str
+    ) -> tuple[messages.StdlibDescribed | None, messages.StdlibLoaded | None]:
+        """What this library holds, or would hold with this added, and what became of loading it here then."""
+        await self._wait_for_turn(False)
+        assert self._worker is not None
+        return await self._preparing.edit(self._worker, text, addition)
+
     async def end(self) -> None:
         """End the session for good: its processes, its folder, its timeline."""
         if self._ended:
@@ -424,11 +481,11 @@ class Session:
         return Folder(Path(self.plan.cwd or self.plan.folder / "workspace"), fixed=self.plan.cwd is None)
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
-        return self.timeline.follow(first)
+        return self._history.follow(first)
 
     def info(self) -> SessionInfo:
         names = sorted(name for name in self._names if not name.startswith("_"))
-        notices = [*self._start_notices, *self._pending_notices]
+        notices = [*dict.fromkeys([*self._start_notices, *self._lasting_notices, *self._pending_notices])]
         if self._cell is not None:
             notices.append("a cell is running; variables are those of the last finished cell")
         memory, cpu_seconds = usage(self._worker.pid if self._worker is not None else None)
@@ -556,6 +613,11 @@ class Session:
             self._on_input_wait(message)
         elif isinstance(message, messages.Listed | messages.Asked):
             self._inquiries.on_answer(message)
+        elif isinstance(
+            message,
+            messages.StdlibLoaded | messages.StdlibCompiled | messages.StdlibDescribed | messages.Cleared,
+        ):
+            self._preparing.on_message(message)
         elif isinstance(message, messages.InputTaken):
             self._on_input_taken(message.wait)
         elif isinstance(message, messages.Exiting):
@@ -752,6 +814,7 @@ class Session:
         self._names.clear()
         self._background_waits.clear()
         self._inquiries.on_gone()
+        self._preparing.on_gone()
         self._worker = None
         if self.state == states.STARTING and cell is None and not self._ended:
             if not self._started.done():
@@ -821,6 +884,10 @@ class Session:
 
 def _bounded(metadata: events.Metadata) -> events.Metadata:
     return metadata if not metadata or len(msgspec.json.encode(metadata)) <= MAX_METADATA else {}
+
+
+def _end_of(worker: Worker) -> str:
+    return worker.gone.result().message or "ended" if worker.gone.done() else "ended"
 
 
 def _decoder() -> codecs.IncrementalDecoder:

@@ -4,6 +4,7 @@ Each message has a typed decoder; depth and size are bounded by the decoder and 
 fit is a BadMessage and costs that worker only.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -24,6 +25,10 @@ FROM_GUEST = (
     messages.Done,
     messages.Listed,
     messages.Asked,
+    messages.StdlibCompiled,
+    messages.StdlibDescribed,
+    messages.StdlibLoaded,
+    messages.Cleared,
     messages.InitUp,
     messages.Signalled,
     messages.Exited,
@@ -37,7 +42,7 @@ FROM_GUEST = (
 _DECODERS: dict[int, Any] = {
     messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST if cls is not messages.Keep
 }
-
+_WITH_PAYLOAD = {messages.NUMBERS[cls] for cls in FROM_GUEST if cls in messages.RAW}
 
 KEEP = messages.NUMBERS[messages.Keep]
 
@@ -49,6 +54,7 @@ def decode(frame: Frame) -> Any:
     if decoder is None:
         raise BadMessage(f"no message from a worker has the kind {frame.kind}")
     try:
-        return decoder(frame.header)
+        message = decoder(frame.header)
+        return message if frame.kind not in _WITH_PAYLOAD else replace(message, data=frame.payload)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise BadMessage(f"a {messages.KINDS[frame.kind].__name__} that cannot be read: {error}") from None

@@ -62,6 +62,42 @@ class AskVariable:
 
 
 @dataclass(frozen=True)
+class LoadStdlib:
+    """Load the user's library: the last `code` bytes of `data` are its code, what stands before them its text.
+
+    Without code it is compiled, and told by StdlibCompiled. Without `run` it is kept for Clear only. Answered by
+    StdlibLoaded. Interrupted, if it takes too long, under the number of `PREPARING`.
+    """
+
+    code: int = 0
+    run: bool = True
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class EditStdlib:
+    """Say what the library in `data` holds, or would hold with this added, and then load that.
+
+    Answered by StdlibDescribed, before any of it runs, and where something is added by StdlibLoaded.
+    """
+
+    addition: str = ""
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Clear:
+    """Forget all names, sources and tasks of the event loop, and load the library again if there was one.
+
+    Interrupted, if it takes too long, under the number of `PREPARING`. Answered by Cleared.
+    """
+
+
+PREPARING = -(1 << 60)
+"""The number under which a session is interrupted while its namespace is being made; no cell has it."""
+
+
+@dataclass(frozen=True)
 class Shutdown:
     """End in order: exit handlers run, then the process goes."""
 
@@ -84,6 +120,54 @@ class Started:
 
     cwd: str
     notices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StdlibCompiled:
+    """The code of the library that was sent: of this version of Python, made before any code of the user's ran."""
+
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class StdlibName:
+    """One name of the library. `signature` of functions, `module` of modules, `kind` of all else."""
+
+    name: str
+    signature: str = ""
+    doc: str = ""
+    module: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class StdlibDescribed:
+    """What the library holds; its text, where something was added. `problem`: why it is refused."""
+
+    functions: list[StdlibName] = field(default_factory=list)
+    modules: list[StdlibName] = field(default_factory=list)
+    other: list[StdlibName] = field(default_factory=list)
+    count: int = 0
+    added: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    problem: str = ""
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class StdlibLoaded:
+    """The library is there, or as much of it as could be. `names`: variables that it has made."""
+
+    problem: str = ""
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """The namespace is as it was at the beginning."""
+
+    notices: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -379,6 +463,9 @@ KINDS: dict[int, type] = {
     3: Shutdown,
     4: ListVariables,
     5: AskVariable,
+    10: LoadStdlib,
+    11: EditStdlib,
+    12: Clear,
     32: Interrupt,
     33: Kill,
     34: Run,
@@ -397,6 +484,10 @@ KINDS: dict[int, type] = {
     75: Keep,
     80: Listed,
     81: Asked,
+    84: StdlibCompiled,
+    85: StdlibDescribed,
+    86: StdlibLoaded,
+    87: Cleared,
     96: InitUp,
     97: Signalled,
     98: Exited,
@@ -409,7 +500,10 @@ KINDS: dict[int, type] = {
 }
 NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
 EXECUTE, DONE = NUMBERS[Execute], NUMBERS[Done]
-PAYLOADS: dict[type, str] = {Execute: "code", Keep: "data"}
+RAW: tuple[type, ...] = (Keep, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed)
+"""Those whose payload is bytes, not text."""
+
+PAYLOADS: dict[type, str] = {Execute: "code", **dict.fromkeys(RAW, "data")}
 
 FDS_PER_FORK = 5
 """stdin, stdout, stderr, wire, status: the child's ends, in this order."""
@@ -442,7 +536,7 @@ def _plain(value: object) -> Any:
 
 
 FIELDS: dict[type, tuple[str, ...]] = {
-    cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, Raised, Variable)
+    cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, Raised, StdlibName, Variable)
 }
 NO_DEFAULT = object()
 DEFAULTS: dict[tuple[type, str], Any] = {
@@ -508,8 +602,8 @@ def decode(frame: Frame) -> Any:
         plain, _ = _scan_json(frame.header.decode("utf-8"), 0)
         payload_name = PAYLOADS.get(cls)
         if payload_name is not None:
-            text = cls is not Keep
-            plain[payload_name] = frame.payload.decode("utf-8", "surrogatepass") if text else frame.payload
+            raw = cls in RAW
+            plain[payload_name] = frame.payload if raw else frame.payload.decode("utf-8", "surrogatepass")
         return cls(**plain)
     except (ValueError, TypeError, StopIteration, RecursionError) as error:
         raise BadMessage(f"a {cls.__name__} that cannot be read: {error}") from None

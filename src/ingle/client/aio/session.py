@@ -313,6 +313,11 @@ class AsyncSession:
         await self._attach()
         return read(await self._get(f"/variables/{file_path(name)}"), VariableValue)
 
+    async def clear(self) -> SessionInfo:
+        """Reset the namespace to the initial one; the session, its count of cells and their outputs stay."""
+        await self._attach()
+        return read(await self._connection.request("POST", self._path + "/clear", wait=TURN), SessionInfo)
+
     async def close(self) -> None:
         """End the session, whoever made it, with everything it started."""
         await self._connection.request("DELETE", self._path, wait=TURN)

@@ -8,7 +8,10 @@ from msgspec import Struct
 from ingle.client.answers import read
 from ingle.client.sync.connection import Connection
 from ingle.client.sync.session import Session
-from ingle.events import SessionInfo
+from ingle.events import SessionInfo, Stdlib, StdlibChange
+
+ADDING = 30.0
+"""Seconds for trying out what is added to the library."""
 
 
 class SessionList(Struct):
@@ -54,15 +57,36 @@ class Client:
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
+        include_stdlib: bool | None = None,
         keep: bool = False,
     ) -> Session:
         """The session of that name, made when there is none; without a name, a new one.
 
-        `python`, `cwd`, `env` and `idle_timeout` say how it is made, and mean nothing for one that is there already.
+        `python`, `cwd`, `env`, `idle_timeout` and `include_stdlib` (False leaves the user's library out) say how it is
+        made, and mean nothing for one that is there already.
         """
-        options = {"python": python, "cwd": cwd, "env": env, "idle_timeout": idle_timeout}
+        options = {
+            "python": python,
+            "cwd": cwd,
+            "env": env,
+            "idle_timeout": idle_timeout,
+            "include_stdlib": include_stdlib,
+        }
         return Session(self._connection, name, options, keep)
 
     def sessions(self) -> list[SessionInfo]:
         """The live sessions of the service."""
         return read(self._connection.request("GET", "/v1/sessions", repeatable=True), SessionList).sessions
+
+    def stdlib(self) -> Stdlib:
+        """What the user's library holds, which new sessions begin with."""
+        return read(self._connection.request("GET", "/v1/stdlib", repeatable=True), Stdlib)
+
+    def add_to_stdlib(self, function_code: str) -> StdlibChange:
+        """Add a function, or other code, to the user's library; a function of that name is replaced.
+
+        It is tried out first: what does not compile or run raises `StdlibRefused`, and nothing has changed. New
+        sessions have it, those that run do not.
+        """
+        body = {"function_code": function_code}
+        return read(self._connection.request("POST", "/v1/stdlib", body=body, wait=ADDING), StdlibChange)

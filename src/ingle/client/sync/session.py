@@ -313,6 +313,11 @@ class Session:
         self._attach()
         return read(self._get(f"/variables/{file_path(name)}"), VariableValue)
 
+    def clear(self) -> SessionInfo:
+        """Reset the namespace to the initial one; the session, its count of cells and their outputs stay."""
+        self._attach()
+        return read(self._connection.request("POST", self._path + "/clear", wait=TURN), SessionInfo)
+
     def close(self) -> None:
         """End the session, whoever made it, with everything it started."""
         self._connection.request("DELETE", self._path, wait=TURN)

@@ -1,0 +1,95 @@
+"""The users' libraries of one node: what new sessions begin with, what is in it, and what is added.
+
+Whatever has to be parsed, compiled or run for that happens in a session made for it, which nobody else sees.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from ingle import errors
+from ingle.events import Stdlib, StdlibChange, StdlibFunction, StdlibModule, StdlibOther
+from ingle.sessions.session import Session
+from ingle.state.stdlib import MAX_SIZE, Library, StdlibFile
+from ingle_worker.wire import messages
+
+TRIES = 5
+"""How often an addition is made again because another server has changed the library meanwhile."""
+
+
+class Stdlibs:
+    def __init__(self, home: Path, scratch: Callable[[str], AbstractAsyncContextManager[Session]]) -> None:
+        self._home = home
+        self._scratch = scratch
+        self._files: dict[str, StdlibFile] = {}
+
+    def _file(self, tenant: str) -> StdlibFile:
+        if tenant not in self._files:
+            path = self._home / "stdlibs" / f"{tenant}.py" if tenant else self._home / "stdlib.py"
+            self._files[tenant] = StdlibFile(path)
+        return self._files[tenant]
+
+    async def read(self, tenant: str) -> Library | None:
+        """What a new session begins with."""
+        return await self._file(tenant).read()
+
+    async def list(self, tenant: str) -> Stdlib:
+        """What is in it, told without running it."""
+        library = await self.read(tenant)
+        if library is None:
+            return Stdlib()
+        if library.problem:
+            return Stdlib(problem=library.problem)
+        if library.listing is None:
+            async with self._scratch(tenant) as session:
+                described, _ = await session.edit_library(library.text, "")
+            if described is None:
+                return Stdlib(problem="looking at it took too long, or ended the process")
+            library.listing = _listing(described)
+        return library.listing
+
+    async def add(self, tenant: str, addition: str) -> StdlibChange:
+        """Add what compiles and runs together with what is there; anything else is refused, and nothing changes."""
+        if not addition.strip():
+            raise errors.StdlibRefused("there is no code; give the whole of a function, from its `def` on")
+        file = self._file(tenant)
+        async with file.adding:
+            for _ in range(TRIES):
+                before = await file.read()
+                if before is not None and before.problem:
+                    raise errors.StdlibRefused(f"of the file as it is, {before.problem}")
+                described = await self._try(tenant, before.text if before is not None else b"", addition)
+                if await file.write(before, described.data):
+                    listing = _listing(described)
+                    return StdlibChange(
+                        listing.functions,
+                        listing.modules,
+                        listing.other,
+                        listing.count,
+                        added=described.added,
+                        replaced=described.replaced,
+                    )
+        raise errors.Conflict("the library is being changed by others all the time; try again")
+
+    async def _try(self, tenant: str, text: bytes, addition: str) -> messages.StdlibDescribed:
+        """What the library would be, after it was seen to load."""
+        async with self._scratch(tenant) as session:
+            described, loaded = await session.edit_library(text, addition)
+        if described is None:
+            raise errors.StdlibRefused("looking at it took too long, or ended the process")
+        problem = described.problem or (loaded.problem if loaded is not None else "it ends the process that loads it")
+        if not problem and len(described.data) > MAX_SIZE:
+            problem = f"the library would be larger than {MAX_SIZE} bytes; put data into files"
+        if problem:
+            raise errors.StdlibRefused(problem)
+        return described
+
+
+def _listing(described: messages.StdlibDescribed) -> Stdlib:
+    return Stdlib(
+        [StdlibFunction(each.name, each.signature, each.doc) for each in described.functions],
+        [StdlibModule(each.name, each.module) for each in described.modules],
+        [StdlibOther(each.name, each.kind, each.doc) for each in described.other],
+        described.count,
+        described.problem or None,
+    )
