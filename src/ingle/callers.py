@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from ingle.events import Bounds
+
 READ, EXECUTE, ADMIN = "read", "execute", "admin"
 
 IMPLIED: dict[str, frozenset[str]] = {
@@ -70,6 +72,8 @@ class Caller:
     tenant: str = DEFAULT_TENANT
     scopes: frozenset[str] = IMPLIED[ADMIN]
     limits: Limits = field(default_factory=Limits)
+    bounds: Bounds = field(default_factory=Bounds)
+    """How its sessions are made at most."""
     revoked: bool = False
     """Its token is no longer good; what it still has open is refused."""
 

@@ -10,6 +10,7 @@ An exception in a user's cell is a result, not an error of ours.
     │   └── KeyReused           422  key_reused           an Idempotency-Key that stood for another request
     ├── Unauthorized            401  unauthorized         no token, or a wrong one
     ├── Forbidden               403  forbidden            a page of a foreign origin, or a token without the scope
+    │   └── NotGranted          403  not_granted          a folder, interpreter, level or network beyond the operator's
     ├── Misdirected             421  misdirected          a Host this server does not answer to
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
@@ -82,6 +83,10 @@ class Unauthorized(IngleError):
 
 class Forbidden(IngleError):
     code, status = "forbidden", 403
+
+
+class NotGranted(Forbidden):
+    code = "not_granted"
 
 
 class Misdirected(IngleError):

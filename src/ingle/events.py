@@ -148,6 +148,34 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
 AnyEvent = Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
 
 
+class SessionLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a session may use; null is no limit. Sizes are bytes."""
+
+    memory: int | None = None
+    """Of all its processes together."""
+    processes: int | None = None
+    """At once, threads included."""
+    files: int | None = None
+    """Open at once, in each process."""
+    file_size: int | None = None
+    """Of any file it writes."""
+    tmp: int | None = None
+    """Of its folder for temporary files."""
+    disk: int | None = None
+    """Of its own folder."""
+
+
+class Bounds(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a token allows of what the server does; null is all of it."""
+
+    isolation: str | None = None
+    """Confined at least so far."""
+    network: str | None = None
+    """Reaching at most this."""
+    limits: SessionLimits = SessionLimits()
+    """Each session using at most this."""
+
+
 class SessionInfo(Struct):
     session_id: str
     state: str
@@ -165,6 +193,7 @@ class SessionInfo(Struct):
     idle_timeout: float
     durable: bool
     notices: list[str]
+    limits: SessionLimits = SessionLimits()
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
@@ -210,6 +239,14 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """It ends once its one result was read."""
     include_stdlib: bool = True
     """Load the user's library into it."""
+    isolation: str | None = None
+    """Confined at least so far; never less than the server does it."""
+    network: str | None = None
+    """Reaching at most this; never more than the server allows."""
+    limits: SessionLimits = SessionLimits()
+    """Using at most this; never more than the server allows."""
+    bounds: Bounds = Bounds()
+    """What the caller's token allows."""
 
 
 class StdlibFunction(Struct, frozen=True):

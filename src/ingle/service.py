@@ -26,6 +26,7 @@ from ingle.events import (
     NewSession,
     Result,
     SessionInfo,
+    SessionLimits,
     Stdlib,
     StdlibChange,
     Task,
@@ -185,6 +186,9 @@ class Service:
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         include_stdlib: bool = True,
+        isolation: str | None = None,
+        network: str | None = None,
+        limits: SessionLimits | None = None,
     ) -> SessionInfo:
         self.check(EXECUTE)
         _check_environment(env)
@@ -199,6 +203,10 @@ class Service:
                 env=env or {},
                 idle_timeout=idle_timeout,
                 include_stdlib=include_stdlib,
+                isolation=isolation,
+                network=network,
+                limits=limits or SessionLimits(),
+                bounds=self.caller.bounds,
             )
         )
 
@@ -295,7 +303,14 @@ class Service:
         seconds = self._wait(wait)
         await self._check_sessions()
         session = await self._placement.create(
-            NewSession(tenant=self.caller.tenant, python=python, cwd=cwd, one_off=True, include_stdlib=include_stdlib)
+            NewSession(
+                tenant=self.caller.tenant,
+                python=python,
+                cwd=cwd,
+                one_off=True,
+                include_stdlib=include_stdlib,
+                bounds=self.caller.bounds,
+            )
         )
         own_id = self._own(session.session_id)
         try:

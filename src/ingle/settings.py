@@ -27,6 +27,12 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "ingle"
 
 
+LEVELS = ("none", "limits", "restricted", "sandbox")
+"""How far code in a session is confined, from not at all to all that can be done. SECURITY.md has the promises."""
+
+NETWORKS = ("full", "allowlist", "none")
+"""What a session can reach, from everything to nothing."""
+
 KINDS: dict[Any, str] = {
     int: "a whole number, 0 or more",
     float: "a number, 0 or more",
@@ -72,6 +78,29 @@ class Settings:
         ("auto", "fork", "spawn"),
     )
     pool: int = setting(2, "Prepared workers kept ready for each interpreter.")
+    isolation: str = setting(
+        "auto", "How far code in sessions is confined; auto: as far as this machine can.", ("auto", *LEVELS)
+    )
+    network: str = setting(
+        "allowlist", "What a sandbox can reach: everything, listed hosts by a proxy, nothing.", NETWORKS
+    )
+    allow_host: list[str] = setting(  # noqa: RUF009
+        ["index"], "Hosts that the proxy connects to, each HOST or HOST:PORT; `index` is pip's package index."
+    )
+    mount: list[str] = setting(  # noqa: RUF009
+        [], "Folders that sessions may use beside their own, each DIR, or DIR:ro to read only."
+    )
+    pythons: list[str] = setting(  # noqa: RUF009
+        [],
+        "Interpreters that a request may name, beside the default and virtual environments in mounts.",
+    )
+    limit_memory: int = setting(2 * 1024**3, "Memory of a session, all its processes together; 0 is no limit.")
+    limit_processes: int = setting(256, "Processes and threads of a session at once; 0 is no limit.")
+    limit_files: int = setting(1024, "Open files of each process in a session; 0 is no limit.")
+    limit_file_size: int = setting(1024**3, "Size of any file that a session writes; 0 is no limit.")
+    limit_tmp: int = setting(512 * 1024**2, "Size of a session's folder for temporary files; 0 is no limit.")
+    limit_disk: int = setting(10 * 1024**3, "Size of a session's own folder; 0 is no limit.")
+    nice: int = setting(5, "How far a session's processes step back for others, 0 to 19.")
     max_sessions: int = setting(2000, "Sessions at most.")
     wait: float = setting(45.0, "How long a call waits for its cell before it answers `running`.")
     timeout_grace: float = setting(1.0, "Between SIGINT at a cell's timeout and SIGKILL.")
@@ -108,6 +137,8 @@ class Settings:
                 raise InvalidRequest(f"{each.name} is {value!r}; it must be {KINDS[each.type]}")
             if choices and value not in choices:
                 raise InvalidRequest(f"{each.name} is {value!r}; it must be one of {', '.join(choices)}")
+        if self.nice > 19:
+            raise InvalidRequest(f"nice is {self.nice}; it goes from 0 to 19")
         if self.port > 65535:
             raise InvalidRequest(f"port is {self.port}; ports go from 0 to 65535")
 

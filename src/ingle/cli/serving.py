@@ -29,6 +29,11 @@ def split_words(context: click.Context, option: click.Parameter, given: str | No
     return None if given is None else [word.strip() for word in given.split(",") if word.strip()]
 
 
+def gather_words(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> list[str] | None:
+    """The same, and the option may be given several times."""
+    return [word for each in given for word in split_words(context, option, each) or []] if given else None
+
+
 def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
     choices = setting.metadata["choices"]
     text = f"{setting.metadata['help']}  [default: {default_text(setting)}]"
@@ -36,7 +41,9 @@ def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
         return click.option(flag_of(setting), setting.name, type=click.Choice(choices), help=text)
     if setting.type in (int, float, str):
         return click.option(flag_of(setting), setting.name, type=setting.type, help=text)
-    return click.option(flag_of(setting), setting.name, metavar="A,B,...", callback=split_words, help=text)
+    return click.option(
+        flag_of(setting), setting.name, metavar="A,B,...", multiple=True, callback=gather_words, help=text
+    )
 
 
 def settings_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -5,7 +5,7 @@ import time
 import click
 
 from ingle.cli.failing import plain_failures
-from ingle.settings import data_folder
+from ingle.settings import LEVELS, NETWORKS, data_folder
 
 
 @click.group(epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
@@ -29,6 +29,11 @@ def token() -> None:
 @click.option("--sessions", type=click.IntRange(0), metavar="N", help="Live sessions at most.")
 @click.option("--running", type=click.IntRange(0), metavar="N", help="Cells at once at most.")
 @click.option("--bytes-per-minute", type=click.IntRange(1), metavar="N", help="Bytes of requests and answers at most.")
+@click.option("--isolation", type=click.Choice(LEVELS), help="Its sessions are confined at least so far.")
+@click.option("--network", type=click.Choice(NETWORKS), help="Its sessions reach at most this.")
+@click.option("--memory", type=click.IntRange(1), metavar="BYTES", help="Memory of each of its sessions at most.")
+@click.option("--processes", type=click.IntRange(1), metavar="N", help="Processes of each of its sessions at most.")
+@click.option("--disk", type=click.IntRange(1), metavar="BYTES", help="Disk of each of its sessions at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def new(
     name: str,
@@ -37,6 +42,11 @@ def new(
     sessions: int | None,
     running: int | None,
     bytes_per_minute: int | None,
+    isolation: str | None,
+    network: str | None,
+    memory: int | None,
+    processes: int | None,
+    disk: int | None,
     as_json: bool,
 ) -> None:
     """Make a token and print it. It is shown this once: only its hash is kept."""
@@ -44,10 +54,12 @@ def new(
         import msgspec
 
         from ingle.callers import Limits
+        from ingle.events import Bounds, SessionLimits
         from ingle.http import keyring
 
         limits = Limits(sessions, running, bytes_per_minute)
-        made, entry = keyring.add(data_folder(), name, tenant if tenant is not None else name, scope, limits)
+        bounds = Bounds(isolation, network, SessionLimits(memory, processes, disk=disk))
+        made, entry = keyring.add(data_folder(), name, tenant if tenant is not None else name, scope, limits, bounds)
     if as_json:
         click.echo(msgspec.json.encode({"token": made, **_shown(entry)}))
     else:
@@ -68,7 +80,9 @@ def list_tokens(as_json: bool) -> None:
         click.echo(msgspec.json.encode({"tokens": [_shown(entry) for entry in entries]}))
         return
     for entry in entries:
-        limits = " ".join(f"{name}={value}" for name, value in msgspec.to_builtins(entry.limits).items())
+        about = msgspec.to_builtins(entry.limits) | msgspec.to_builtins(entry.bounds)
+        about |= about.pop("limits", {})
+        limits = " ".join(f"{name}={value}" for name, value in about.items())
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created_at))
         click.echo(f"{entry.name:20} tenant={entry.tenant} scope={entry.scope} made={made} {limits}".rstrip())
 

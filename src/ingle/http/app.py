@@ -274,6 +274,9 @@ class Handlers:
             env=body.env,
             idle_timeout=body.idle_timeout,
             include_stdlib=body.include_stdlib,
+            isolation=body.isolation,
+            network=body.network,
+            limits=body.limits,
         )
         return answer(info, 201, {"location": f"/v1/sessions/{info.session_id}"})
 

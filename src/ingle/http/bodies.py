@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from functools import cache
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from ingle import errors
+from ingle.events import SessionLimits
 from ingle.http.problems import InvalidJson
 
 Natural = Annotated[int, Meta(ge=0)]
@@ -29,6 +30,9 @@ class Create(Struct, forbid_unknown_fields=True):
     env: dict[str, str] | None = None
     idle_timeout: float | None = None
     include_stdlib: bool = True
+    isolation: Literal["none", "limits", "restricted", "sandbox"] | None = None
+    network: Literal["full", "allowlist", "none"] | None = None
+    limits: SessionLimits | None = None
 
 
 class AddToStdlib(Struct, forbid_unknown_fields=True):

@@ -19,12 +19,15 @@ from msgspec import Struct
 
 from ingle import errors
 from ingle.callers import IMPLIED, Limits
+from ingle.events import Bounds
 from ingle.http.token import BYTES
 from ingle.sessions.manager import check_name
 
 FILE = "tokens.json"
 PREFIX = "ingle_"
 """So that a token is known for one when it turns up somewhere."""
+
+NO_BOUNDS = Bounds()
 
 _OTHERS = 0o077
 
@@ -37,6 +40,8 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """SHA-256 of the token, in hexadecimal. What is hashed is random, so there is nothing to guess."""
     created_at: float
     limits: Limits = Limits()
+    bounds: Bounds = Bounds()
+    """How its sessions are made at most."""
 
 
 class Keyring(Struct, forbid_unknown_fields=True):
@@ -62,7 +67,9 @@ def read(home: Path) -> list[Entry]:
         raise errors.InvalidRequest(f"{file} cannot be read: {error.strerror}") from None
 
 
-def add(home: Path, name: str, tenant: str, scope: str, limits: Limits) -> tuple[str, Entry]:
+def add(
+    home: Path, name: str, tenant: str, scope: str, limits: Limits, bounds: Bounds = NO_BOUNDS
+) -> tuple[str, Entry]:
     """Make a token; it is returned here and kept nowhere."""
     for given in (name, tenant):
         check_name(given)
@@ -76,6 +83,7 @@ def add(home: Path, name: str, tenant: str, scope: str, limits: Limits) -> tuple
         hash=hashlib.sha256(token.encode()).hexdigest(),
         created_at=time.time(),
         limits=limits,
+        bounds=bounds,
     )
     with _turn(home):
         entries = read(home)

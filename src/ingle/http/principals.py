@@ -65,7 +65,7 @@ class Principals:
                 del self._entries[known]
         for new, entry in now.items():
             if new not in self._entries:
-                caller = Caller(entry.name, entry.tenant, IMPLIED[entry.scope], entry.limits)
+                caller = Caller(entry.name, entry.tenant, IMPLIED[entry.scope], entry.limits, entry.bounds)
                 self._add(Principal(self._service, caller, bytes.fromhex(new)))
                 self._entries[new] = entry
 

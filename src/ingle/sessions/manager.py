@@ -10,11 +10,15 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.events import Load, Metrics, NewSession
+from ingle.events import Load, Metrics, NewSession, SessionLimits
+from ingle.isolation.bounding import Bounding
+from ingle.isolation.cgroups import MEMORY, PROCESSES
+from ingle.isolation.policy import Policy
+from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.record import Record
 from ingle.sessions.session import Plan, Session
 from ingle.sessions.stdlibs import Stdlibs
@@ -45,6 +49,9 @@ class Manager:
         self._stopped = False
         self.stdlibs = Stdlibs(home, self._scratch)
         self.record = Record()
+        self.policy = Policy(settings, home)
+        self.bounding = Bounding(self.policy.limits, settings.nice)
+        self._watchdog = Watchdog(self._watched)
 
     async def start(self) -> None:
         """Take the data folder, clear what dead servers left in it, and begin to look after things."""
@@ -53,6 +60,7 @@ class Manager:
         self._chores = [
             self._loop.create_task(self._watch_raw_reads()),
             self._loop.create_task(self._expire()),
+            self._loop.create_task(self._watchdog.run()),
         ]
 
     async def warm(self) -> None:
@@ -114,20 +122,22 @@ class Manager:
         # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
         self._making[key] = None
         try:
-            cwd = wanted.cwd
-            if cwd is not None and not await asyncio.to_thread(_is_folder, cwd):
-                raise errors.InvalidRequest(f"there is no folder {cwd[:200]!r} to start in; give an absolute path")
+            if wanted.cwd is None and wanted.python is None:
+                grant = self.policy.settle(wanted)
+            else:
+                grant = await asyncio.to_thread(self.policy.settle, wanted)
             plan = Plan(
                 name,
                 self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
-                cwd,
+                grant.cwd,
                 wanted.env,
                 self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
                 wanted.one_off,
                 key,
                 await self.stdlibs.read(wanted.tenant) if wanted.include_stdlib else None,
+                grant,
             )
-            session = Session(plan, self._launcher(wanted.python or self.settings.python), self.settings, self.record)
+            session = Session(plan, self._launcher(grant.python), self.settings, self.record, self.bounding)
             self._making[key] = session
             try:
                 await session.start()
@@ -149,8 +159,10 @@ class Manager:
             raise errors.Unavailable("the server is stopping; start it again")
         name = f".scratch-{secrets.token_hex(4)}"
         key = f"{tenant}/{name}"
-        plan = Plan(name, self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}", key=key)
-        session = Session(plan, self._launcher(self.settings.python), self.settings, self.record)
+        grant = self.policy.settle(NewSession(tenant=tenant))
+        folder = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
+        plan = Plan(name, folder, key=key, grant=grant)
+        session = Session(plan, self._launcher(grant.python), self.settings, self.record, self.bounding)
         self._making[key] = session
         try:
             await session.start()
@@ -162,7 +174,7 @@ class Manager:
     def _launcher(self, python: str) -> Launcher:
         path = shutil.which(python) or python
         if path not in self._launchers:
-            self._launchers[path] = Launcher(self._loop, path, self.settings)
+            self._launchers[path] = Launcher(self._loop, path, self.settings, self.bounding)
         return self._launchers[path]
 
     def get(self, key: str) -> Session:
@@ -214,6 +226,7 @@ class Manager:
         if self._endings:
             await asyncio.wait(self._endings)
         await asyncio.gather(*(launcher.stop() for launcher in self._launchers.values()))
+        await asyncio.to_thread(self.bounding.close)
         if self._lock_fd >= 0:
             self._lock_path(self._server).unlink(missing_ok=True)
             os.close(self._lock_fd)
@@ -240,6 +253,23 @@ class Manager:
                 # An answer that came meanwhile makes the sight out of date.
                 if cell.answers == answers:
                     session.on_raw_read(cell, pid in blocked)
+
+    def _watched(self) -> Iterator[Watched]:
+        """Sessions with limits that the kernel does not keep, or not all of them."""
+        for session in self._sessions.values():
+            worker, grant = session.worker, session.plan.grant
+            if worker is None or worker.init_pid is None or grant.limits == SessionLimits():
+                continue
+            places = () if worker.group is None else worker.group.places
+            yield Watched(
+                worker.init_pid,
+                grant.limits,
+                session.on_breach,
+                running=session.running is not None,
+                memory=MEMORY not in places,
+                processes=PROCESSES not in places,
+                folder=session.plan.folder,
+            )
 
     async def _expire(self) -> None:
         while True:
@@ -271,10 +301,6 @@ def check_name(name: str) -> None:
         raise errors.InvalidName(
             f"{name[:80]!r} is not a name: 1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
         )
-
-
-def _is_folder(path: str) -> bool:
-    return "\0" not in path and os.path.isabs(path) and os.path.isdir(path)
 
 
 def _raise_file_limit() -> None:

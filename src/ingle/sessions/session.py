@@ -20,6 +20,9 @@ import msgspec
 
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
+from ingle.isolation.bounding import Bounding
+from ingle.isolation.limits import behind as limit_behind
+from ingle.isolation.policy import NO_GRANT, Grant
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
@@ -61,6 +64,9 @@ MAX_WAITING = 64 * 1024 * 1024
 MAX_METADATA = 100_000
 """Bytes of a display's metadata; an honest worker sends less."""
 
+SHORT = 0.05
+"""A cell that took no longer has met no limit without an error of its own: it is not looked for one."""
+
 RESEND_SIGINT = 0.02
 """While the worker does not take SIGINT (libc's system() ignores it), it is sent again this often."""
 
@@ -79,10 +85,19 @@ class Plan:
     """What the manager finds it by, where that is not its name."""
     library: Library | None = None
     """The user's library as it was when the session was made."""
+    grant: Grant = NO_GRANT
+    """What the operator's policy gives it."""
 
 
 class Session:
-    def __init__(self, plan: Plan, launcher: Launcher, settings: Settings, record: Record | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        launcher: Launcher,
+        settings: Settings,
+        record: Record | None = None,
+        bounding: Bounding | None = None,
+    ) -> None:
         self.id = plan.session_id
         self.key = plan.key or plan.session_id
         self.plan = plan
@@ -90,6 +105,7 @@ class Session:
         self._requests: dict[str, tuple[int, asyncio.Future[int]]] = {}
         self._launcher = launcher
         self._settings = settings
+        self._bounding = bounding
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._worker_number = 0
@@ -171,6 +187,7 @@ class Session:
         worker.owner = self
         if worker.gone.done():
             self.on_gone(worker.gone.result())
+        await self._bound(worker)
         folder = str(self.plan.folder)
         workspace, tmp = f"{folder}/workspace", f"{folder}/tmp-{self._worker_number}"
         folders = [folder, workspace, tmp]
@@ -205,6 +222,21 @@ class Session:
         """For the listing as long as the session lives, and for the next cell."""
         self._lasting_notices = [*dict.fromkeys([*self._lasting_notices, notice])]
         self._pending_notices.append(notice)
+
+    async def _bound(self, worker: Worker) -> None:
+        """Its limits, before it runs anything."""
+        limits = self.plan.grant.limits
+        if self._bounding is None or limits == events.SessionLimits():
+            return
+        await worker.init_up
+        if worker.init_pid is not None and worker.pid is not None:
+            pids = (worker.init_pid, worker.pid)
+            worker.group = await self._bounding.settle(worker.group, pids, limits)
+
+    def on_breach(self, limit: str) -> None:
+        """The watchdog saw more than is allowed."""
+        if self._worker is not None:
+            self._worker.kill(f"was killed: {limit}")
 
     async def _ensure_started(self) -> None:
         """Wait for the worker that is being started; try again if the last try failed."""
@@ -499,13 +531,14 @@ class Session:
             variables=names,
             python=self._launcher.version or "",
             cwd=self.cwd,
-            isolation="none",
-            network="full",
+            isolation=self.plan.grant.isolation,
+            network=self.plan.grant.network,
             memory=memory,
             cpu_seconds=cpu_seconds,
             idle_timeout=self.plan.idle_timeout,
             durable=False,
             notices=notices,
+            limits=self.plan.grant.limits,
         )
 
     async def variables(self) -> Variables:
@@ -657,10 +690,26 @@ class Session:
         if done.error is not None:
             cell.error = CellError(done.error.name, done.error.value, done.error.traceback)
         status = done.status if done.status in states.FINAL_STATUSES else states.ERROR
+        if status == states.ERROR or done.execution_time > SHORT:
+            cell.notices += self._limits_met(cell, worker)
         self._finish_cell(cell, status, None)
         self._move(states.IDLE)
         if self._queue:
             self._next_in_queue()
+
+    def _limits_met(self, cell: RunningCell, worker: Worker) -> list[str]:
+        """What a cell that lived on was refused, or lost, by its limits."""
+        limits = self.plan.grant.limits
+        if limits == events.SessionLimits():
+            return []
+        met = {
+            f"{text}: what it asked for beyond that was refused, or the process that asked was killed"
+            for text in Bounding.passed(worker.group, limits, ended=False)
+        }
+        error = cell.error
+        if not met and error is not None and (text := limit_behind(error.name, error.value, limits)) is not None:
+            met.add(f"{text}: reached by this cell")
+        return sorted(met)
 
     def _finish_cell(self, cell: RunningCell, status: str, exit: Exit | None) -> None:
         """The cell is over: its `done` is its last event, and all who wait are answered."""
@@ -807,6 +856,12 @@ class Session:
     def on_gone(self, exit: Exit) -> None:
         """The worker has ended, and everything below it; all its output has been seen."""
         cell = self._cell
+        if self._worker is not None and self._worker.group is not None:
+            group = self._worker.group
+            met = Bounding.passed(group, self.plan.grant.limits, ended=True)
+            if met and not self._ended and exit.code is None:
+                exit = Exit(exit.code, exit.signal, f"was killed: {met[0]}")
+            self._loop.run_in_executor(None, Bounding.release, group)
         self._record.worker_ended(self.key, exit, self._ended)
         if not self._started.done():
             self._trusting = False

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from ingle.errors import InterpreterRefused, StartFailed
+from ingle.isolation.bounding import Bounding
 from ingle.settings import Settings
 from ingle.workers.worker import Worker, WorkerEnded
 from ingle.workers.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
@@ -24,10 +25,13 @@ TRIES = 3
 class Launcher:
     """Workers of one interpreter."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, python: str, settings: Settings) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, python: str, settings: Settings, bounding: Bounding | None = None
+    ) -> None:
         self._loop = loop
         self._python = python
         self._settings = settings
+        self._bounding = bounding
         self._forks = settings.start_method == "fork" or (settings.start_method == "auto" and sys.platform == "linux")
         self._zygote: Zygote | None = None
         self._retired: list[Zygote] = []
@@ -77,6 +81,7 @@ class Launcher:
                     else:
                         process = await self._spawn(worker)
                     ready = await worker.ready
+                    await self._bound(worker)
             except TimeoutError:
                 worker.kill()
                 raise StartFailed(
@@ -99,6 +104,14 @@ class Launcher:
             worker.spare = spare
             return worker
         raise StartFailed("workers end before they are ready; try again, or name another interpreter")
+
+    async def _bound(self, worker: Worker) -> None:
+        """Into a group of its own, before it runs anybody's code and while nobody waits."""
+        if self._bounding is None or not self._bounding.wanted:
+            return
+        await worker.init_up
+        if worker.init_pid is not None and worker.pid is not None:
+            worker.group = await self._bounding.prepare(worker.init_pid, worker.pid)
 
     async def _get_zygote(self) -> Zygote:
         if self._zygote is not None and not self._zygote.dead:
@@ -164,6 +177,7 @@ class Launcher:
             worker.kill()
         for worker in self._pool:
             await worker.gone
+            await asyncio.to_thread(Bounding.release, worker.group)
         self._pool.clear()
         for zygote in (*self._retired, self._zygote):
             if zygote is not None:

@@ -19,6 +19,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ingle.events import Exit
+from ingle.isolation.cgroups import Group
 from ingle.workers import codec
 from ingle.workers.exits import exit_of
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
@@ -87,6 +88,10 @@ class Worker:
         self.gone: asyncio.Future[Exit] = loop.create_future()
         self.pid: int | None = None
         self.init_pid: int | None = None
+        self.init_up: asyncio.Future[None] = loop.create_future()
+        """Both numbers are known, or never will be."""
+        self.group: Group | None = None
+        """What the kernel counts it in, with all below it."""
         self.cpu_seconds: float | None = None
         self._exit: Exit | None = None
         self._broken: str | None = None
@@ -482,6 +487,8 @@ class Worker:
     def _handle_status(self, message: Any) -> None:
         if isinstance(message, messages.InitUp):
             self.init_pid, self.pid = message.pid, message.worker
+            if not self.init_up.done():
+                self.init_up.set_result(None)
         elif isinstance(message, messages.Signalled):
             sent = self.signalled.pop(message.order, None)
             if sent is not None and not sent.done():
@@ -510,6 +517,8 @@ class Worker:
         elif self._broken and exit.code == BROKEN_CODE:
             exit = Exit(exit.code, exit.signal, self._broken)
         self.gone.set_result(exit)
+        if not self.init_up.done():
+            self.init_up.set_result(None)
         if not self.ready.done():
             self.ready.set_exception(WorkerEnded(exit.message or "it ended"))
             self.ready.exception()  # seen: not everybody waits for it

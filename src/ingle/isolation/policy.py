@@ -1,0 +1,241 @@
+"""What the operator grants, and what becomes of a request under it.
+
+The policy is made once, from the settings. Neither a request nor a file that a session can write adds anything to it:
+both can only ask for less. Each refusal says which setting would grant it.
+
+At the levels `none` and `limits` code of a session has the rights of the server anyway. There the owner may name any
+folder and any interpreter, as in a shell of his own; those with a token for others are held to what is granted, so that
+a stronger level later takes nothing from them.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingle.errors import InterpreterRefused, InvalidRequest, NotGranted
+from ingle.events import NewSession, SessionLimits
+from ingle.isolation import limits
+from ingle.settings import LEVELS, NETWORKS, Settings
+
+READ_ONLY = ":ro"
+
+NO_LIMITS = SessionLimits()
+
+OPEN_LEVELS = ("none", "limits")
+"""Code has the rights of the server there."""
+
+OWN_FOLDERS = ("workspace", "tenants")
+"""Folders in the data folder of which each tenant has a part by its name."""
+
+OWNERS_PART = ".owner"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder that sessions may use."""
+
+    folder: str
+    read_only: bool = False
+
+    def holds(self, path: str) -> bool:
+        return path == self.folder or path.startswith(self.folder.rstrip("/") + "/")
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What one session gets."""
+
+    isolation: str = "none"
+    network: str = "full"
+    limits: SessionLimits = NO_LIMITS
+    cwd: str | None = None
+    """Where it starts, with every link resolved; None is its own workspace."""
+    python: str = ""
+    python_writable: bool = False
+    """Its interpreter lies where sessions write: what it loads is to be loaded inside of the sandbox only."""
+    mounts: tuple[Mount, ...] = ()
+    """Folders that it sees beside its own. One that lies in another comes after it, and its rights are what counts."""
+
+
+NO_GRANT = Grant()
+"""Code that is trusted."""
+
+
+def read_mount(text: str) -> Mount:
+    """`DIR` or `DIR:ro`, as the operator writes it."""
+    read_only = text.endswith(READ_ONLY)
+    path = os.path.expanduser(text.removesuffix(READ_ONLY) if read_only else text)
+    folder = os.path.realpath(path)
+    if not os.path.isdir(folder):
+        raise InvalidRequest(f"there is no folder {path!r} to mount; make it, or leave it out of --mount")
+    if folder == "/":
+        raise InvalidRequest("the whole file system cannot be mounted; name the folders that sessions need")
+    return Mount(folder, read_only)
+
+
+class Policy:
+    """`level` is the one in force, once `auto` has been settled."""
+
+    def __init__(self, settings: Settings, home: Path, level: str | None = None) -> None:
+        self.level = level or ("none" if settings.isolation == "auto" else settings.isolation)
+        self._settings = settings
+        self._home = os.path.realpath(home)
+        self.mounts = tuple(read_mount(text) for text in settings.mount)
+        for mount in self.mounts:
+            if Mount(self._home).holds(mount.folder) or (mount.holds(self._home) and not mount.read_only):
+                raise InvalidRequest(
+                    f"sessions could write the server's own data through --mount {mount.folder}; "
+                    "mount a folder beside it, or set INGLE_HOME to another place"
+                )
+        self.limits = limits.of_settings(settings) if self.level != "none" else SessionLimits()
+        self._pythons = {interpreter(each) for each in (settings.python, *settings.pythons)}
+        self._kept = self._kept_from_writing()
+
+    @property
+    def network(self) -> str:
+        """What sessions can reach: only a sandbox has a network of its own."""
+        return self._settings.network if self.level == "sandbox" else "full"
+
+    def settle(self, wanted: NewSession) -> Grant:
+        """What this session gets, or why it can't be had. Looks at files: blocks."""
+        level = self._level(wanted)
+        free = level in OPEN_LEVELS and not wanted.tenant
+        python, writable = self._python(wanted.python, level, free)
+        return Grant(
+            isolation=level,
+            network=self._network(wanted, level),
+            limits=self._limits(wanted),
+            cwd=None if wanted.cwd is None else self.folder(wanted.cwd, wanted.tenant, free=free),
+            python=python,
+            python_writable=writable,
+            mounts=(*self.mounts, *self._own_part(wanted.cwd, wanted.tenant), *self._kept),
+        )
+
+    def _level(self, wanted: NewSession) -> str:
+        floor = _stricter(LEVELS, self.level, wanted.bounds.isolation)
+        asked = wanted.isolation
+        if asked is None:
+            return floor
+        if asked not in LEVELS:
+            raise InvalidRequest(f"isolation is {asked[:80]!r}; it must be one of {', '.join(LEVELS)}")
+        if LEVELS.index(asked) < LEVELS.index(floor):
+            raise NotGranted(
+                f"isolation {asked!r} is weaker than {floor!r}, which {_who(floor == self.level)} keeps to; leave it "
+                f"out, or ask the operator for a server with --isolation {asked}"
+            )
+        return asked
+
+    def _network(self, wanted: NewSession, level: str) -> str:
+        allowed = _stricter(NETWORKS, self._settings.network if level == "sandbox" else "full", wanted.bounds.network)
+        asked = wanted.network
+        if asked is not None and asked not in NETWORKS:
+            raise InvalidRequest(f"network is {asked[:80]!r}; it must be one of {', '.join(NETWORKS)}")
+        if asked is not None and NETWORKS.index(asked) < NETWORKS.index(allowed):
+            raise NotGranted(
+                f"network {asked!r} is more than {allowed!r}, which {_who(wanted.bounds.network != allowed)} allows; "
+                f"leave it out, or ask the operator for --network {asked}"
+            )
+        network = asked or allowed
+        if network != "full" and level != "sandbox":
+            raise NotGranted(
+                f"only a sandbox keeps code from the network, and this session would be at {level!r}; "
+                "ask for isolation 'sandbox', or for network 'full' if it is allowed"
+            )
+        return network
+
+    def _limits(self, wanted: NewSession) -> SessionLimits:
+        allowed = limits.lower(self.limits, wanted.bounds.limits)
+        for name in limits.NAMES:
+            value, most = getattr(wanted.limits, name), getattr(allowed, name)
+            least = limits.LEAST.get(name, 1)
+            if value is not None and value < least:
+                raise InvalidRequest(f"the limit {name} is {value}; a session needs {least} at least, or leave it out")
+            if value is not None and most is not None and value > most:
+                raise NotGranted(
+                    f"the limit {name} can be lowered only: {value} is above the {most} of "
+                    f"{_who(getattr(self.limits, name) == most)}; ask for less, or ask the operator for "
+                    f"--limit-{name.replace('_', '-')} {value}"
+                )
+        return limits.lower(wanted.limits, allowed)
+
+    # --- folders ---
+
+    def folder(self, path: str, tenant: str = "", *, free: bool | None = None) -> str:
+        """The folder that a request names, with every link resolved, if it is granted."""
+        if free is None:
+            free = self.level in OPEN_LEVELS and not tenant
+        if "\0" in path or not os.path.isabs(path) or not os.path.isdir(path):
+            raise InvalidRequest(f"there is no folder {path[:200]!r} to start in; give an absolute path")
+        real = os.path.realpath(path)
+        if free:
+            return path
+        if any(mount.holds(real) for mount in (*self.mounts, *self._own_part(real, tenant))):
+            return real
+        raise NotGranted(
+            f"{path[:200]!r} is not in a folder that sessions may use; leave cwd out to start in a folder of its own, "
+            f"or ask the operator for --mount {path[:200]}"
+        )
+
+    def _own_part(self, path: str | None, tenant: str) -> tuple[Mount, ...]:
+        """The part of the data folder that is this tenant's, if the path lies there."""
+        if path is None:
+            return ()
+        real = os.path.realpath(path)
+        parts = [Mount(os.path.join(self._home, each, tenant or OWNERS_PART)) for each in OWN_FOLDERS]
+        if not tenant:
+            parts.append(Mount(os.path.realpath(self._settings.shell_folder or os.path.join(self._home, "shell"))))
+        return tuple(part for part in parts if part.holds(real))
+
+    # --- interpreters ---
+
+    def _python(self, wanted: str | None, level: str, free: bool) -> tuple[str, bool]:
+        """Its path, and whether sessions can write what it loads."""
+        path = interpreter(wanted or self._settings.python)
+        if free or path in self._pythons:
+            return path, False
+        within = self._within(path)
+        if within is None or not _in_environment(path):
+            raise NotGranted(
+                f"the interpreter {path[:200]!r} is not on the operator's list; leave python out, "
+                f"or ask the operator for --pythons {path[:200]}"
+            )
+        if not within.read_only and level != "sandbox":
+            raise InterpreterRefused(
+                f"sessions can write the folder of {path[:200]!r}, so it starts in a sandbox only, and this session "
+                f"would be at {level!r}; ask the operator for --mount {within.folder}:ro, or name another interpreter"
+            )
+        return path, not within.read_only
+
+    def _within(self, path: str) -> Mount | None:
+        folder = os.path.realpath(os.path.dirname(path))
+        return next((mount for mount in self.mounts if mount.holds(folder)), None)
+
+    def _kept_from_writing(self) -> tuple[Mount, ...]:
+        """Interpreters of the operator's that lie in a folder which sessions write: other sessions load them, too."""
+        found = []
+        for path in sorted(self._pythons):
+            within = self._within(path)
+            if within is not None and not within.read_only:
+                folder = os.path.realpath(os.path.dirname(os.path.dirname(path)))
+                found.append(Mount(folder if within.holds(folder) else within.folder, read_only=True))
+        return tuple(found)
+
+
+def interpreter(python: str) -> str:
+    """The path of an interpreter, found as a shell finds it. A link is not followed: it may be what makes a
+    virtual environment."""
+    return os.path.abspath(shutil.which(python) or python) if "\0" not in python else python
+
+
+def _in_environment(path: str) -> bool:
+    """Whether it is that of a virtual environment, by the file that marks one."""
+    return os.path.isfile(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg"))
+
+
+def _stricter(order: tuple[str, ...], first: str, second: str | None) -> str:
+    return first if second is None else max(first, second, key=order.index)
+
+
+def _who(server: bool) -> str:
+    return "this server" if server else "this token"

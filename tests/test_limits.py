@@ -1,0 +1,345 @@
+"""What a session may use, with each breach named, and nobody else hurt."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import until
+from ingle import errors
+from ingle.events import Result, SessionLimits
+from ingle.isolation import cgroups, limits, watchdog
+from ingle.isolation.cgroups import Group, Groups
+from ingle.service import Service
+from ingle.settings import Settings
+
+MIB = 1024**2
+HAS_GROUPS = cgroups.MEMORY in cgroups._bases(Path("/")) and os.getuid() == 0
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return Settings(preload=[], pool=1, isolation="limits", limit_memory=200 * MIB)
+
+
+@pytest.fixture(params=["cgroup", "watchdog"])
+def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By which memory and processes are bounded: each test runs with both."""
+    if request.param == "watchdog":
+        monkeypatch.setattr(Groups, "find", classmethod(lambda cls: cls()))
+    elif not HAS_GROUPS:
+        pytest.skip("no cgroup can be made here")
+    return str(request.param)
+
+
+async def goes_on(service: Service, result: Result, named: str) -> None:
+    """The cell was ended for that reason, and the session and its neighbour go on."""
+    assert result.status == "exit"
+    assert result.exit is not None
+    assert result.exit.message == f"was killed: {named}"
+    assert any(f"was killed: {named}; the session's variables" in each for each in result.notices)
+    after = await service.execute(result.session_id, "2 + 2")
+    assert (after.status, after.result) == ("ok", {"text/plain": "4"})
+    assert any(named in each for each in after.notices)
+    assert (await service.execute("neighbour", "kept")).result == {"text/plain": "1"}
+
+
+@pytest.fixture
+async def pair(means: str, service: Service) -> Service:
+    """A session `s`, and a neighbour with something to lose."""
+    await service.create_session("s")
+    await service.create_session("neighbour")
+    await service.execute("neighbour", "kept = 1")
+    return service
+
+
+@pytest.mark.req("exit.crash")
+async def test_too_much_memory_ends_that_worker_and_is_named(pair: Service, means: str) -> None:
+    # With the watchdog the kernel bounds a single process, and the cell gets an exception; so two of them share it.
+    code = """
+import os, time
+for _ in range(2):
+    if os.fork() == 0:
+        kept = bytearray(150 << 20)
+        time.sleep(30)
+        os._exit(0)
+os.wait()
+"""
+    if means == "cgroup":
+        code = "kept = bytearray(400 << 20)"
+    await goes_on(pair, await pair.execute("s", code), "memory limit 200 MiB")
+
+
+async def test_a_child_that_takes_too_much_costs_only_itself(pair: Service, means: str) -> None:
+    code = f"""
+state = "kept"
+import subprocess
+subprocess.run([{sys.executable!r}, "-c", "x = bytearray(400 << 20)"], stderr=subprocess.DEVNULL).returncode
+"""
+    result = await pair.execute("s", code)
+    assert (result.status, result.result) == ("ok", {"text/plain": "-9" if means == "cgroup" else "1"})
+    if means == "cgroup":
+        assert any(each.startswith("memory limit 200 MiB: ") for each in result.notices)
+    assert (await pair.execute("s", "state")).result == {"text/plain": "'kept'"}
+
+
+async def test_what_forks_share_is_counted_once(pair: Service) -> None:
+    code = """
+import os, time
+kept = bytearray(120 << 20)
+children = []
+for _ in range(4):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(0.5)
+        os._exit(0)
+    children.append(pid)
+for pid in children:
+    os.waitpid(pid, 0)
+"done"
+"""
+    result = await pair.execute("s", code)
+    assert (result.status, result.result) == ("ok", {"text/plain": "'done'"})
+
+
+async def test_too_many_processes_are_refused_or_ended_and_named(pair: Service, means: str) -> None:
+    await pair.create_session("few", limits=SessionLimits(processes=20))
+    code = """
+import os, time
+for _ in range(60):
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+time.sleep(30)
+"""
+    result = await pair.execute("few", code)
+    if means == "cgroup":
+        assert (result.status, result.error and result.error.name) == ("error", "BlockingIOError")
+        assert any(each.startswith("process limit 20: ") for each in result.notices)
+    else:
+        await goes_on(pair, result, "process limit 20")
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "named"),
+    [
+        ("kept = []\nwhile True:\n    kept.append(open('/dev/null'))", "OSError", "open file limit 1024"),
+        ("open('big', 'wb').truncate(2 << 30)", "OSError", "file size limit 1 GiB"),
+    ],
+)
+async def test_a_limit_of_a_process_is_an_exception_and_is_named(
+    service: Service, code: str, error: str, named: str
+) -> None:
+    await service.create_session("s")
+    result = await service.execute("s", code)
+    assert (result.status, result.error and result.error.name) == ("error", error)
+    assert result.notices == [f"{named}: reached by this cell"]
+
+
+async def test_a_single_process_gets_no_more_without_a_cgroup(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Groups, "find", classmethod(lambda cls: cls()))
+    await service.create_session("s")
+    result = await service.execute("s", "kept = bytearray(400 << 20)")
+    assert (result.status, result.error and result.error.name) == ("error", "MemoryError")
+    assert result.notices == ["memory limit 200 MiB: reached by this cell"]
+
+
+@pytest.mark.parametrize("where", ["disk", "tmp"])
+async def test_a_full_disk_ends_the_worker_and_the_next_can_clean_up(service: Service, where: str) -> None:
+    await service.create_session("neighbour")
+    await service.execute("neighbour", "kept = 1")
+    await service.create_session("s", limits=SessionLimits(**{where: 8 * MIB}))
+    folder = "'.'" if where == "disk" else "__import__('tempfile').gettempdir()"
+    code = f"""
+import os, time
+file = open(os.path.join({folder}, "big"), "wb")
+while True:
+    if file.tell() < 64 << 20:
+        file.write(bytes(1 << 20))
+        file.flush()
+    time.sleep(0.01)
+"""
+    named = "disk limit 8 MiB" if where == "disk" else "temporary file limit 8 MiB"
+    await goes_on(service, await service.execute("s", code), named)
+    code = "import os, time\ntime.sleep(1.5)\nos.path.exists('big') and os.remove('big')\nos.listdir()"
+    cleaned = await service.execute("s", code)
+    assert (cleaned.status, cleaned.result) == ("ok", {"text/plain": "[]"})
+
+
+async def test_limits_are_shown_and_a_request_can_lower_them(service: Service) -> None:
+    whole = SessionLimits(200 * MIB, 256, 1024, 1024 * MIB, 512 * MIB, 10240 * MIB)
+    assert (await service.create_session("s")).limits == whole
+    lower = await service.create_session("lower", limits=SessionLimits(memory=100 * MIB, files=200))
+    assert lower.limits == SessionLimits(100 * MIB, 256, 200, 1024 * MIB, 512 * MIB, 10240 * MIB)
+    code = "import os, resource; resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_CORE)"
+    assert (await service.execute("lower", code)).result == {"text/plain": "((200, 200), (0, 0))"}
+    with pytest.raises(errors.NotGranted, match=f"--limit-memory {300 * MIB}"):
+        await service.create_session("more", limits=SessionLimits(memory=300 * MIB))
+    with pytest.raises(errors.InvalidRequest, match="needs 128 at least"):
+        await service.create_session("none", limits=SessionLimits(files=127))
+
+
+async def test_sessions_step_back_for_the_server(service: Service) -> None:
+    await service.create_session("s")
+    nicer = os.getpriority(os.PRIO_PROCESS, 0) + 5
+    assert (await service.execute("s", "import os; os.nice(0)")).result == {"text/plain": str(min(19, nicer))}
+
+
+@pytest.mark.skipif(not HAS_GROUPS, reason="no cgroup can be made here")
+async def test_a_session_is_in_its_group_from_the_first_cell_on_and_groups_go_with_it(service: Service) -> None:
+    own = f"{cgroups.PREFIX}{cgroups._own_name(Path('/'))}"
+    await service.create_session("s")
+    code = "import os; os.popen('cat /proc/self/cgroup').read(), open('/proc/%d/cgroup' % os.getppid()).read()"
+    shown = (await service.execute("s", code)).result
+    assert shown is not None
+    for controller in (cgroups.MEMORY, cgroups.PROCESSES, cgroups.CPU):
+        assert shown["text/plain"].count(f":{controller}:") == 2
+    assert shown["text/plain"].count(f"/{own}/") == 6
+    folder = cgroups._bases(Path("/"))[cgroups.MEMORY].folder / own
+    assert await until(lambda: len([each for each in folder.iterdir() if each.is_dir()]) == 2)  # one waits in the pool
+    await service.end_session("s")
+    assert await until(lambda: len([each for each in folder.iterdir() if each.is_dir()]) == 1)
+    await service.stop()
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(not HAS_GROUPS, reason="no cgroup can be made here")
+def test_groups_of_a_dead_server_go_with_the_next_and_those_of_a_live_one_stay() -> None:
+    base = cgroups._bases(Path("/"))[cgroups.MEMORY].folder
+    with subprocess.Popen(["sleep", "60"]) as live:
+        names = {
+            "live": f"{cgroups._namespace(Path('/'))}-{live.pid}-{cgroups._began(Path('/'), live.pid)}",
+            "dead": f"{cgroups._namespace(Path('/'))}-{live.pid}-1",
+            "elsewhere": f"1-{live.pid}-1",
+        }
+        folders = {name: base / f"{cgroups.PREFIX}{each}" for name, each in names.items()}
+        try:
+            for folder in folders.values():
+                (folder / "1").mkdir(parents=True)
+            Groups.find().close()
+            assert {name for name, folder in folders.items() if folder.exists()} == {"live", "elsewhere"}
+        finally:
+            live.kill()
+            for folder in folders.values():
+                cgroups._remove_tree(folder)
+
+
+@pytest.fixture
+def unified(tmp_path: Path) -> Path:
+    """The files of a system with version 2 only, as systemd delegates a part of it to a user."""
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/self/ns/pid").touch()
+    (tmp_path / "proc/self/cgroup").write_text("0::/user.slice/app.slice/term.scope\n")
+    (tmp_path / "proc/self/mountinfo").write_text(
+        "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+    )
+    folder = tmp_path / "sys/fs/cgroup"
+    for part, enabled in (("", "cpu memory pids"), ("user.slice", "cpu memory pids"), ("app.slice", "memory pids cpu")):
+        folder = folder / part
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.controllers").write_text("cpu memory pids\n")
+        (folder / "cgroup.subtree_control").write_text(f"{enabled}\n")
+    own = folder / "term.scope"
+    own.mkdir()
+    (own / "cgroup.controllers").write_text("cpu memory pids\n")
+    (own / "cgroup.subtree_control").write_text("")
+    (own / "cgroup.subtree_control").chmod(0o400)
+    (own / "cgroup.procs").write_text("1\n2\n")
+    return folder
+
+
+def test_version_2_makes_groups_above_a_group_that_has_processes(
+    unified: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: dict[str, str] = {}
+
+    def write(file: Path, value: int | str) -> None:
+        if file.parent.name == "term.scope":
+            raise OSError(16, "Device or resource busy")
+        written[str(file.relative_to(unified))] = str(value)
+
+    monkeypatch.setattr(cgroups, "_write", write)
+    groups = Groups.find(tmp_path)
+    assert groups.controllers == {"memory", "pids", "cpu"}
+    group = groups.make()
+    assert group is not None
+    group.attach(77)
+    group.bound(1000, 5)
+    own = next(unified.glob("ingle-*")).name
+    assert {name.removeprefix(f"{own}/"): value for name, value in written.items()} == {
+        "cgroup.subtree_control": "+cpu",
+        "cpu.weight": str(100 * (os.cpu_count() or 1)),
+        "1/cgroup.procs": "77",
+        "1/memory.max": "1000",
+        "1/memory.swap.max": "0",
+        "1/pids.max": "5",
+    }
+    (unified / own / "1/memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 1\n")
+    assert (group.take_kills(), group.take_kills(), group.take_refusals()) == (True, False, False)
+
+
+def test_a_container_that_sees_its_own_part_of_the_tree_is_understood(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/docker/abc/inner\n")
+    (tmp_path / "proc/self/mountinfo").write_text(
+        "30 23 0:26 /docker/abc /sys/fs/cgroup/memory rw shared:4 - cgroup cgroup rw,memory\n"
+    )
+    (tmp_path / "sys/fs/cgroup/memory/inner").mkdir(parents=True)
+    bases = cgroups._bases(tmp_path)
+    assert {name: (str(place.folder.relative_to(tmp_path)), place.version) for name, place in bases.items()} == {
+        "memory": ("sys/fs/cgroup/memory/inner", 1)
+    }
+
+
+def test_an_empty_group_tells_of_nothing() -> None:
+    group = Group({})
+    assert (group.memory(), group.take_kills(), group.take_refusals(), group.remove()) == (None, False, False, True)
+
+
+def test_files_are_counted_however_deep_they_are(tmp_path: Path) -> None:
+    depth = 0
+    fd = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(60):
+        os.mkdir("d" * 200, dir_fd=fd)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd, depth = below, depth + 1
+    file = os.open("big", os.O_WRONLY | os.O_CREAT, dir_fd=fd)
+    os.write(file, bytes(MIB))
+    os.fsync(file)
+    os.close(file)
+    os.close(fd)
+    assert watchdog.size(tmp_path) == MIB + depth * watchdog.ENTRY
+    subprocess.run(["rm", "-rf", str(tmp_path / ("d" * 200))], check=True)
+
+
+def test_links_lead_the_count_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "root").symlink_to("/")
+    (tmp_path / "self").symlink_to(tmp_path)
+    assert watchdog.size(tmp_path) == 2 * watchdog.ENTRY
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("memory", 2 * 1024**3, "memory limit 2 GiB"),
+        ("memory", 1536 * MIB, "memory limit 1536 MiB"),
+        ("disk", 1000, "disk limit 1000 bytes"),
+        ("processes", 1024, "process limit 1024"),
+    ],
+)
+def test_a_limit_is_named_in_units_that_people_use(name: str, value: int, said: str) -> None:
+    assert limits.words(name, value) == said
+
+
+async def test_at_none_there_are_the_limits_asked_for_and_no_others(mark: str, home: Path) -> None:
+    async with Service.local(Settings(preload=[], pool=1, isolation="none"), home) as service:
+        assert (await service.create_session("s")).limits == SessionLimits()
+        info = await service.create_session("t", limits=SessionLimits(files=150))
+        assert info.limits == SessionLimits(files=150)
+        result = await service.execute("t", "import resource; resource.getrlimit(resource.RLIMIT_NOFILE)")
+        assert result.result == {"text/plain": "(150, 150)"}

@@ -1,0 +1,202 @@
+"""What the operator grants: folders, interpreters, levels, networks; and that a request can only ask for less."""
+
+import os
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from http_server import Server, problem
+from ingle import errors
+from ingle.events import Bounds, NewSession, SessionLimits
+from ingle.isolation.policy import Mount, Policy
+from ingle.settings import Settings
+
+GIB = 1024**3
+
+
+@pytest.fixture
+def granted(tmp_path: Path) -> Path:
+    folder = tmp_path / "granted"
+    (folder / "below").mkdir(parents=True)
+    return folder
+
+
+def policy(tmp_path: Path, level: str = "sandbox", **settings: object) -> Policy:
+    return Policy(Settings(isolation=level, **settings), tmp_path / "home")  # type: ignore[arg-type]
+
+
+def test_a_session_starts_in_granted_folders_only(tmp_path: Path, granted: Path) -> None:
+    operator = policy(tmp_path, mount=[str(granted)])
+    assert operator.settle(NewSession(cwd=str(granted))).cwd == str(granted)
+    assert operator.settle(NewSession(cwd=f"{granted}/below")).cwd == f"{granted}/below"
+    assert operator.settle(NewSession()).cwd is None
+    (tmp_path / "granted-not").mkdir()
+    (granted / "link").symlink_to("/etc")
+    for elsewhere in ("/", "/etc", str(tmp_path), f"{granted}-not", f"{granted}/..", f"{granted}/link"):
+        with pytest.raises(errors.NotGranted, match="--mount"):
+            operator.settle(NewSession(cwd=elsewhere))
+    for nowhere in (f"{granted}/not there", "granted", "", "\0", __file__):
+        with pytest.raises(errors.InvalidRequest, match="there is no folder"):
+            operator.settle(NewSession(cwd=nowhere))
+
+
+def test_a_link_that_leads_into_a_granted_folder_is_followed_once(tmp_path: Path, granted: Path) -> None:
+    (tmp_path / "way").symlink_to(granted / "below")
+    assert policy(tmp_path, mount=[str(granted)]).settle(NewSession(cwd=f"{tmp_path}/way")).cwd == f"{granted}/below"
+
+
+def test_where_code_is_trusted_the_owner_starts_anywhere_and_tenants_do_not(tmp_path: Path) -> None:
+    for level in ("none", "limits"):
+        operator = policy(tmp_path, level)
+        assert operator.settle(NewSession(cwd="/etc")).cwd == "/etc"
+        assert operator.settle(NewSession(python="/opt/any/python")).python == "/opt/any/python"
+        with pytest.raises(errors.NotGranted):
+            operator.settle(NewSession(cwd="/etc", tenant="other"))
+        with pytest.raises(errors.NotGranted):
+            operator.settle(NewSession(python="/opt/any/python", tenant="other"))
+        with pytest.raises(errors.NotGranted):
+            operator.settle(NewSession(cwd="/etc", isolation="sandbox"))
+
+
+def test_tenants_have_their_own_part_of_the_data_folder_and_no_other(tmp_path: Path) -> None:
+    parts = {tenant: tmp_path / "home" / "workspace" / tenant for tenant in ("a", "b", ".owner")}
+    for part in parts.values():
+        part.mkdir(parents=True)
+    operator = policy(tmp_path)
+    assert operator.settle(NewSession(cwd=str(parts["a"]), tenant="a")).mounts == (Mount(str(parts["a"])),)
+    assert operator.settle(NewSession(cwd=str(parts[".owner"]))).mounts == (Mount(str(parts[".owner"])),)
+    for part, tenant in (("b", "a"), (".owner", "a"), ("a", "")):
+        with pytest.raises(errors.NotGranted):
+            operator.settle(NewSession(cwd=str(parts[part]), tenant=tenant))
+    with pytest.raises(errors.NotGranted):
+        operator.settle(NewSession(cwd=str(tmp_path / "home")))
+
+
+def test_mounts_are_read_as_the_operator_writes_them(tmp_path: Path, granted: Path) -> None:
+    operator = policy(tmp_path, mount=[str(granted), f"{granted}/below:ro"])
+    assert operator.mounts == (Mount(str(granted)), Mount(f"{granted}/below", read_only=True))
+    with pytest.raises(errors.InvalidRequest, match="no folder"):
+        policy(tmp_path, mount=["/not/there"])
+    with pytest.raises(errors.InvalidRequest, match="whole file system"):
+        policy(tmp_path, mount=["/"])
+
+
+def test_the_servers_own_data_is_never_granted(tmp_path: Path) -> None:
+    (tmp_path / "home" / "sessions").mkdir(parents=True)
+    for mount in (str(tmp_path), str(tmp_path / "home"), f"{tmp_path}/home/sessions", f"{tmp_path}/home:ro"):
+        with pytest.raises(errors.InvalidRequest, match="own data"):
+            policy(tmp_path, mount=[mount])
+
+
+@pytest.fixture
+def environment(granted: Path) -> str:
+    """The interpreter of a virtual environment in the granted folder."""
+    venv.create(granted / "env", with_pip=False, symlinks=True)
+    return str(granted / "env" / "bin" / "python")
+
+
+def test_interpreters_come_from_the_operators_list(tmp_path: Path, granted: Path, environment: str) -> None:
+    own = policy(tmp_path)
+    assert own.settle(NewSession()).python == sys.executable
+    assert own.settle(NewSession(python=sys.executable)).python == sys.executable
+    for other in (environment, "/bin/sh", str(granted / "planted")):
+        with pytest.raises(errors.NotGranted, match="--pythons"):
+            own.settle(NewSession(python=other))
+    listed = policy(tmp_path, pythons=[environment])
+    assert listed.settle(NewSession(python=environment)).python == environment
+    # What the link points to is another interpreter: it is the environment that was granted.
+    if os.path.realpath(environment) != sys.executable:
+        with pytest.raises(errors.NotGranted):
+            listed.settle(NewSession(python=os.path.realpath(environment)))
+
+
+def test_an_interpreter_that_sessions_can_write_starts_in_a_sandbox_only(
+    tmp_path: Path, granted: Path, environment: str
+) -> None:
+    mount = [str(granted)]
+    grant = policy(tmp_path, mount=mount).settle(NewSession(python=environment))
+    assert (grant.python, grant.python_writable) == (environment, True)
+    with pytest.raises(errors.InterpreterRefused, match=f"--mount {granted}:ro"):
+        policy(tmp_path, "restricted", mount=mount).settle(NewSession(python=environment))
+    read_only = policy(tmp_path, "restricted", mount=[f"{granted}:ro"]).settle(NewSession(python=environment))
+    assert (read_only.python, read_only.python_writable) == (environment, False)
+    # A program of that name is not an environment's interpreter.
+    planted = granted / "below" / "python"
+    planted.touch(0o755)
+    with pytest.raises(errors.NotGranted):
+        policy(tmp_path, mount=mount).settle(NewSession(python=str(planted)))
+
+
+def test_the_operators_interpreter_in_a_granted_folder_is_kept_from_writing(
+    tmp_path: Path, granted: Path, environment: str
+) -> None:
+    grant = policy(tmp_path, mount=[str(granted)], python=environment).settle(NewSession())
+    assert grant.mounts == (Mount(str(granted)), Mount(str(granted / "env"), read_only=True))
+    assert not grant.python_writable
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gets"),
+    [
+        (NewSession(), ("restricted", "full")),
+        (NewSession(isolation="restricted"), ("restricted", "full")),
+        (NewSession(isolation="sandbox"), ("sandbox", "allowlist")),
+        (NewSession(isolation="sandbox", network="none"), ("sandbox", "none")),
+        (NewSession(bounds=Bounds(isolation="none")), ("restricted", "full")),
+        (NewSession(bounds=Bounds(isolation="sandbox")), ("sandbox", "allowlist")),
+        (NewSession(bounds=Bounds(isolation="sandbox", network="none")), ("sandbox", "none")),
+        (NewSession(isolation="limits"), "restricted"),
+        (NewSession(isolation="restricted", bounds=Bounds(isolation="sandbox")), "this token"),
+        (NewSession(isolation="sandbox", network="full"), "--network full"),
+        (NewSession(isolation="sandbox", network="allowlist", bounds=Bounds(network="none")), "this token"),
+        (NewSession(network="none"), "only a sandbox"),
+        (NewSession(bounds=Bounds(network="none")), "only a sandbox"),
+    ],
+)
+def test_a_request_or_token_asks_for_less_and_never_for_more(
+    tmp_path: Path, wanted: NewSession, gets: str | tuple[str, str]
+) -> None:
+    operator = policy(tmp_path, "restricted")
+    if isinstance(gets, str):
+        with pytest.raises(errors.NotGranted, match=gets):
+            operator.settle(wanted)
+    else:
+        grant = operator.settle(wanted)
+        assert (grant.isolation, grant.network) == gets
+
+
+def test_the_smallest_limit_counts(tmp_path: Path) -> None:
+    operator = policy(tmp_path, "limits", limit_memory=4 * GIB)
+    token = Bounds(limits=SessionLimits(memory=2 * GIB, files=4096))
+    assert operator.settle(NewSession(bounds=token)).limits.memory == 2 * GIB
+    assert operator.settle(NewSession(bounds=token)).limits.files == 1024
+    assert operator.settle(NewSession(bounds=token, limits=SessionLimits(memory=GIB))).limits.memory == GIB
+    with pytest.raises(errors.NotGranted, match="this token"):
+        operator.settle(NewSession(bounds=token, limits=SessionLimits(memory=3 * GIB)))
+    assert operator.settle(NewSession(limits=SessionLimits(memory=3 * GIB))).limits.memory == 3 * GIB
+
+
+def test_over_http_what_is_not_granted_is_refused_in_plain_words(server: Server) -> None:
+    made = server.make_session("lower", limits={"files": 200})
+    assert made["limits"]["files"] == 200
+    body = problem(server.client.post("/v1/sessions", json={"network": "none"}), 403, "not_granted")
+    assert "only a sandbox" in body["detail"]
+    problem(server.client.post("/v1/sessions", json={"isolation": "some"}), 422, "invalid_request")
+    problem(server.client.post("/v1/sessions", json={"limits": {"memory": "much"}}), 422, "invalid_request")
+    problem(server.client.post("/v1/sessions", json={"limits": {"wishes": 3}}), 422, "invalid_request")
+
+
+def test_a_token_brings_its_bounds(server: Server) -> None:
+    from ingle.callers import Limits
+    from ingle.http import keyring
+
+    bounds = Bounds(limits=SessionLimits(files=300))
+    token, _ = keyring.add(server.home, "few", "few", "execute", Limits(), bounds)
+    headers = {"Authorization": f"Bearer {token}"}
+    while (answer := server.client.post("/v1/sessions", json={}, headers=headers)).status_code == 401:
+        pass
+    assert answer.json()["limits"] == {"files": 300}
+    refused = server.client.post("/v1/sessions", json={"limits": {"files": 400}}, headers=headers)
+    assert "this token" in problem(refused, 403, "not_granted")["detail"]
