@@ -100,7 +100,7 @@ class Settings:
     limit_file_size: int = setting(1024**3, "Size of any file that a session writes; 0 is no limit.")
     limit_tmp: int = setting(512 * 1024**2, "Size of a session's folder for temporary files; 0 is no limit.")
     limit_disk: int = setting(10 * 1024**3, "Size of a session's own folder; 0 is no limit.")
-    nice: int = setting(5, "How far a session's processes step back for others, 0 to 19.")
+    nice: int = setting(5, "How far a session's processes step back for others; 19 is the most.")
     max_sessions: int = setting(2000, "Sessions at most.")
     wait: float = setting(45.0, "How long a call waits for its cell before it answers `running`.")
     timeout_grace: float = setting(1.0, "Between SIGINT at a cell's timeout and SIGKILL.")
@@ -137,8 +137,6 @@ class Settings:
                 raise InvalidRequest(f"{each.name} is {value!r}; it must be {KINDS[each.type]}")
             if choices and value not in choices:
                 raise InvalidRequest(f"{each.name} is {value!r}; it must be one of {', '.join(choices)}")
-        if self.nice > 19:
-            raise InvalidRequest(f"nice is {self.nice}; it goes from 0 to 19")
         if self.port > 65535:
             raise InvalidRequest(f"port is {self.port}; ports go from 0 to 65535")
 
