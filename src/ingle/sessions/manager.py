@@ -41,6 +41,8 @@ class Manager:
         self._server = secrets.token_hex(8)
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[str, Launcher] = {}
+        self._named: dict[str, Launcher] = {}
+        """The same by the names under which they were asked for: to look for a program takes a while."""
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
@@ -172,9 +174,14 @@ class Manager:
             await session.end()
 
     def _launcher(self, python: str) -> Launcher:
+        known = self._named.get(python)
+        if known is not None:
+            return known
         path = shutil.which(python) or python
         if path not in self._launchers:
             self._launchers[path] = Launcher(self._loop, path, self.settings, self.bounding)
+        if path != python or os.path.isabs(python):
+            self._named[python] = self._launchers[path]
         return self._launchers[path]
 
     def get(self, key: str) -> Session:

@@ -162,9 +162,14 @@ class Session:
         try:
             tries = START_TRIES if self._library is None else START_TRIES + 1
             for attempt in range(tries):
-                worker = await self._launcher.take()
+                worker = await self._launcher.take(self._adopt)
+                if self._library is None and worker.spare and self._trusting and self.plan.cwd is None:
+                    # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow at once.
+                    break
                 try:
-                    await self._adopt(worker)
+                    await self._started
+                    if self._library is not None:
+                        await self._load_library(worker, self._library)
                     break
                 except errors.StartFailed:
                     if attempt == tries - 1:
@@ -176,8 +181,8 @@ class Session:
             self._move(states.DEAD)
             raise
 
-    async def _adopt(self, worker: Worker) -> None:
-        """Make a prepared worker this session's."""
+    def _adopt(self, worker: Worker) -> None:
+        """Make a worker this session's. It need not be there yet."""
         self._worker = worker
         self._worker_number += 1
         self._crowded = False
@@ -195,14 +200,6 @@ class Session:
             self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=f"{folder}/packages"
         )
         worker.send(start)
-        if self._library is not None:
-            await self._started
-            await self._load_library(worker, self._library)
-            return
-        if worker.spare and self._trusting and self.plan.cwd is None:
-            # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow on the heels of this.
-            return
-        await self._started
 
     async def _load_library(self, worker: Worker, library: Library) -> None:
         """The user's library, as much of it as can be had: it never keeps a session from starting."""
@@ -876,6 +873,7 @@ class Session:
                 self._started.set_exception(
                     errors.StartFailed(f"the worker {exit.message} while it started; try again")
                 )
+                self._started.exception()  # seen: where the launcher tries again by itself, nobody waits for it
             return
         if cell is not None:
             self._finish_with_worker(cell, exit)

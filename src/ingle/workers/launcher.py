@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+from collections.abc import Callable
 
 from ingle.errors import InterpreterRefused, StartFailed
 from ingle.isolation.bounding import Bounding
@@ -17,6 +18,8 @@ from ingle_worker.wire import messages
 
 REFILL_DELAY = 0.02
 """The pool is filled again a moment later, when the session that emptied it has had its first result."""
+
+Begin = Callable[[Worker], None]
 
 TRIES = 3
 """A fork that dies with its zygote is asked for again of the next one."""
@@ -43,14 +46,18 @@ class Launcher:
         self._stopped = False
         self.version: str | None = None
 
-    async def take(self) -> Worker:
-        """A prepared worker: from the pool if one is there, and one more is made for the next."""
+    async def take(self, begin: Begin) -> Worker:
+        """A worker: from the pool if one is there, and one more is made for the next.
+
+        `begin` is called with it before it is ready, and once more with another where that one fails.
+        """
         while self._pool:
             worker = self._pool.pop(0)
             if worker.alive:
                 self._fill_later()
+                begin(worker)
                 return worker
-        worker = await self._make()
+        worker = await self._make(begin)
         self._fill_later()
         return worker
 
@@ -58,7 +65,7 @@ class Launcher:
         """Fill the pool now."""
         async with self._filling:
             while len(self._pool) < self._settings.pool and not self._stopped:
-                self._pool.append(await self._make(spare=True))
+                self._pool.append(await self._make())
 
     def _fill_later(self) -> None:
         if self._forks and not self._stopped and (self._refill is None or self._refill.done()):
@@ -70,7 +77,9 @@ class Launcher:
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()
 
-    async def _make(self, *, spare: bool = False) -> Worker:
+    async def _make(self, begin: Begin | None = None) -> Worker:
+        """One that is ready: for whoever begins it, or a spare one."""
+        spare = begin is None
         for _ in range(TRIES):
             worker = Worker(self._loop)
             process: subprocess.Popen[bytes] | None = None
@@ -80,6 +89,9 @@ class Launcher:
                         await (await self._get_zygote()).fork(worker, spare=spare)
                     else:
                         process = await self._spawn(worker)
+                    if begin is not None:
+                        # What is sent now waits in its socket: its first word need not come here first.
+                        begin(worker)
                     ready = await worker.ready
                     await self._bound(worker)
             except TimeoutError:
