@@ -11,6 +11,9 @@ import signal
 from ingle_worker import kernel, reaper
 
 
+INIT_NAME = "ingle-init"
+
+
 class Holder:
     """Reaps what the zygote leaves behind; kills everything when the host is gone; goes when nothing is left."""
 
@@ -45,8 +48,9 @@ class Holder:
     def _on_exit(self, pid: int, status: int, usage: object) -> None:
         if pid == self._zygote:
             self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            # Whoever is our child at this moment is the init of a live session.
-            self._sessions = set(kernel.children(os.getpid()))
+            # Not every child: one of these inits may have been killed before we came to look, and have left us strays.
+            self._sessions = {pid for pid in kernel.children(os.getpid()) if kernel.name_of(pid) == INIT_NAME}
+            reaper.sweep(self._on_exit, spare=tuple(self._sessions))
         elif self._sessions is not None and pid in self._sessions:
             self._sessions.discard(pid)
             # The init of a session ended: if it was killed, its strays are ours now, and end here.

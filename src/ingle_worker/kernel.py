@@ -59,6 +59,11 @@ def set_name(name: str) -> None:
         _libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
+def name_of(pid: int) -> str:
+    """What `set_name` has set; empty when there is no such process."""
+    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").rstrip("\n")
+
+
 def _read(path: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from ingle_worker import figures, kernel, reaper, session
-from ingle_worker.holder import Holder
+from ingle_worker.holder import INIT_NAME, Holder
 from ingle_worker.init import Init
 from ingle_worker.wire import FrameReader, messages
 
@@ -103,7 +103,7 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
         finally:
             os._exit(session.BROKEN)
     gc.disable()
-    kernel.set_name("ingle-init")
+    kernel.set_name(INIT_NAME)
     for fd in (*fds[:4], 0, 1, 2):
         os.close(fd)
     try:
@@ -221,6 +221,7 @@ class Zygote:
         try:
             pid = kernel.fork_bare()
             if pid == 0:
+                kernel.set_name(INIT_NAME)
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for each in (self._control, ours):
