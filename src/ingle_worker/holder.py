@@ -10,7 +10,6 @@ import signal
 
 from ingle_worker import kernel, reaper
 
-
 INIT_NAME = "ingle-init"
 
 

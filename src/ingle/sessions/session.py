@@ -163,6 +163,7 @@ class Session:
             tries = START_TRIES if self._library is None else START_TRIES + 1
             for attempt in range(tries):
                 worker = await self._launcher.take(self._adopt)
+                await self._bound(worker)
                 if self._library is None and worker.spare and self._trusting and self.plan.cwd is None:
                     # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow at once.
                     break
@@ -192,7 +193,6 @@ class Session:
         worker.owner = self
         if worker.gone.done():
             self.on_gone(worker.gone.result())
-        await self._bound(worker)
         folder = str(self.plan.folder)
         workspace, tmp = f"{folder}/workspace", f"{folder}/tmp-{self._worker_number}"
         folders = [folder, workspace, tmp]
