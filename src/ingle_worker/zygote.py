@@ -89,6 +89,7 @@ def wait_for_session(worker: session.Worker, init: Init, control: socket.socket)
 
 def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare: bool = False) -> None:
     """Fork the worker; this process is its init from now on. Neither of the two returns."""
+    kernel.set_name(INIT_NAME)
     kernel.become_subreaper()
     if os.getpid() != os.getsid(0):
         os.setsid()
@@ -103,7 +104,6 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
         finally:
             os._exit(session.BROKEN)
     gc.disable()
-    kernel.set_name(INIT_NAME)
     for fd in (*fds[:4], 0, 1, 2):
         os.close(fd)
     try:
@@ -221,7 +221,6 @@ class Zygote:
         try:
             pid = kernel.fork_bare()
             if pid == 0:
-                kernel.set_name(INIT_NAME)
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for each in (self._control, ours):
