@@ -27,6 +27,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("INGLE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("INGLE_HOME", str(tmp_path))
+    # Some settings name files, which are made where one is.
+    monkeypatch.chdir(tmp_path)
     return tmp_path / "config.toml"
 
 
