@@ -28,12 +28,13 @@ def exit_code(exc: SystemExit) -> tuple[int, str | None]:
         return 1, "<exit message could not be made>"
 
 
-def finish(main: types.ModuleType, looping: Looping) -> None:
+def finish(main: types.ModuleType, looping: Looping, spare: dict[str, int]) -> None:
+    """What the spared names stand for, by its id, is not touched: it belongs to another session too."""
     for step in (
         looping.close,
         threading._shutdown,  # type: ignore[attr-defined]
         atexit._run_exitfuncs,
-        lambda: _empty(main),
+        lambda: _empty(main, spare),
         gc.collect,
         lambda: _flush(),
     ):
@@ -50,10 +51,14 @@ def _attempt(step: Callable[[], object]) -> None:
             return
 
 
-def _empty(main: types.ModuleType) -> None:
+def _empty(main: types.ModuleType, spare: dict[str, int]) -> None:
     """Drop the user's names, those that start with an underscore first, as the interpreter does."""
     space = vars(main)
-    names = [name for name in space if isinstance(name, str) and name != "__builtins__"]
+    names = [
+        name
+        for name, value in space.items()
+        if isinstance(name, str) and name != "__builtins__" and spare.get(name) != id(value)
+    ]
     for name in sorted(names, key=lambda name: not (name.startswith("_") and not name.startswith("__"))):
         space[name] = None
 

@@ -1,122 +1,218 @@
 """The tiny init of a session: parent of the worker, adopter of all its strays, outside of the cell's process group.
 
-It promises that the worker's exit status reaches the host, that SIGINT goes to the whole foreground group, and
-that nothing below it outlives the worker or the host: when the status socket closes, all is killed.
+A worker can make live copies of itself (see `copying`), which are init's children as it is: then init has a family,
+and serves each member by a socket of its own. It promises that each worker's exit status reaches the host, that SIGINT
+goes to the foreground group of the one that is meant, and that nothing of a worker outlives it, nor anything the
+host: when a worker's socket closes, it is killed with all it has started; when the last one is gone, so is all below.
 It runs no code of a user's, and touches as little memory as it can.
 """
 
 import _signal  # type: ignore[import-not-found]
+import _socket
 import os
 import select
+import struct
+from time import monotonic
 from typing import Any
 
 from ingle_worker import kernel, reaper
-from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, RUNNING
+from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, RUNNING, TAGGED, place
 from ingle_worker.wire import FrameReader, encode_frame, messages
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
+ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
 
 
 def _notice(number: int, frame: object) -> None:
     """The wake-up descriptor says it all."""
 
 
+class Member:
+    """One worker of the family."""
+
+    __slots__ = ("ended", "fd", "known_pid", "nudges", "place", "reader", "signalled", "slot", "socket", "told")
+
+    def __init__(self) -> None:
+        self.known_pid = 0
+        self.slot = 0
+        self.fd = -1
+        self.socket: _socket.socket | None = None
+        """Made when something is to be read: most of the time, and in most sessions for ever, nothing is."""
+        self.place = memoryview(b"")
+        self.signalled = 0
+        self.nudges = 0
+        self.reader = FrameReader()
+        self.ended = False
+        """The process is gone, or shall be."""
+        self.told = False
+        """Its exit status was; from then on its number may be another's."""
+
+    @property
+    def pid(self) -> int:
+        """The process; 0 while there is none. Whoever has the place has written it there, so it is looked at once, and
+        believed of a child of ours only."""
+        if not self.known_pid and (written := self.place[PID]) and kernel.parent_of(written) == os.getpid():
+            self.known_pid = written
+        return self.known_pid
+
+    def is_process(self, pid: int) -> bool:
+        """Of one that has just ended: whether it was this."""
+        return not self.told and pid == (self.known_pid or self.place[PID])
+
+    def send(self, message: object) -> None:
+        try:
+            os.write(self.fd, messages.encode(message))
+        except OSError:
+            self.ended = True
+
+
 class Init:
     """Made in the zygote, so that its making is shared; alive from `run` on."""
 
     def __init__(self) -> None:
-        self._fd = -1
-        self._worker = 0
-        self._page = memoryview(b"")
-        self._signalled = 0
-        self._nudges = 0
-        self._reader = FrameReader()
-        self._worker_gone = False
+        self._shared = memoryview(b"")
+        self._members = [Member()]
+        self._nudged = 0.0
+        """When somebody was, last; 0 when nobody is to be."""
         self._wake_read = self._wake_write = -1
 
-    def run(self, status_fd: int, worker: int, page: memoryview) -> None:
-        """Until the worker or the host is gone; then all below is gone too."""
-        self._fd, self._worker, self._page = status_fd, worker, page
+    def run(self, status_fd: int, worker: int, shared: memoryview) -> None:
+        """Until the last worker or the host is gone; then all below is gone too. Never returns."""
+        self._shared = shared
+        first = self._members[0]
+        first.fd, first.place, first.known_pid = status_fd, place(shared, 0), worker
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         _signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, _notice)
         for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
             _signal.signal(number, _signal.SIG_IGN)
-        poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        poller.register(self._wake_read, select.POLLIN)
-        # Written by hand: to build and encode a message would touch, and so copy, fifty pages of every init.
-        os.write(self._fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d}' % (os.getpid(), self._worker)))
-        if os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        self._poller = select.poll()
+        self._poller.register(status_fd, select.POLLIN)
+        self._poller.register(self._wake_read, select.POLLIN)
+        self._say_up(first, worker)
+        if os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             # It was gone before its signal could be noticed.
             reaper.reap(self._on_exit)
-        while not self._worker_gone:
-            ready = poller.poll(NUDGE_AFTER if self._nudges else None)
-            if not ready:
-                self._nudge()
+        while True:
+            for member in self._members:
+                if member.ended:
+                    self._bury(member)
+                    break
+            else:
+                ready = self._poller.poll(NUDGE_AFTER if self._nudged else None)
+                self._attend(ready)
+
+    def _attend(self, ready: list[tuple[int, int]]) -> None:
+        """What has come: an exit, an order, or the time to nudge."""
+        if self._nudged and (not ready or monotonic() - self._nudged > NUDGE_AFTER / 1000):
+            self._nudge()
+        for fd, _ in ready:
+            if fd == self._wake_read:
+                os.read(self._wake_read, 4096)
+                reaper.reap(self._on_exit)
+        for member in self._members.copy():
             for fd, _ in ready:
-                if fd == self._fd:
-                    if not self._obey():
-                        self._worker_gone = True
-                else:
-                    os.read(self._wake_read, 4096)
-                    reaper.reap(self._on_exit)
-        reaper.sweep(self._on_exit)
+                if fd == member.fd and not self._obey(member):
+                    member.ended = True
+
+    @staticmethod
+    def _say_up(member: Member, worker: int) -> None:
+        # Written by hand: to build and encode a message would touch, and so copy, fifty pages of every init.
+        os.write(member.fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d}' % (os.getpid(), worker)))
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
-        if pid == self._worker:
-            self._worker_gone = True
-            self._send(messages.Exited(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
+        for member in self._members:
+            if member.is_process(pid):
+                member.ended = member.told = True
+                member.send(messages.Exited(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
 
-    def _send(self, message: object) -> None:
-        try:
-            os.write(self._fd, messages.encode(message))
-        except OSError:
-            self._worker_gone = True
+    def _bury(self, member: Member) -> None:
+        """End a worker and all it has left behind. That it is done, the host learns by the end of its socket."""
+        others = [each for each in self._members if each is not member]
+        if not others:
+            reaper.sweep(self._on_exit)
+            os._exit(0)  # which closes the socket: for the last one, init itself shall be gone too
+        reaper.sweep(self._on_exit, [each.pid for each in others], self._choice(member, others))
+        self._members.remove(member)
+        self._poller.unregister(member.fd)
+        if member.socket is not None:
+            member.socket.detach()
+        os.close(member.fd)
 
-    def _obey(self) -> bool:
-        """Carry out what the host asks. False when everything shall end."""
+    @staticmethod
+    def _choice(member: Member, others: list[Member]) -> reaper.Choice:
+        """Which of init's children are this worker's: itself, and strays by their tag.
+
+        Where tags cannot be had, only those that stayed in its terminal session; the rest ends with the family.
+        """
+        worker, slot = member.pid, member.slot
+        if all(each.place[TAGGED] for each in (member, *others) if each.slot):
+            return lambda pid: pid == worker or kernel.tag_of(pid) == slot
+        return lambda pid: pid == worker or kernel.session_of(pid) == worker
+
+    def _obey(self, member: Member) -> bool:
+        """Carry out what the host asks. False when this worker shall end."""
+        if member.socket is None:
+            member.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, member.fd)
         try:
-            data = os.read(self._fd, 65536)
+            data, extra, _, _ = member.socket.recvmsg(65536, ONE_FD, _socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
         if not data:
             return False
-        for frame in self._reader.feed(data):
+        fds = [struct.unpack("i", each[2])[0] for each in extra]
+        for frame in member.reader.feed(data):
             message = messages.decode(frame)
             if isinstance(message, messages.Interrupt):
-                self._interrupt(message)
+                self._interrupt(member, message)
+            elif isinstance(message, messages.Adopt):
+                self._adopt(message.slot, fds.pop())
             elif isinstance(message, messages.Kill):
                 return False
         return True
 
-    def _interrupt(self, message: messages.Interrupt) -> None:
-        if self._page[RUNNING] != message.cell:
+    def _adopt(self, slot: int, fd: int) -> None:
+        member = Member()
+        member.slot, member.fd, member.place = slot, fd, place(self._shared, slot)
+        member.place[RUNNING] = member.place[OWED] = member.place[PID] = member.place[TAGGED] = 0
+        self._members.append(member)
+        self._poller.register(fd, select.POLLIN)
+        self._say_up(member, 0)
+
+    def _interrupt(self, member: Member, message: messages.Interrupt) -> None:
+        place, worker = member.place, member.pid
+        if place[RUNNING] != message.cell or not worker:
             # Not begun yet, or over by now: the host knows which, and asks again where it is the former.
-            self._send(messages.Signalled(message.order, True))
+            member.send(messages.Signalled(message.order, True))
             return
-        if not message.again or self._signalled != message.cell:
-            ignored, stopped = kernel.sigint_state(self._worker)
-            self._page[OWED] = message.cell if ignored else 0
+        if not message.again or member.signalled != message.cell:
+            ignored, stopped = kernel.sigint_state(worker)
+            place[OWED] = message.cell if ignored else 0
             if ignored:
                 # Before SIGINT ends what the worker waits for, and the cell with it.
-                reaper.kill_quietly(self._worker, NUDGE)
+                reaper.kill_quietly(worker, NUDGE)
             try:
-                os.killpg(self._worker, _signal.SIGINT)
+                os.killpg(worker, _signal.SIGINT)
                 if stopped:
-                    os.killpg(self._worker, _signal.SIGCONT)
+                    os.killpg(worker, _signal.SIGCONT)
             except (ProcessLookupError, PermissionError):
                 pass
-            self._signalled = message.cell
-            self._nudges = NUDGES
-        owed = self._page[OWED] == message.cell
+            member.signalled = message.cell
+            member.nudges = NUDGES
+            self._nudged = monotonic()
+        owed = place[OWED] == message.cell
         if owed:
-            reaper.kill_quietly(self._worker, NUDGE)
-        self._send(messages.Signalled(message.order, owed))
+            reaper.kill_quietly(worker, NUDGE)
+        member.send(messages.Signalled(message.order, owed))
 
     def _nudge(self) -> None:
-        if self._page[RUNNING] != self._signalled:
-            self._nudges = 0
-            return
-        self._nudges -= 1
-        reaper.kill_quietly(self._worker, NUDGE)
+        self._nudged = 0.0
+        for member in self._members:
+            if not member.nudges:
+                continue
+            if member.place[RUNNING] != member.signalled:
+                member.nudges = 0
+                continue
+            member.nudges -= 1
+            self._nudged = monotonic()
+            reaper.kill_quietly(member.pid, NUDGE)

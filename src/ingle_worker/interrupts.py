@@ -25,8 +25,19 @@ from typing import Any
 NUDGE = _signal.SIGURG
 """Ignored wherever it is not handled, and expected by nobody."""
 
-RUNNING, OWED = 0, 1
-"""Places in the shared page: the cell that runs, and the cell that was sent a SIGINT while it ignored that."""
+RUNNING, OWED, PID, TAGGED = 0, 1, 2, 3
+"""Words of a worker's place in the memory it shares with init: the cell that runs, the cell that was sent a SIGINT
+while it ignored that; who has this place, and whether what descends from it can be told by its tag."""
+
+WORDS = 4
+PLACES = 8192
+"""Workers that one init can have had at most. Memory that was never written to costs nothing."""
+
+
+def place(shared: memoryview, slot: int) -> memoryview:
+    """One worker's words."""
+    return shared[slot * WORDS : (slot + 1) * WORDS]
+
 
 NUDGES = 10
 NUDGE_AFTER = 20
@@ -54,8 +65,10 @@ class Interrupts:
         self.handler = self._on_sigint
 
     def publish_to(self, page: memoryview) -> None:
-        """From now on the number of the running cell, 0 for none, stands in this page."""
+        """From now on the number of the running cell, 0 for none, stands here."""
         self._page = page
+        self.armed = self._pending = False
+        self._shields = 0
 
     def abandon(self) -> None:
         """In a process that a user's code forked: what it runs is no cell."""

@@ -4,6 +4,7 @@ Everything degrades: without ctypes or /proc the answers are empty or False, nev
 """
 
 import os
+import resource
 import signal
 import sys
 
@@ -27,7 +28,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 # The GIL stays held over the call: the fork happens between two instructions of this one thread.
-_libc_fork = ctypes.PyDLL(None).fork if _libc is not None else os.fork
+_libc_fork = ctypes.PyDLL(None, use_errno=True).fork if _libc is not None else os.fork
 
 
 def fork_bare() -> int:
@@ -41,6 +42,72 @@ def fork_bare() -> int:
     if pid < 0:
         raise OSError(ctypes.get_errno(), "fork failed")
     return pid
+
+
+def fork_whole() -> int:
+    """os.fork() with all that Python does around it, but without its warning: that is for who called it, not for us.
+
+    Functions registered to run before a fork run here, in the process whose threads they may have to wait for.
+    """
+    if _libc is None:
+        return os.fork()
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    pid: int = _libc_fork()
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+        return 0
+    number = ctypes.get_errno()
+    python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(number, os.strerror(number))
+    return pid
+
+
+TAGS = 1 << 60
+"""A tag is written into a limit that is never reached: microseconds of real-time scheduling, this many and the tag.
+
+Limits are inherited by whatever a process forks or executes, new sessions included, and can be read from /proc without
+any right. (A process's timer slack, tried first, is readable by the privileged only.)
+"""
+
+
+def tag(number: int) -> bool:
+    """Mark this process, and all that will descend from it."""
+    try:
+        hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+        resource.setrlimit(resource.RLIMIT_RTTIME, (TAGS + number, hard))
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True
+
+
+def tag_of(pid: int) -> int:
+    """The tag of a process, 0 for one that never got any; -1 when it cannot be told."""
+    for line in _read(f"/proc/{pid}/limits").splitlines():
+        if line.startswith(b"Max realtime timeout"):
+            soft = line.split()[3]
+            return int(soft) - TAGS if soft.isdigit() and int(soft) >= TAGS else 0
+    return -1
+
+
+def parent_of(pid: int) -> int:
+    """0 when there is no such process."""
+    after_name = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(after_name[1]) if len(after_name) > 1 else 0
+
+
+def session_of(pid: int) -> int:
+    """The terminal session that a process is in; 0 when it is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
+def name_of(pid: int) -> str:
+    """What `ps` calls a process."""
+    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
 
 
 def become_subreaper() -> bool:
@@ -95,9 +162,9 @@ def _children_by_scan(parent: int) -> list[int]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            after_name = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
-            if len(after_name) > 1 and int(after_name[1]) == parent:
-                found.append(int(name))
+            pid = int(name)
+            if parent_of(pid) == parent:
+                found.append(pid)
     return found
 
 

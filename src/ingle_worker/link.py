@@ -4,7 +4,9 @@ A frame is written whole or not at all as far as the guest can see to it: an int
 back until the frame is out. A process forked from the worker never writes: it does not own the wire.
 """
 
+import _socket
 import os
+import struct
 from _thread import RLock
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,9 @@ from ingle_worker.wire import FrameReader, FrameTooLarge, messages
 
 CHUNK = 1 << 15
 """Bytes read in one go. Not more: from 128 KiB on, every read would map and unmap memory of its own."""
+
+
+ENDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_COPY * struct.calcsize("i"))
 
 
 class WireLost(Exception):
@@ -136,6 +141,39 @@ class Link:
                 return messages.decode(frames[0])
             self.received += [messages.decode(frame) for frame in frames]
         return self.received.pop(0)
+
+    def receive_ends(self) -> tuple[messages.Ends, list[int]]:
+        """The next Ends of the host, with its descriptors. What else comes meanwhile waits for `receive`.
+
+        Descriptors come by another call than bytes do, so nobody but who expects some pays for that.
+        """
+        wire = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, self.fd)
+        try:
+            while True:
+                try:
+                    data, extra, _, _ = wire.recvmsg(CHUNK, ENDS_SPACE, _socket.MSG_CMSG_CLOEXEC)
+                except OSError as error:
+                    raise WireLost(str(error)) from None
+                if not data:
+                    raise WireLost("the host closed the wire")
+                # The kernel gives no more than one frame's descriptors at a time, and nothing behind that frame.
+                fds = [fd for each in extra for (fd,) in struct.iter_unpack("i", each[2])]
+                for frame in self._reader.feed(data):
+                    message = messages.decode(frame)
+                    if isinstance(message, messages.Ends):
+                        return message, fds
+                    self.received.append(message)
+        finally:
+            wire.detach()
+
+    def move_to(self, fd: int) -> None:
+        """In a copy of the session's process: all that was under way is the original's; this is the wire now."""
+        os.dup2(fd, self.fd, inheritable=False)
+        self._lock = RLock()
+        self._reader = FrameReader()
+        self.received.clear()
+        self._held.clear()
+        self.attach(self.fd)
 
 
 def _encode(message: object) -> bytes:

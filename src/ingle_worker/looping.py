@@ -4,6 +4,7 @@ During a cell without `await` it is stopped, so that `asyncio.run()` works there
 and nothing of it resumes later.
 """
 
+import _signal  # type: ignore[import-not-found]
 import sys
 from collections.abc import Callable, Coroutine
 from types import FrameType
@@ -17,6 +18,8 @@ class Looping:
         self._interrupts = interrupts
         self.loop: Any = None
         self._asyncio: Any = None
+        self._left: list[Any] = []
+        """Loops of originals. Kept, because a loop that is let go closes itself."""
 
     @property
     def exists(self) -> bool:
@@ -112,8 +115,23 @@ class Looping:
         try:
             self.close()
         finally:
-            self._loop = None
+            self.loop = None
         return ""
+
+    def count_tasks(self) -> int:
+        return len(self._asyncio.all_tasks(self.loop)) if self.exists else 0
+
+    def leave(self) -> None:
+        """In a copy of the session's process: the loop is the original's, and so are its tasks. Never touched again."""
+        if self.loop is None:
+            return
+        for task in self._asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # it has not been destroyed, it is somewhere else
+        self._left.append(self.loop)
+        self.loop = None
+        # A signal that comes here must not wake the other loop, whose socket this process has too.
+        _signal.set_wakeup_fd(-1)
+        self._asyncio.set_event_loop(None)
 
     def close(self) -> None:
         """Cancel what is left, as `asyncio.run()` does at its end."""

@@ -39,10 +39,14 @@ def reap(on_exit: Callable[[int, int, object], None]) -> bool:
         on_exit(pid, status, usage)
 
 
-def below(pid: int, spare: Collection[int] = (), most: int = 0) -> list[int]:
-    """Everything below a process but the spared children of it; with `most`, no more than so many."""
+Choice = Callable[[int], bool]
+
+
+def below(pid: int, spare: Collection[int] = (), most: int = 0, chosen: Choice | None = None) -> list[int]:
+    """Everything below a process but the spared children of it, or below the chosen ones; with `most`, no more than
+    so many."""
     found: list[int] = []
-    todo = [child for child in kernel.children(pid) if child not in spare]
+    todo = [child for child in kernel.children(pid) if child not in spare and (chosen is None or chosen(child))]
     while todo and not 0 < most <= len(found):
         child = todo.pop()
         found.append(child)
@@ -50,7 +54,7 @@ def below(pid: int, spare: Collection[int] = (), most: int = 0) -> list[int]:
     return found
 
 
-def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[int]) -> None:
+def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[int], chosen: Choice | None) -> None:
     """Kill whole process groups: the kernel does that in one step, so that no fork gets away.
 
     Process by process, a fork bomb was seen to make them faster than they could be killed. Groups are made by the
@@ -59,7 +63,7 @@ def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[
     own = os.getpgid(0)
     for _ in range(GROUP_ROUNDS):
         groups = set()
-        for pid in below(os.getpid(), spare, most=GROUP_MEMBERS):
+        for pid in below(os.getpid(), spare, GROUP_MEMBERS, chosen):
             try:
                 groups.add(os.getpgid(pid))
             except ProcessLookupError:
@@ -72,14 +76,17 @@ def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[
         reap(on_exit)
 
 
-def sweep(on_exit: Callable[[int, int, object], None], spare: Collection[int] = ()) -> None:
-    """Kill everything below this process but the spared children, and wait until it is gone."""
+def sweep(
+    on_exit: Callable[[int, int, object], None], spare: Collection[int] = (), chosen: Choice | None = None
+) -> None:
+    """Kill everything below this process but the spared children, or all but the chosen ones, and wait until it is
+    gone."""
     me = os.getpid()
-    _kill_groups(on_exit, spare)
+    _kill_groups(on_exit, spare, chosen)
     for _ in range(SWEEPS):
         if not reap(on_exit):
             return
-        doomed = below(me, spare)
+        doomed = below(me, spare, chosen=chosen)
         if not doomed:
             return
         # Stopped first, so that none of them forks while the others are being killed.

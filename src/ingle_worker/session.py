@@ -24,9 +24,10 @@ from typing import Any
 
 from ingle_worker import display, ending, installing, tracebacks
 from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
+from ingle_worker.copying import Copying, reseed_numpy
 from ingle_worker.figures import PYPLOT
 from ingle_worker.imports import MODULES
-from ingle_worker.interrupts import Interrupts
+from ingle_worker.interrupts import Interrupts, place
 from ingle_worker.link import Link, WireLost
 from ingle_worker.looping import Looping
 from ingle_worker.preparing import Preparing
@@ -42,10 +43,12 @@ from ingle_worker.wire.messages import (
     EditStdlib,
     Execute,
     Exiting,
+    ForkSelf,
     ListVariables,
     LoadStdlib,
     Raised,
     Ready,
+    Rehome,
     Shutdown,
     Start,
     Started,
@@ -127,6 +130,9 @@ class Worker:
             self._link, self._interrupts, self._main, self._reset_main, self._looping, self._compiler
         )
         self._spares: dict[int, int] = {}
+        self._copying = Copying(self._link, self._interrupts, self._channel, self._input, self._looping, self._spares)
+        self._inherited: dict[str, int] = {}
+        """The names that a copy came with, and what they stood for: left alone when it ends."""
         # Asks for no event, so it tells of closed descriptors only (and of a hang-up, which is none of its business).
         self._streams = select.poll()
 
@@ -200,17 +206,18 @@ class Worker:
         self._spares.clear()
         self._channel.stdout.pipe, self._channel.stderr.pipe = 1, 2
 
-    def run(self, fds: list[int], page: memoryview, *, spare: bool) -> None:
+    def run(self, fds: list[int], shared: memoryview, *, spare: bool) -> None:
         """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns.
 
         A spare one, which goes to the pool, rehearses first: what its first cell would copy is copied then.
         """
         os.setsid()
-        self._interrupts.publish_to(page)
+        self._interrupts.publish_to(place(shared, 0))
+        self._copying.publish_to(shared)
         self._pid = os.getpid()
         self._link.attach(_place(fds))
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-        _reseed_numpy()
+        reseed_numpy()
         if spare:
             self._rehearse()
         try:
@@ -224,7 +231,9 @@ class Worker:
 
     def _forked(self) -> None:
         """In every process that the user's code forks: it is not the session."""
-        if self._pid not in (-1, os.getpid()):
+        if self._copying.is_forking():
+            self._copying.in_between()
+        elif self._pid not in (-1, os.getpid()):
             self._link.abandon()
             self._interrupts.abandon()
 
@@ -243,9 +252,28 @@ class Worker:
             elif isinstance(message, (LoadStdlib, EditStdlib, Clear)):
                 self._preparing.answer(message)
                 self._names.clear()  # the next cell tells all that there are
+            elif isinstance(message, ForkSelf):
+                self._fork(message)
+            elif isinstance(message, Rehome):
+                self._copying.rehome(message)
+                self._inherited = {name: id(value) for name, value in vars(self._main).items()}
             elif isinstance(message, Shutdown):
-                ending.finish(self._main, self._looping)
+                ending.finish(self._main, self._looping, self._inherited)
                 os._exit(0)
+
+    def _fork(self, order: ForkSelf) -> None:
+        """Make live copies. In a copy, the loop goes on where it was."""
+        try:
+            is_copy = self._copying.fork(order)
+        except WireLost:
+            raise
+        except BaseException as exc:  # a signal handler of the user's raised, as at any prompt
+            self._complain(exc)
+            return
+        if is_copy:
+            self._pid = os.getpid()
+            self._link.send(Ready(self._pid, VERSION, sys.executable))
+            self._copying.settle()
 
     def _next(self) -> Any:
         """Wait for the next message, the event loop running if there is one.
@@ -447,7 +475,7 @@ class Worker:
         self._link.send(Exiting(cell, code, message, took))
         if message is not None:
             self._channel.stderr.write(message + "\n")
-        ending.finish(self._main, self._looping)
+        ending.finish(self._main, self._looping, self._inherited)
         os._exit(code)
 
 
@@ -483,10 +511,3 @@ def _set_environment(envs: dict[str, Any]) -> dict[str, Any]:
         else:
             os.environ[name] = value
     return before
-
-
-def _reseed_numpy() -> None:
-    """Siblings forked from one zygote must not draw the same numbers. (`random` sees to itself.)"""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()

@@ -64,6 +64,11 @@ class Input:
             self._open_gates()
         return dropped
 
+    def start_anew(self) -> None:
+        """In a copy of the session's process: whoever waited, waits in the original."""
+        self._pending.clear()
+        self._calls.clear()
+
     # --- one call ---
 
     def begin(self, prompt: str | None = None, secret: bool = False) -> Call:

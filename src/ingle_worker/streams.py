@@ -124,6 +124,16 @@ class Channel:
         self.stdout.forget()
         self.stderr.forget()
 
+    def start_anew(self) -> None:
+        """In a copy of the session's process: new pipes, and none of the threads."""
+        self.forget()
+        for out in (self.stdout, self.stderr):
+            out.writers.clear()
+        self.cell = 0
+        self.crowded = self.looping = self._told_crowded = False
+        self._older = frozenset()
+        self._strays.clear()
+
     def is_background(self) -> bool:
         """Whether the caller belongs to another cell than the one that runs."""
         if not self.cell:

@@ -18,6 +18,7 @@ from typing import Any
 from ingle_worker import figures, kernel, reaper, session
 from ingle_worker.holder import INIT_NAME, Holder
 from ingle_worker.init import Init
+from ingle_worker.interrupts import PLACES, WORDS
 from ingle_worker.wire import FrameReader, messages
 
 SPARE, AWAITED = b"s", b"a"
@@ -93,21 +94,22 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
     kernel.become_subreaper()
     if os.getpid() != os.getsid(0):
         os.setsid()
-    page = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+    # Memory for a whole family; of what is never written to there is none.
+    shared = memoryview(mmap.mmap(-1, PLACES * WORDS * 8)).cast("q")
     worker_pid = os.fork()
     if worker_pid == 0:
         try:
             kernel.die_with_parent()
             kernel.set_name("ingle-session")
             os.close(fds[4])
-            worker.run(fds[:4], page, spare=spare)
+            worker.run(fds[:4], shared, spare=spare)
         finally:
             os._exit(session.BROKEN)
     gc.disable()
     for fd in (*fds[:4], 0, 1, 2):
         os.close(fd)
     try:
-        init.run(fds[4], worker_pid, page)
+        init.run(fds[4], worker_pid, shared)
     finally:
         os._exit(0)
 

@@ -251,7 +251,7 @@ class Manager:
                 cell, worker = session.running, session.worker
                 if cell is None or worker is None or worker.pid is None or cell.age < WATCH_INTERVAL or cell.waits:
                     continue
-                watched[worker.pid] = (session, cell, worker.stdin_inode, cell.answers)
+                watched[worker.pid] = (session, cell, worker.stdin.inode, cell.answers)
             if not watched:
                 continue
             roots = {pid: inode for pid, (_, _, inode, _) in watched.items()}

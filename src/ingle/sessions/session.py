@@ -407,10 +407,10 @@ class Session:
             cell.last_line = ""
             cell.status = states.RUNNING
             self._move(states.RUNNING)
-            worker.answer(data, eof=eof)
+            worker.stdin.answer(data, eof=eof)
             return cell.number
         self._answering = True
-        worker.answer(data, eof=eof)
+        worker.stdin.answer(data, eof=eof)
         return self.last_cell
 
     async def interrupt(self) -> int | None:
@@ -679,7 +679,7 @@ class Session:
         dropped = done.dropped_input
         if not (self._background_waits or cell.waits):
             # With a thread still reading, what is in the pipe, its end included, is for that thread.
-            dropped += worker.drop_input()
+            dropped += worker.stdin.drop()
         if dropped:
             cell.notices.append(f"{dropped} bytes of input were not read by this cell and were dropped")
         if cell.waits:
@@ -768,7 +768,7 @@ class Session:
         cell, worker = self._cell, self._worker
         if cell is None or worker is None or not cell.waits or cell.status != states.RUNNING:
             return
-        if not self._answering and not worker.input_under_way:
+        if not self._answering and not worker.stdin.under_way:
             wait = next(iter(cell.waits.values()))
             self._show_wait(cell, wait.prompt, wait.secret)
 
@@ -787,7 +787,7 @@ class Session:
         if wait in self._background_waits:
             self._background_waits.discard(wait)
             if self._cell is None and not self._background_waits and self._worker is not None:
-                self._worker.drop_input()
+                self._worker.stdin.drop()
             return
         cell = self._cell
         if cell is None:
@@ -806,7 +806,7 @@ class Session:
         worker = self._worker
         if cell is not self._cell or worker is None or worker.gone.done():
             return
-        if blocked and cell.status == states.RUNNING and worker.unread_input() == 0:
+        if blocked and cell.status == states.RUNNING and worker.stdin.unread() == 0:
             cell.raw_wait = True
             self._show_wait(cell, None, False)
         elif not blocked and cell.raw_wait and cell.status == states.WAITING:

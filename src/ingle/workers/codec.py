@@ -29,6 +29,8 @@ FROM_GUEST = (
     messages.StdlibDescribed,
     messages.StdlibLoaded,
     messages.Cleared,
+    messages.EndsWanted,
+    messages.Copied,
     messages.InitUp,
     messages.Signalled,
     messages.Exited,

@@ -162,7 +162,7 @@ class Launcher:
 
     @staticmethod
     async def _reap(worker: Worker, process: "subprocess.Popen[bytes]") -> None:
-        await worker.gone
+        await worker.family.over
         await asyncio.to_thread(process.wait)
 
     @property

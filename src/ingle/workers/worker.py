@@ -11,19 +11,21 @@ import os
 import select
 import signal
 import socket
-import struct
-import termios
 from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Protocol
 
+from ingle.errors import StartFailed
 from ingle.events import Exit
 from ingle.isolation.cgroups import Group
 from ingle.workers import codec
 from ingle.workers.exits import exit_of
+from ingle.workers.family import Copies, Family, Forking
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
 from ingle.workers.sender import Sender
+from ingle.workers.sockets import expect_pid, receive_with_pid, send_with, unread
+from ingle.workers.stdin import Stdin
 from ingle_worker.wire import FrameReader, WireError, messages
 
 COALESCE = 0.001
@@ -42,13 +44,17 @@ to the last byte."""
 KILL_PATIENCE = 0.5
 """How long init may take to end everything before it is killed itself."""
 
+FAMILY_PATIENCE = 2.0
+"""The same where an init has more than one worker in its care."""
+
+BATCH = 64
+"""Copies that a worker may ask for at once, and be answered."""
+
 ROUNDS = 16
 """How often output is read again because messages came meanwhile: a bound for a worker that floods the wire."""
 
 BREAK_PATIENCE = 0.1
 """Between the loss of a worker's wire and SIGKILL: the time in which init tells of a process that had died itself."""
-
-_NO_BYTES = b"\0\0\0\0"
 
 
 class WorkerEnded(Exception):
@@ -79,9 +85,13 @@ class ChildEnds:
 
 
 class Worker:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, family: Family | None = None, place: int = 0) -> None:
+        """A copy is of its original's family, and has a place there."""
         self._loop = loop
         self.owner: Owner | None = None
+        self.family = family or Family(loop)
+        self.family.members.add(self)
+        self.place = place
         self.spare = False
         """It comes from the pool, where it has shown that it lives."""
         self.ready: asyncio.Future[messages.Ready] = loop.create_future()
@@ -97,10 +107,9 @@ class Worker:
         self._broken: str | None = None
         self._killed_because: str | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
+        self._woken = False
         self._resume_timer: asyncio.TimerHandle | None = None
         self._paused = False
-        self._answered = False
-        """Something was written to standard input since it was last emptied."""
         self._begin_expected = 0
         self._noted = False
         self._orders = 0
@@ -108,6 +117,9 @@ class Worker:
         """Interrupts that have not landed yet."""
         self._loose: list[Any] = []
         """Messages whose place is behind all that was written before them."""
+        self._forking: Forking | None = None
+        self._forks = 0
+        self._one_fork = asyncio.Lock()
         self._reader = FrameReader()
         self._status_reader = FrameReader()
         self._merger = Merger()
@@ -120,39 +132,34 @@ class Worker:
         """Create all descriptors; the child's ends are given away, ours are watched."""
         made: list[int] = []
         try:
-            child_in, self._stdin = os.pipe()
-            made += [child_in, self._stdin]
             self._stdout, child_out = os.pipe()
             made += [self._stdout, child_out]
             self._stderr, child_err = os.pipe()
             made += [self._stderr, child_err]
-            # An own look at the pipe's read end: to drop what nobody read, and to open it again after an
-            # end of file. Both are done by path, so that flags are not shared with the child's descriptor.
-            self._stdin_peek = os.open(f"/proc/self/fd/{child_in}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            made.append(self._stdin_peek)
+            self.stdin = Stdin(self._loop)
             self._wire, child_wire = socket.socketpair()
             self._status, child_status = socket.socketpair()
         except OSError:
             for fd in made:
                 os.close(fd)
             raise
-        for fd in (self._stdin, self._stdout, self._stderr):
+        for fd in (self._stdout, self._stderr):
             os.set_blocking(fd, False)
         self._wire.setblocking(False)
         self._status.setblocking(False)
-        self.stdin_inode = os.fstat(self._stdin_peek).st_ino
+        if self.place:
+            expect_pid(self._wire)
         self._pipes = {STDOUT: self._stdout, STDERR: self._stderr}
         self._readable = select.poll()
         for fd in self._pipes.values():
             self._readable.register(fd, select.POLLIN)
         self._wire_out = Sender(self._loop, self._wire.fileno(), self._wire.send, self._on_wire_lost)
-        self._stdin_out = Sender(self._loop, self._stdin, self._write_stdin, lambda: None)
         self._status_out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
         self._watch(self._wire.fileno(), self._read_wire)
         self._watch(self._status.fileno(), self._on_status)
         self._watch(self._stdout, self._on_pipes)
         self._watch(self._stderr, self._on_pipes)
-        return ChildEnds([child_in, child_out, child_err, child_wire.detach(), child_status.detach()])
+        return ChildEnds([self.stdin.child, child_out, child_err, child_wire.detach(), child_status.detach()])
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._open.add(fd)
@@ -194,6 +201,58 @@ class Worker:
         self._status_out.write(messages.encode(messages.Interrupt(self._orders, cell, again)))
         return sent
 
+    # --- copies ---
+
+    async def fork(self, count: int = 1) -> Copies:
+        """Live copies of this worker, between cells. Raises StartFailed, and then there are none."""
+        making = self._loop.create_task(self._fork(count))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_end_unwanted)
+            raise
+
+    async def _fork(self, count: int) -> Copies:
+        async with self._one_fork:
+            if not self.alive:
+                raise StartFailed("the worker has ended, and cannot be copied")
+            self._forks += 1
+            self._forking = Forking(self, self._forks, count)
+            try:
+                return await self._forking.run()
+            finally:
+                self._forking = None
+
+    def make_sibling(self, place: int) -> "Worker":
+        sibling = Worker(self._loop, self.family, place)
+        sibling.init_pid = self.init_pid
+        return sibling
+
+    async def introduce(self, place: int, status: int) -> None:
+        """Have init know of a copy that is to be; its status socket is given away."""
+        try:
+            await send_with(self._status, self._status_out, messages.encode(messages.Adopt(place)), [status])
+        finally:
+            os.close(status)
+
+    async def give_ends(self, message: messages.Ends, fds: list[int]) -> None:
+        await send_with(self._wire, self._wire_out, messages.encode(message), fds)
+
+    def _on_copying(self, message: "messages.EndsWanted | messages.Copied") -> None:
+        if self._forking is not None and self._forking.ticket == message.ticket:
+            self._forking.on_message(message)
+        elif isinstance(message, messages.EndsWanted):
+            # Whoever wanted these has given up.
+            for place in message.slots[:BATCH]:
+                self.send(messages.Ends(message.ticket, place))
+
+    @property
+    def exit_seen(self) -> bool:
+        """Init has told how the process ended: it was one, and is no more."""
+        return self._exit is not None
+
+    # --- ending ---
+
     def kill(self, because: str | None = None) -> None:
         """End everything of this worker now. Its end is told as always."""
         if self.gone.done() or not self._open:
@@ -204,63 +263,23 @@ class Worker:
             self._kill_timer = self._loop.call_later(KILL_PATIENCE, self._kill_hard)
 
     def _kill_hard(self) -> None:
-        """Init does not answer: it may be stopped. As long as its socket is open its number is its own."""
-        for pid in (self.pid, self.init_pid):
+        """Init does not answer: it may be stopped. As long as its socket is open its number is its own.
+
+        Where it has others in its care, it is woken first, and gets more time.
+        """
+        if len(self.family.members) > 1 and self._kill_timer is not None and not self._woken:
+            self._woken = True
+            orders = ((self.pid, signal.SIGKILL), (self.init_pid, signal.SIGCONT))
+            self._kill_timer = self._loop.call_later(FAMILY_PATIENCE, self._kill_hard)
+        else:
+            orders = ((self.pid, signal.SIGKILL), (self.init_pid, signal.SIGKILL))
+        for pid, number in orders:
             if pid is not None and not self.gone.done():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, number)
         if self.init_pid is None:
             # It never came up; closing its socket is all there is to do.
             self._finish()
-
-    # --- standard input ---
-
-    def answer(self, text: bytes, *, eof: bool) -> None:
-        self._answered = True
-        self._stdin_out.write(text)
-        if eof:
-            self._stdin_out.close_when_empty(self._close_stdin)
-
-    def _write_stdin(self, data: bytes) -> int:
-        return os.write(self._stdin, data)
-
-    def _close_stdin(self) -> None:
-        if self._stdin >= 0:
-            os.close(self._stdin)
-            self._stdin = -1
-
-    @property
-    def input_closed(self) -> bool:
-        return self._stdin < 0
-
-    @property
-    def input_under_way(self) -> bool:
-        """More of an answer is to come, or its end: whoever waits now is about to get it."""
-        return self.input_closed or self._stdin_out.pending
-
-    def unread_input(self) -> int:
-        return _unread(self._stdin_peek)
-
-    def drop_input(self) -> int:
-        """At the end of a cell: forget what it did not read, and open the input again. How many bytes were left."""
-        if not self._answered:
-            return 0
-        self._answered = False
-        dropped = self._stdin_out.forget()
-        left = _unread(self._stdin_peek)
-        while left > 0:
-            try:
-                data = os.read(self._stdin_peek, left)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            dropped += len(data)
-            left -= len(data)
-        if self._stdin < 0:
-            self._stdin = os.open(f"/proc/self/fd/{self._stdin_peek}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._stdin_out.reopen(self._stdin)
-        return dropped
 
     # --- reading ---
 
@@ -307,7 +326,7 @@ class Worker:
         for number, fd in self._pipes.items():
             if fd not in self._open:
                 continue
-            left = _unread(fd)
+            left = unread(fd)
             while left > 0:
                 began = monotonic_ns()
                 try:
@@ -409,7 +428,7 @@ class Worker:
         """
         left = self._receive_some()
         if left == WIRE_CHUNK:
-            left = _unread(self._wire.fileno())
+            left = unread(self._wire.fileno())
             while left > 0 and (got := self._receive_some()):
                 left -= got
 
@@ -417,7 +436,10 @@ class Worker:
         if self._broken is not None or self._wire.fileno() < 0:
             return 0
         try:
-            data = self._wire.recv(WIRE_CHUNK)
+            if self.place and self.pid is None:
+                data, self.pid = receive_with_pid(self._wire, WIRE_CHUNK)
+            else:
+                data = self._wire.recv(WIRE_CHUNK)
         except BlockingIOError:
             return 0
         except OSError:
@@ -429,7 +451,7 @@ class Worker:
             for frame in self._reader.feed(data):
                 self._handle(codec.decode(frame))
         except WireError as error:
-            self._break(f"the session's process broke the protocol ({error})")
+            self.break_off(str(error))
         return len(data)
 
     def _handle(self, message: Any) -> None:
@@ -444,6 +466,8 @@ class Worker:
             self.pid = self.pid or message.pid
             if not self.ready.done():
                 self.ready.set_result(message)
+        elif isinstance(message, messages.EndsWanted | messages.Copied):
+            self._on_copying(message)
         else:
             self._loose.append(message)
             self._noted = True
@@ -456,6 +480,10 @@ class Worker:
 
     def _on_wire_lost(self) -> None:
         self._break(WIRE_LOST)
+
+    def break_off(self, why: str) -> None:
+        """It does not keep to the protocol."""
+        self._break(f"the session's process broke the protocol ({why})")
 
     def _break(self, why: str) -> None:
         if self._broken is None:
@@ -486,7 +514,9 @@ class Worker:
 
     def _handle_status(self, message: Any) -> None:
         if isinstance(message, messages.InitUp):
-            self.init_pid, self.pid = message.pid, message.worker
+            # Of a copy it knows no process yet; and its own number was told before.
+            if message.worker:
+                self.init_pid, self.pid = message.pid, message.worker
             if not self.init_up.done():
                 self.init_up.set_result(None)
         elif isinstance(message, messages.Signalled):
@@ -519,6 +549,7 @@ class Worker:
         self.gone.set_result(exit)
         if not self.init_up.done():
             self.init_up.set_result(None)
+        self.family.leave(self)
         if not self.ready.done():
             self.ready.set_exception(WorkerEnded(exit.message or "it ended"))
             self.ready.exception()  # seen: not everybody waits for it
@@ -534,23 +565,24 @@ class Worker:
         for timer in (self._kill_timer, self._resume_timer):
             if timer is not None:
                 timer.cancel()
-        for sender in (self._wire_out, self._stdin_out, self._status_out):
+        for sender in (self._wire_out, self._status_out):
             sender.forget()
         for fd in list(self._open):
             self._unwatch(fd)
         self._wire.close()
         self._status.close()
-        self._close_stdin()
-        for fd in (self._stdin_peek, self._stdout, self._stderr):
+        self.stdin.close()
+        for fd in (self._stdout, self._stderr):
             os.close(fd)
+
+
+def _end_unwanted(making: "asyncio.Task[Copies]") -> None:
+    if not making.cancelled() and making.exception() is None:
+        for worker in making.result().workers:
+            worker.kill()
 
 
 WIRE_LOST = "the session's process closed its control channel"
 
 BROKEN_CODE = 70
 """`ingle_worker.session.BROKEN`: the guest ended itself because its wire was gone."""
-
-
-def _unread(fd: int) -> int:
-    number: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, _NO_BYTES))[0]
-    return number

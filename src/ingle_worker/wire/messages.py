@@ -62,6 +62,37 @@ class AskVariable:
 
 
 @dataclass(frozen=True)
+class ForkSelf:
+    """Make a live copy of this process for each of these places, of which init knows already.
+
+    Not begun when the monotonic clock is past `until`: nobody waits any more.
+    """
+
+    ticket: int
+    slots: list[int]
+    until: float
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The descriptors of one copy come with this frame: stdin, stdout, stderr, wire. Without: it is called off."""
+
+    ticket: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class Rehome:
+    """A copy becomes a session of its own. `folders` are made; what it inherited is left alone when it ends."""
+
+    tmp: str
+    folders: list[str] = field(default_factory=list)
+    packages: str = ""
+    reseed: bool = False
+    """Random generators start anew; else they go on as those of the original do."""
+
+
+@dataclass(frozen=True)
 class LoadStdlib:
     """Load the user's library: the last `code` bytes of `data` are its code, what stands before them its text.
 
@@ -323,6 +354,24 @@ class Asked:
     interrupted: bool = False
 
 
+@dataclass(frozen=True)
+class EndsWanted:
+    """The next copies are about to be made: one Ends for each of these, in this order."""
+
+    ticket: int
+    slots: list[int]
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The copies are made, but for those that `failed`. `notices` tell what of this process no copy has."""
+
+    ticket: int
+    notices: list[str] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    reason: str = ""
+
+
 # --- host and a session's init -----------------------------------------------------------------------------
 
 
@@ -338,6 +387,16 @@ class Interrupt:
 @dataclass(frozen=True)
 class Kill:
     """SIGKILL to everything below init, now."""
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """There will be one more worker, in this place; the status socket of its own comes with this frame.
+
+    Answered there, by InitUp without a worker.
+    """
+
+    slot: int
 
 
 @dataclass(frozen=True)
@@ -463,6 +522,9 @@ KINDS: dict[int, type] = {
     3: Shutdown,
     4: ListVariables,
     5: AskVariable,
+    6: ForkSelf,
+    7: Ends,
+    8: Rehome,
     10: LoadStdlib,
     11: EditStdlib,
     12: Clear,
@@ -470,6 +532,7 @@ KINDS: dict[int, type] = {
     33: Kill,
     34: Run,
     35: Signal,
+    36: Adopt,
     48: Fork,
     64: Ready,
     65: Started,
@@ -484,6 +547,8 @@ KINDS: dict[int, type] = {
     75: Keep,
     80: Listed,
     81: Asked,
+    82: EndsWanted,
+    83: Copied,
     84: StdlibCompiled,
     85: StdlibDescribed,
     86: StdlibLoaded,
@@ -504,6 +569,9 @@ RAW: tuple[type, ...] = (Keep, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDes
 """Those whose payload is bytes, not text."""
 
 PAYLOADS: dict[type, str] = {Execute: "code", **dict.fromkeys(RAW, "data")}
+
+FDS_PER_COPY = 4
+"""stdin, stdout, stderr, wire: what a copy gets; its status socket goes to init."""
 
 FDS_PER_FORK = 5
 """stdin, stdout, stderr, wire, status: the child's ends, in this order."""

@@ -1,0 +1,135 @@
+"""Live copies of a worker: all that descend from one another are a family below one init.
+
+Each member has a place in the memory that init shares with them, by number. A place is given again only after the
+process that had it was seen to end. Copies are made all or none; whoever asked may go meanwhile, then they are ended.
+"""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ingle.errors import StartFailed
+from ingle_worker.wire import messages
+
+if TYPE_CHECKING:
+    from ingle.workers.worker import ChildEnds, Worker
+
+PLACES = 8192
+"""`ingle_worker.interrupts.PLACES`."""
+
+PATIENCE = 10.0
+"""Until a worker begins with a copy: a task of its event loop may be in the way. The same for making one."""
+
+
+class Copies(NamedTuple):
+    workers: "list[Worker]"
+    notices: list[str]
+    """What of the original they do not have."""
+
+
+class Family:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._next = 1
+        self._free: list[int] = []
+        self.members: set[Worker] = set()
+        """Those that are not gone."""
+        self.over: asyncio.Future[None] = loop.create_future()
+        """The last of them is."""
+
+    def take_place(self) -> int:
+        if self._free:
+            return self._free.pop(0)
+        if self._next == PLACES:
+            raise StartFailed("this session and its forks have had too many copies; save it and load it anew")
+        self._next += 1
+        return self._next - 1
+
+    def leave(self, worker: "Worker") -> None:
+        """A member is gone."""
+        self.members.discard(worker)
+        if worker.place and worker.exit_seen:
+            self._free.append(worker.place)
+        if not self.members and not self.over.done():
+            self.over.set_result(None)
+
+
+class Forking:
+    """Copies of one worker while they are being made."""
+
+    def __init__(self, origin: "Worker", ticket: int, count: int) -> None:
+        self._origin = origin
+        self._loop = asyncio.get_running_loop()
+        self.ticket = ticket
+        self._made: dict[int, Worker] = {}
+        self._places: list[int] = []
+        for _ in range(count):
+            self._places.append(origin.family.take_place())
+        self._copied: asyncio.Future[messages.Copied] = self._loop.create_future()
+        self._giving: set[asyncio.Task[None]] = set()
+        self._trouble = ""
+
+    async def run(self) -> Copies:
+        """Raises StartFailed when they cannot be had; then there are none."""
+        origin = self._origin
+        until = time.monotonic() + PATIENCE
+        origin.send(messages.ForkSelf(self.ticket, self._places, until))
+        try:
+            # The worker ends by itself what it has begun.
+            ends: list[asyncio.Future[Any]] = [self._copied, origin.gone]
+            await asyncio.wait(ends, timeout=2 * PATIENCE + 1, return_when="FIRST_COMPLETED")
+            if origin.gone.done():
+                raise StartFailed(f"the worker {origin.gone.result().message} while it was copied")
+            if not self._copied.done():
+                raise StartFailed("the session did not come to it: a task of its event loop blocks it; try again")
+            copied = self._copied.result()
+            if copied.failed or len(self._made) != len(self._places):
+                raise StartFailed(f"{self._trouble or copied.reason or 'a copy is missing'}; free memory or processes")
+            workers = [self._made[place] for place in self._places]
+            readies: list[asyncio.Future[messages.Ready]] = [each.ready for each in workers]
+            _, late = await asyncio.wait(readies, timeout=PATIENCE)
+            if late or any(each.ready.exception() is not None for each in workers):
+                raise StartFailed("a copy ended, or hung, before it was ready; try again")
+        except BaseException:
+            for worker in self._made.values():
+                worker.kill()
+            raise
+        finally:
+            for task in self._giving:
+                task.cancel()
+        return Copies(workers, [each[:1000] for each in copied.notices[:10]])
+
+    def on_message(self, message: "messages.EndsWanted | messages.Copied") -> None:
+        if isinstance(message, messages.Copied):
+            if not self._copied.done():
+                self._copied.set_result(message)
+            return
+        task = self._loop.create_task(self._give_ends(message.slots))
+        self._giving.add(task)
+        task.add_done_callback(self._giving.discard)
+
+    async def _give_ends(self, places: list[int]) -> None:
+        """Init learns of each copy before there is any, so that no end of one goes unnoticed."""
+        given: dict[int, ChildEnds] = {}
+        try:
+            for place in places:
+                if place not in self._places or place in self._made:
+                    self._origin.break_off(f"it asked for a copy that nobody wants ({place})")
+                    return
+                worker = self._origin.make_sibling(place)
+                given[place] = worker.make_ends()
+                self._made[place] = worker
+                await self._origin.introduce(place, given[place].fds.pop())
+            await asyncio.wait({self._made[place].init_up for place in places}, timeout=PATIENCE)
+        except OSError as error:
+            self._trouble = f"no pipe could be made: {error.strerror}"
+        finally:
+            try:
+                for place in places:
+                    ends = given.get(place)
+                    fds = ends.fds[: messages.FDS_PER_COPY] if ends is not None and not self._trouble else []
+                    await self._origin.give_ends(messages.Ends(self.ticket, place), fds)
+            except OSError:  # the origin is gone, and tells so itself
+                pass
+            finally:
+                for ends in given.values():
+                    ends.close()

@@ -1,0 +1,53 @@
+"""What the host asks of its descriptors beyond reading and writing."""
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+
+from ingle.workers.sender import Sender
+
+_NO_BYTES = b"\0\0\0\0"
+_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
+
+RETRY = 0.001
+"""A socket that is full is tried again after this: descriptors are sent rarely, and its reader is quick."""
+
+
+def unread(fd: int) -> int:
+    """Bytes that are there to be read."""
+    number: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, _NO_BYTES))[0]
+    return number
+
+
+async def send_with(sock: socket.socket, out: Sender, frame: bytes, fds: list[int]) -> None:
+    """Send a frame together with descriptors, behind all that waits to be sent. Raises OSError when nobody reads."""
+    while True:
+        if not out.pending:
+            try:
+                if fds:
+                    socket.send_fds(sock, [frame], fds)
+                else:
+                    out.write(frame)
+                return
+            except BlockingIOError:
+                pass
+        await asyncio.sleep(RETRY)
+
+
+def expect_pid(sock: socket.socket) -> None:
+    """Have the kernel tell who writes here (see `receive_with_pid`)."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+
+def receive_with_pid(sock: socket.socket, size: int) -> tuple[bytes, int | None]:
+    """What is there, and the process that wrote it, by the kernel's word. Asked once: then nobody pays for it."""
+    data, extra, _, _ = sock.recvmsg(size, _CREDENTIALS_SPACE)
+    for level, kind, content in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            pid: int = _CREDENTIALS.unpack(content)[0]
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            return data, pid or None
+    return data, None

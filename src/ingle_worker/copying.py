@@ -1,0 +1,379 @@
+"""A live copy of the session's process: what fork, checkpoint, rollback and saving are made of.
+
+Between cells the worker forks a process that forks the copies and goes, so that they become init's children as the
+worker is, and neither `os.wait()` nor a SIGCHLD handler of the user's sees anything of it. A copy has all that a fork
+copies: memory, open files, folder, environment; and the state of `random`, which Python would have seeded anew. The
+streams, the wire and the place in init's memory are its own. It has no thread but its own, no child, and a new event
+loop when it needs one; the original is told what is missing.
+
+What takes a lock before a fork takes it in the worker, where the threads are that may hold it: in the process in
+between it would wait for ever for one that was not copied.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import atexit
+import fcntl
+import os
+import random
+import select
+import sys
+import tempfile
+import threading
+import weakref
+from _thread import get_ident, get_native_id
+from time import monotonic, sleep
+from typing import Any
+
+from ingle_worker import installing, kernel
+from ingle_worker.interrupts import PID, TAGGED, Interrupts, place
+from ingle_worker.link import Link
+from ingle_worker.looping import Looping
+from ingle_worker.stdin import Input
+from ingle_worker.streams import Channel
+from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, Rehome, Started
+
+BATCH = 8
+"""Copies made in one go: each takes four descriptors of the session's until it is made."""
+
+PATIENCE = 5
+"""Seconds for what a library does after a fork; then the process in between is ended by an alarm."""
+
+ADOPTION = 500
+"""How often a copy looks whether it is init's child by now, every fifth of a millisecond."""
+
+NAMED = 10
+"""Threads or children that are named; of more the number is told."""
+
+Own = tuple[int, list[int]]
+"""A place, and the descriptors that belong to it."""
+
+
+class Copying:
+    def __init__(
+        self,
+        link: Link,
+        interrupts: Interrupts,
+        channel: Channel,
+        input: Input,
+        looping: Looping,
+        spares: dict[int, int],
+    ) -> None:
+        self._link = link
+        self._interrupts = interrupts
+        self._channel = channel
+        self._input = input
+        self._looping = looping
+        self._spares = spares
+        self._shared = memoryview(b"")
+        self._init = -1
+        self._under_way = False
+
+    def publish_to(self, shared: memoryview) -> None:
+        """Where the places of all copies are."""
+        self._shared = shared
+        self._init = os.getppid()
+
+    def is_forking(self) -> bool:
+        """Whether it was us who forked this process, and not a user's code, be it by another thread."""
+        return self._under_way and get_ident() == threading.main_thread().ident
+
+    # --- in the original ---
+
+    def fork(self, order: ForkSelf) -> bool:
+        """Make copies, and tell. True in a copy, which has yet to say that it is there."""
+        # No handler of the user's may raise in the middle of this. SIGCHLD is not blocked, because it would be kept
+        # for later: while it is ignored (see `_breed`) it is never sent.
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - {_signal.SIGCHLD})
+        original = os.getpid()
+        try:
+            return self._fork(order, original)
+        except BaseException:
+            if os.getpid() != original:
+                os._exit(1)  # there is one session on a wire, never two
+            raise
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+    def _fork(self, order: ForkSelf, original: int) -> bool:
+        failed: list[int] = []
+        reason = ""
+        notices = self._missing()
+        if monotonic() > order.until:
+            failed, reason = order.slots, "it came too late to be of use"
+        else:
+            for start in range(0, len(order.slots), BATCH):
+                batch = order.slots[start : start + BATCH]
+                self._link.send(EndsWanted(order.ticket, batch))
+                family = [self._receive_ends() for _ in batch]
+                if not all(fds for _, fds in family):
+                    reason = "no descriptors are left in the session"
+                try:
+                    mine = self._breed([own for own in family if own[1]])
+                except OSError as error:
+                    if os.getpid() != original:
+                        raise
+                    reason = f"no process could be forked: {error.strerror}"
+                    mine = None
+                if mine is not None:
+                    self._become(*mine)
+                    return True
+                failed += [slot for slot in batch if not place(self._shared, slot)[PID]]
+                if failed:
+                    # What failed once will not go better the next moment.
+                    failed += order.slots[start + BATCH :]
+                    break
+        if failed and not reason:
+            reason = "no process could be forked"
+        self._link.send(Copied(order.ticket, notices, failed, reason))
+        return False
+
+    def _receive_ends(self) -> Own:
+        ends, fds = self._link.receive_ends()
+        if len(fds) != FDS_PER_COPY:  # called off; or this process has no descriptor left
+            _close(fds)
+            return ends.slot, []
+        return ends.slot, fds
+
+    def _breed(self, family: list[Own]) -> Own | None:
+        """Fork. None in the original; in a copy what is its own. Raises OSError when there is no process to be had."""
+        if not family:
+            return None
+        state = _random_state()
+        # That the process in between ends is nobody's business.
+        on_child, on_alarm = _signal.getsignal(_signal.SIGCHLD), _signal.getsignal(_signal.SIGALRM)
+        if callable(on_child):
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        mine: Own | None = None
+        try:
+            self._under_way = True
+            between = kernel.fork_whole()
+            if between == 0:
+                mine = self._fork_each(family)
+                _signal.alarm(0)
+                if on_alarm is not None:
+                    _signal.signal(_signal.SIGALRM, on_alarm)
+                _set_random_state(state)
+            else:
+                _check(_wait_for(between))
+        finally:
+            self._under_way = False
+            for _, fds in family:
+                if mine is None or fds is not mine[1]:
+                    _close(fds)
+            if callable(on_child):
+                _signal.signal(_signal.SIGCHLD, on_child)
+                if mine is None and _child_has_ended():
+                    _signal.raise_signal(_signal.SIGCHLD)
+        return mine
+
+    def in_between(self) -> None:
+        """In the process in between, before any function that a library has registered to run there."""
+        _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGALRM})
+        _signal.alarm(PATIENCE)
+
+    def _fork_each(self, family: list[Own]) -> Own:
+        """In the process in between, which does not return: only the copies do."""
+        try:
+            while family:
+                slot, fds = family[0]
+                its_place = place(self._shared, slot)
+                its_place[TAGGED] = kernel.tag(slot)
+                pid = kernel.fork_bare()
+                # Both write it: whichever of them is killed, init knows whose place it is.
+                its_place[PID] = pid or os.getpid()
+                if pid == 0:
+                    return slot, fds
+                _close(fds)
+                del family[0]
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+
+    def _missing(self) -> list[str]:
+        """What of this process no copy has."""
+        try:
+            return [f"not copied: {each}" for each in self._find_missing()]
+        except Exception as error:  # the border to the cell: it may have changed what threading or asyncio say
+            return [f"what was not copied cannot be told: {type(error).__name__}"]
+
+    def _find_missing(self) -> list[str]:
+        missing = []
+        names = [each.name for each in threading.enumerate() if each is not threading.main_thread()]
+        if names:
+            missing.append(f"{_count(names, 'thread')} of the original: {_listed(names)}")
+        tasks = self._looping.count_tasks()
+        if tasks:
+            missing.append(f"{tasks} {'task' if tasks == 1 else 'tasks'} of the original's event loop")
+        children = [f"{kernel.name_of(pid)} (pid {pid})" for pid in kernel.children(os.getpid())]
+        if children:
+            missing.append(f"{_count(children, 'child process', 'es')} of the original: {_listed(children)}")
+        return missing
+
+    # --- in a copy ---
+
+    def _become(self, slot: int, fds: list[int]) -> None:
+        os.setsid()
+        self._interrupts.publish_to(place(self._shared, slot))
+        self._take_descriptors(fds)
+        self._channel.start_anew()
+        self._input.start_anew()
+        self._looping.leave()
+        threading.main_thread()._native_id = get_native_id()  # type: ignore[attr-defined]
+        processes: Any = sys.modules.get("multiprocessing.process")
+        if processes is not None:
+            # At its end it would terminate the original's.
+            processes._children = set()
+
+    def _take_descriptors(self, fds: list[int]) -> None:
+        """Put the new streams wherever the original had its own, and take part in no poll of the original's."""
+        streams = {_target(self._spares[number]): fds[number] for number in self._spares}
+        for number in (0, 1, 2):
+            # The original's, unless code has put something else there.
+            if _target(number) in streams or _target(number) == "":
+                os.dup2(fds[number], number, inheritable=True)
+        self._link.move_to(fds[3])
+        for number, spare in self._spares.items():
+            os.dup2(fds[number], spare, inheritable=False)
+        for fd in _open_descriptors():
+            target = _target(fd)
+            if target == EPOLL:
+                _make_own(fd)
+            elif target in streams and _mode(fd) == _mode(streams[target]):
+                os.dup2(streams[target], fd, inheritable=os.get_inheritable(fd))
+        _close(fds)
+
+    def settle(self) -> None:
+        """Die with init from now on, whose child this is as soon as the process in between is gone."""
+        for _ in range(ADOPTION):
+            if os.getppid() == self._init:
+                kernel.die_with_parent()
+                if os.getppid() == self._init:
+                    return
+            sleep(0.0002)
+
+    def rehome(self, order: Rehome) -> None:
+        """Become a session of its own: with its own folder for temporary files, and for packages."""
+        for folder in order.folders:
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                continue
+        os.environ["TMPDIR"] = order.tmp
+        tempfile.tempdir = None
+        installing.start(order.packages)
+        # What was registered before belongs to the original: a temporary folder that it has must outlive its copy.
+        atexit._clear()
+        weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+        for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            each.atexit = False
+        if order.reseed:
+            for each in _generators():
+                each.seed()
+            reseed_numpy()
+        self._link.send(Started(os.getcwd(), []))
+
+
+EPOLL = "anon_inode:[eventpoll]"
+
+
+def _open_descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return []
+
+
+def _target(fd: int) -> str:
+    """What a descriptor is of; the same for two of the same pipe."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
+
+
+def _mode(fd: int) -> int:
+    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+
+
+def _make_own(fd: int) -> None:
+    """An epoll is shared by all who have it, and so is every change: put one of the same content in its place."""
+    own = select.epoll()
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb", buffering=0) as file:
+            lines = file.read(1 << 20).splitlines()
+        for line in lines:
+            if line.startswith(b"tfd:"):
+                words = line.split()
+                try:
+                    own.register(int(words[1]), int(words[3], 16))
+                except OSError:  # closed by now
+                    continue
+        os.dup2(own.fileno(), fd, inheritable=False)
+    except (OSError, ValueError, IndexError):
+        os.dup2(own.fileno(), fd, inheritable=False)
+    finally:
+        own.close()
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        try:
+            os.close(fd)
+        except OSError:
+            continue
+    fds.clear()
+
+
+def _wait_for(pid: int) -> int:
+    """The exit status of a child; 0 where a thread of the user's, or SIGCHLD ignored, has taken it away."""
+    try:
+        return os.waitpid(pid, 0)[1]
+    except ChildProcessError:
+        return 0
+
+
+def _check(status: int) -> None:
+    if os.WIFSIGNALED(status):
+        raise OSError(0, f"what a library does after a fork was ended by signal {os.WTERMSIG(status)}")
+    if status:
+        code = os.WEXITSTATUS(status)
+        raise OSError(code, os.strerror(code))
+
+
+def _child_has_ended() -> bool:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def _random_state() -> Any:
+    """That of the generator behind `random.random()`: of the module that is imported now, if code imported it anew."""
+    return [(each, each.getstate()) for each in _generators()]
+
+
+def _generators() -> list[Any]:
+    current = getattr(sys.modules.get("random"), "_inst", None)
+    return [random._inst] if current is None or current is random._inst else [random._inst, current]
+
+
+def _set_random_state(state: Any) -> None:
+    for each, was in state:
+        each.setstate(was)
+
+
+def reseed_numpy() -> None:
+    """Processes forked from one another must not draw the same numbers. (`random` sees to itself in a plain fork.)"""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _count(names: list[str], noun: str, plural: str = "s") -> str:
+    return f"{len(names)} {noun}{'' if len(names) == 1 else plural}"
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(name[:60] for name in names[:NAMED])
+    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"

@@ -1,0 +1,355 @@
+"""Live copies of a worker: one more process below the same init, with everything a fork copies and streams of its own.
+
+These tests talk to workers themselves, to see the process tree; what sessions make of copies is tested elsewhere.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import until
+from ingle.errors import StartFailed
+from ingle.events import Exit
+from ingle.settings import Settings
+from ingle.workers.launcher import Launcher
+from ingle.workers.worker import Copies, Worker
+from ingle_worker.wire import messages
+from test_process_tree import is_there
+
+KILLED = "was killed by SIGKILL (by its own code or from outside; the system does this when memory runs out)"
+pytestmark = pytest.mark.req("state.fork")
+
+
+STRAY = """
+import os, subprocess, time
+
+def daemon():
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, b"%d" % os.getpid())
+            os.closerange(0, 90)
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+    return int(os.read(read, 20))
+
+def program():
+    done = subprocess.run(["sh", "-c", "env -i setsid sleep 600 >/dev/null 2>&1 & echo $!"], capture_output=True)
+    return int(done.stdout)
+"""
+
+
+class Talk:
+    """A worker's owner, who asks for one cell after another."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        worker.owner = self
+        self.output = ""
+        self.gone: Exit | None = None
+        self._cell = 0
+        self._done: dict[int, asyncio.Future[messages.Done]] = {}
+        self.started = asyncio.get_running_loop().create_future()
+
+    def on_output(self, stream: int, data: bytes, background: bool) -> None:
+        self.output += data.decode()
+
+    def on_message(self, message: Any) -> None:
+        if isinstance(message, messages.Done):
+            self._done[message.cell].set_result(message)
+        elif isinstance(message, messages.Started):
+            self.started.set_result(message)
+
+    def on_gone(self, exit: Exit) -> None:
+        self.gone = exit
+        for done in self._done.values():
+            if not done.done():
+                done.set_exception(RuntimeError(exit.message))
+                done.exception()
+
+    def begin(self, code: str) -> int:
+        self._cell += 1
+        self._done[self._cell] = asyncio.get_running_loop().create_future()
+        self.worker.execute(self._cell, code, {}, crowded=False)
+        return self._cell
+
+    async def end_of(self, cell: int) -> messages.Done:
+        return await asyncio.wait_for(asyncio.shield(self._done[cell]), 20)
+
+    async def run(self, code: str) -> str:
+        """What the cell prints."""
+        self.output = ""
+        done = await self.end_of(self.begin(code))
+        assert (done.status, done.error) == ("ok", None), done
+        return self.output
+
+    async def ask(self, code: str) -> Any:
+        return eval(await self.run(f"print(ascii({code}))"))
+
+    async def fork(self, count: int = 1) -> "list[Talk]":
+        return [Talk(each) for each in (await self.worker.fork(count)).workers]
+
+    async def end(self) -> Exit:
+        self.worker.kill()
+        return await asyncio.wait_for(self.worker.gone, 10)
+
+
+Start = Callable[..., Awaitable[Talk]]
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def launcher(mark: str, method: str) -> AsyncIterator[Launcher]:
+    made = Launcher(asyncio.get_running_loop(), os.sys.executable, Settings(preload=[], pool=0, start_method=method))
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def start(launcher: Launcher, tmp_path: Path) -> AsyncIterator[Start]:
+    made: list[Talk] = []
+
+    async def take() -> Talk:
+        talk = Talk(await launcher.take())
+        talk.worker.send(messages.Start("test", str(tmp_path), str(tmp_path)))
+        await talk.started
+        made.append(talk)
+        return talk
+
+    yield take
+    for talk in made:
+        for each in list(talk.worker.family.members):
+            each.kill()
+            await each.gone
+
+
+forks_only = pytest.mark.parametrize("method", ["fork"], indirect=True)
+
+
+async def test_a_copy_has_all_there_was_and_goes_its_own_way(start: Start, tmp_path: Path) -> None:
+    original = await start()
+    await original.run(
+        "import os, random, threading, sys\nrandom.seed(7)\nlines = ['a']; again = lines; lock = threading.Lock()\n"
+        "os.environ['KEPT'] = 'yes'\nfile = open('data', 'w+'); _ = file.write('hello'); file.flush()\n"
+        "g = (i for i in range(9)); next(g)\nsaved = os.dup(1)"
+    )
+    (copy,) = await original.fork()
+    seen = "(lines is again, os.environ['KEPT'], os.getcwd(), next(g), random.random(), file.tell())"
+    both = [await copy.ask(seen), await original.ask(seen)]
+    assert both[0] == both[1] == (True, "yes", str(tmp_path), 1, both[0][4], 5)
+    await copy.run("lines.append('b')")
+    assert (await copy.ask("lines"), await original.ask("lines")) == (["a", "b"], ["a"])
+    # Whatever was a stream of the session's is one of the copy's.
+    assert await copy.run("os.write(saved, b'one '); os.system('echo two'); print('three', file=sys.stderr)") == (
+        "one two\nthree\n"
+    )
+    assert original.output == "['a']\n"
+    # Its number is the kernel's word.
+    assert await copy.ask("(os.getpid(), os.getppid())") == (copy.worker.pid, original.worker.init_pid)
+
+
+async def test_copies_of_copies_outlive_their_originals(start: Start) -> None:
+    first = await start()
+    await first.run("x = [1]")
+    (second,) = await first.fork()
+    await second.run("x.append(2)")
+    third, fourth = await second.fork(2)
+    for each in (first, second):
+        assert await each.end() == Exit(signal="SIGKILL", message=KILLED)
+    assert (await third.ask("x"), await fourth.ask("x")) == ([1, 2], [1, 2])
+
+
+async def test_each_of_a_family_is_interrupted_alone(start: Start) -> None:
+    original = await start()
+    await original.run("import time")
+    family = [original, *await original.fork(3)]
+    for talk in family:
+        talk._cell = 1
+    for hit in family:
+        cells = [talk.begin("print('on'); time.sleep(600)") for talk in family]
+        assert await until(lambda: all("on" in talk.output for talk in family))
+        for talk, cell in zip(family, cells, strict=True):
+            if talk is hit:
+                assert await talk.worker.interrupt(cell) is False
+                done = await talk.end_of(cell)
+                assert done.status == "interrupted"
+        others = [talk for talk in family if talk is not hit]
+        assert not any(talk._done[cells[0]].done() for talk in others)
+        for talk in others:
+            await talk.worker.interrupt(cells[0])
+            assert (await talk.end_of(cells[0])).status == "interrupted"
+        for talk in family:
+            talk.output = ""
+            # What comes outside of a cell is consumed, and hurts nobody.
+            assert await talk.worker.interrupt(cells[0]) is True
+            assert await talk.run("print(1)") == "1\n"
+
+
+@pytest.mark.req("exit.crash")
+async def test_the_end_of_each_is_told_and_touches_no_other(start: Start) -> None:
+    original = await start()
+    await original.run("import os, signal")
+    copies = await original.fork(4)
+    copies[0].begin("os._exit(7)")
+    copies[1].begin("os.kill(os.getpid(), signal.SIGSEGV)")
+    copies[2].worker.send(messages.Shutdown())
+    ends = [await asyncio.wait_for(talk.worker.gone, 10) for talk in copies[:3]]
+    assert [(end.code, end.signal) for end in ends] == [(7, None), (None, "SIGSEGV"), (0, None)]
+    assert await copies[3].run("print(2)") == "2\n"
+    original.begin("os._exit(8)")
+    assert (await asyncio.wait_for(original.worker.gone, 10)).code == 8
+    assert await copies[3].run("print(3)") == "3\n"
+    # Their places are free again, and used again.
+    again = await copies[3].fork(2)
+    assert {talk.worker.place for talk in again} <= {talk.worker.place for talk in copies[:3]}
+
+
+@pytest.mark.req("exit.tree")
+async def test_strays_end_with_their_own_worker(start: Start) -> None:
+    original = await start()
+    await original.run(STRAY)
+    family = [original, *await original.fork(2)]
+    # A daemon; and a program that has a session of its own and an empty environment.
+    strays = [[await talk.ask("daemon()"), await talk.ask("program()")] for talk in family]
+    assert all(is_there(pid) for pids in strays for pid in pids)
+    for number in (1, 0, 2):
+        assert await family[number].end() == Exit(signal="SIGKILL", message=KILLED)
+        ended, strays[number] = strays[number], []
+        assert not any(map(is_there, ended))
+        assert all(is_there(pid) for pids in strays for pid in pids)
+
+
+@pytest.mark.req("exit.tree")
+async def test_a_family_ends_with_its_init(start: Start) -> None:
+    original = await start()
+    family = [original, *await original.fork(3)]
+    pids = [talk.worker.pid for talk in family]
+    assert original.worker.init_pid is not None
+    os.kill(original.worker.init_pid, signal.SIGKILL)
+    ends = {await asyncio.wait_for(talk.worker.gone, 10) for talk in family}
+    assert ends == {Exit(message="the session's process tree was killed from within")}
+    assert await until(lambda: not any(is_there(pid) for pid in pids if pid is not None))
+
+
+@forks_only
+async def test_an_init_that_was_stopped_is_woken_before_it_is_killed(start: Start) -> None:
+    original = await start()
+    (copy,) = await original.fork()
+    assert original.worker.init_pid is not None
+    os.kill(original.worker.init_pid, signal.SIGSTOP)
+    assert await copy.end() == Exit(signal="SIGKILL", message=KILLED)
+    assert await original.run("print(1)") == "1\n"
+
+
+@forks_only
+async def test_what_a_fork_does_not_copy_is_named(start: Start) -> None:
+    original = await start()
+    await original.run(
+        "import asyncio, subprocess, threading, time\nstop = threading.Event()\n"
+        "for name in ('one', 'two'): threading.Thread(target=stop.wait, name=name).start()\n"
+        "p = subprocess.Popen(['sleep', '600'])\n"
+        "async def tick():\n    while True: await asyncio.sleep(0.001)\n"
+        "task = asyncio.ensure_future(tick()); await asyncio.sleep(0)"
+    )
+    copies: Copies = await original.worker.fork()
+    assert copies.notices == [
+        "not copied: 2 threads of the original: one, two",
+        "not copied: 1 task of the original's event loop",
+        f"not copied: 1 child process of the original: sleep (pid {await original.ask('p.pid')})",
+    ]
+    copy = Talk(copies.workers[0])
+    assert await copy.ask("[each.name for each in threading.enumerate()]") == ["MainThread"]
+    assert (await copy.worker.fork()).notices == []
+    assert await original.ask("p.poll()") is None
+    await original.run("stop.set(); p.kill()")
+
+
+@forks_only
+@pytest.mark.req("cell.await")
+async def test_a_copy_has_a_loop_of_its_own_and_leaves_the_old_one_alone(start: Start) -> None:
+    original = await start()
+    await original.run(
+        "import asyncio, gc, os, select, socket\nticks = 0\na, b = socket.socketpair(); a.setblocking(False)\n"
+        "async def tick():\n    global ticks\n    while True:\n        await asyncio.sleep(0.001); ticks += 1\n"
+        "async def echo():\n    while True:\n        data = await loop.sock_recv(a, 100); print('got', data)\n"
+        "loop = asyncio.get_running_loop()\ntasks = [asyncio.ensure_future(tick()), asyncio.ensure_future(echo())]\n"
+        "await asyncio.sleep(0.01)\npoll = select.epoll(); poll.register(b.fileno(), select.EPOLLIN)"
+    )
+    (copy,) = await original.fork()
+    # The worst it can do: close the loop that it inherited, and take its own descriptors out of every poll.
+    await copy.run(
+        "old = loop; loop.remove_reader(a.fileno()); loop.close(); poll.unregister(b.fileno())\n"
+        "del loop, tasks; gc.collect()"
+    )
+    assert await copy.run("await asyncio.sleep(0.001); print(asyncio.get_running_loop() is not old)") == "True\n"
+    before = await original.ask("ticks")
+    await original.run("b.send(b'x')")
+    assert await until(lambda: "got b'x'" in original.output)
+    assert await original.ask("ticks") > before
+    assert await original.ask("(a.send(b'y'), poll.poll(1) == [(b.fileno(), 1)])") == (1, True)
+
+
+@forks_only
+async def test_neither_wait_nor_sigchld_sees_a_copy_being_made(start: Start) -> None:
+    original = await start()
+    await original.run(
+        "import os, signal\nseen = []\n_ = signal.signal(signal.SIGCHLD, lambda number, frame: seen.append(number))\n"
+        "_ = signal.signal(signal.SIGALRM, lambda number, frame: seen.append('alarm'))"
+    )
+    (copy,) = await original.fork()
+    for talk in (original, copy):
+        assert await talk.ask("(seen, signal.getsignal(signal.SIGCHLD) != 0, signal.pthread_sigmask(0, []))") == (
+            [],
+            True,
+            set(),
+        )
+        assert (
+            await talk.run(
+                "try: print(os.wait())\nexcept ChildProcessError: print('none')\n"
+                "pid = os.fork()\nif pid == 0: os._exit(3)\nprint(os.waitpid(pid, 0)[1] >> 8)\nprint(seen)"
+            )
+            == "none\n3\n[17]\n"
+        )
+        assert await talk.run("signal.raise_signal(signal.SIGALRM); print(seen)") == "[17, 'alarm']\n"
+
+
+@forks_only
+async def test_a_hook_that_hangs_after_a_fork_costs_only_that_fork(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = await start()
+    await original.run(
+        "import os, time\nhang = True\nos.register_at_fork(after_in_child=lambda: hang and time.sleep(600))"
+    )
+    with pytest.raises(StartFailed, match="after a fork was ended by signal 14"):
+        await original.worker.fork()
+    await original.run("hang = False")
+    (copy,) = await original.fork()
+    assert await copy.ask("hang") is False
+    assert len(original.worker.family.members) == 2
+
+
+@forks_only
+async def test_a_worker_without_descriptors_says_so(start: Start) -> None:
+    original = await start()
+    await original.run(
+        "import os, resource\nlimits = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (110, limits[1]))\nfiles = []\n"
+        "try:\n    while True: files.append(os.open('/dev/null', os.O_RDONLY))\nexcept OSError: pass"
+    )
+    with pytest.raises(StartFailed, match="no descriptors are left in the session"):
+        await original.worker.fork()
+    await original.run("for each in files: os.close(each)")
+    (copy,) = await original.fork()
+    assert await copy.ask("len(files) > 50") is True
