@@ -121,11 +121,13 @@ async def start(launcher: Launcher, tmp_path: Path) -> AsyncIterator[Start]:
     made: list[Talk] = []
 
     async def take() -> Talk:
-        talk = Talk(await launcher.take())
-        talk.worker.send(messages.Start("test", str(tmp_path), str(tmp_path)))
-        await talk.started
-        made.append(talk)
-        return talk
+        def begin(worker: Worker) -> None:
+            made.append(Talk(worker))
+            worker.send(messages.Start("test", str(tmp_path), str(tmp_path)))
+
+        await launcher.take(begin)
+        await made[-1].started
+        return made[-1]
 
     yield take
     for talk in made:

@@ -105,11 +105,6 @@ def session_of(pid: int) -> int:
         return 0
 
 
-def name_of(pid: int) -> str:
-    """What `ps` calls a process."""
-    return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
-
-
 def become_subreaper() -> bool:
     """Orphans below this process become its children instead of the machine's init's."""
     return _prctl(PR_SET_CHILD_SUBREAPER, 1)

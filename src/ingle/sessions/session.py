@@ -858,7 +858,6 @@ class Session:
             met = Bounding.passed(group, self.plan.grant.limits, ended=True)
             if met and not self._ended and exit.code is None:
                 exit = Exit(exit.code, exit.signal, f"was killed: {met[0]}")
-            self._loop.run_in_executor(None, Bounding.release, group)
         self._record.worker_ended(self.key, exit, self._ended)
         if not self._started.done():
             self._trusting = False

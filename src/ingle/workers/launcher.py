@@ -189,7 +189,8 @@ class Launcher:
             worker.kill()
         for worker in self._pool:
             await worker.gone
-            await asyncio.to_thread(Bounding.release, worker.group)
+            if worker.letting_go is not None:
+                await worker.letting_go
         self._pool.clear()
         for zygote in (*self._retired, self._zygote):
             if zygote is not None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from ingle.errors import StartFailed
 from ingle.events import Exit
+from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import Group
 from ingle.workers import codec
 from ingle.workers.exits import exit_of
@@ -101,6 +102,8 @@ class Worker:
         self.init_up: asyncio.Future[None] = loop.create_future()
         """Both numbers are known, or never will be."""
         self.group: Group | None = None
+        self.letting_go: asyncio.Future[None] | None = None
+        """Its group, after its end."""
         """What the kernel counts it in, with all below it."""
         self.cpu_seconds: float | None = None
         self._exit: Exit | None = None
@@ -226,6 +229,9 @@ class Worker:
     def make_sibling(self, place: int) -> "Worker":
         sibling = Worker(self._loop, self.family, place)
         sibling.init_pid = self.init_pid
+        if self.group is not None:
+            self.group.hold()
+            sibling.group = self.group
         return sibling
 
     async def introduce(self, place: int, status: int) -> None:
@@ -559,6 +565,8 @@ class Worker:
         self.signalled.clear()
         if self.owner is not None:
             self.owner.on_gone(exit)
+        if self.group is not None:
+            self.letting_go = self._loop.run_in_executor(None, Bounding.release, self.group)
 
     def close(self) -> None:
         """Let go of every descriptor."""
