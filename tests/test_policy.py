@@ -10,6 +10,7 @@ import pytest
 from http_server import Server, problem
 from ingle import errors
 from ingle.events import Bounds, NewSession, SessionLimits
+from ingle.isolation.hosts import Entry
 from ingle.isolation.policy import Mount, Policy
 from ingle.settings import Settings
 
@@ -21,6 +22,14 @@ def granted(tmp_path: Path) -> Path:
     folder = tmp_path / "granted"
     (folder / "below").mkdir(parents=True)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What pip is configured with on this machine is not what these tests are about."""
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
 
 def policy(tmp_path: Path, level: str = "sandbox", **settings: object) -> Policy:
@@ -176,6 +185,22 @@ def test_the_smallest_limit_counts(tmp_path: Path) -> None:
     with pytest.raises(errors.NotGranted, match="this token"):
         operator.settle(NewSession(bounds=token, limits=SessionLimits(memory=3 * GIB)))
     assert operator.settle(NewSession(limits=SessionLimits(memory=3 * GIB))).limits.memory == 3 * GIB
+
+
+def test_the_package_index_is_granted_as_pip_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wheels").mkdir()
+    monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@10.0.0.9:3141/simple")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    operator = policy(tmp_path)
+    grant = operator.settle(NewSession())
+    assert grant.mounts == (Mount(str(tmp_path / "wheels"), read_only=True),)
+    assert grant.environment["PIP_INDEX_URL"] == "http://10.0.0.9:3141/simple"
+    assert operator.hosts().entries == (Entry("10.0.0.9", 3141, near=True),)
+    assert policy(tmp_path, allow_host=[]).hosts().entries == ()
+    assert policy(tmp_path, allow_host=["a.example:99"]).hosts().entries == (Entry("a.example", 99),)
+    assert policy(tmp_path, "none").settle(NewSession()).environment == {}
+    with pytest.raises(errors.InvalidRequest, match="--allow-host"):
+        policy(tmp_path, allow_host=["*"]).hosts()
 
 
 def test_over_http_what_is_not_granted_is_refused_in_plain_words(server: Server) -> None:

@@ -415,6 +415,9 @@ class Metrics(Struct):
     start_seconds: Histogram
     worker_exits: dict[str, int]
     output_bytes: int
+    egress: dict[str, int] = field(default_factory=dict)
+    """Connections through the proxy."""
+    egress_bytes: int = 0
 
 
 class Load(Struct):

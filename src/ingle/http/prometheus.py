@@ -33,6 +33,10 @@ def render(metrics: Metrics) -> str:
     by_label(family("ingle_worker_exits_total", "counter", "Ended workers by reason."), "reason", metrics.worker_exits)
     name = family("ingle_output_bytes_total", "counter", "Bytes that cells wrote to stdout and stderr.")
     lines.append(f"{name} {metrics.output_bytes}")
+    name = family("ingle_egress_connections_total", "counter", "Connections of sessions through the proxy.")
+    by_label(name, "outcome", metrics.egress)
+    name = family("ingle_egress_bytes_total", "counter", "Bytes through the proxy, both ways.")
+    lines.append(f"{name} {metrics.egress_bytes}")
     return "\n".join(lines) + "\n"
 
 

@@ -10,12 +10,13 @@ a stronger level later takes nothing from them.
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle.errors import InterpreterRefused, InvalidRequest, NotGranted
 from ingle.events import NewSession, SessionLimits
-from ingle.isolation import limits
+from ingle.isolation import index, limits
+from ingle.isolation.hosts import AllowList, BadHost, Entry, read_entry
 from ingle.settings import LEVELS, NETWORKS, Settings
 
 READ_ONLY = ":ro"
@@ -29,6 +30,9 @@ OWN_FOLDERS = ("workspace", "tenants")
 """Folders in the data folder of which each tenant has a part by its name."""
 
 OWNERS_PART = ".owner"
+
+INDEX = "index"
+"""In the list of hosts it stands for those of pip's package index."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Grant:
     python: str = ""
     python_writable: bool = False
     """Its interpreter lies where sessions write: what it loads is to be loaded inside of the sandbox only."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables by which programs in it find what they may reach."""
     mounts: tuple[Mount, ...] = ()
     """Folders that it sees beside its own. One that lies in another comes after it, and its rights are what counts."""
 
@@ -91,11 +97,25 @@ class Policy:
         self.limits = limits.of_settings(settings) if self.level != "none" else SessionLimits()
         self._pythons = {interpreter(each) for each in (settings.python, *settings.pythons)}
         self._kept = self._kept_from_writing()
+        self._index = index.find(prefix=os.path.dirname(os.path.dirname(interpreter(settings.python))))
+        self._index_folders = tuple(
+            Mount(os.path.realpath(each), read_only=True) for each in self._index.folders if os.path.isdir(each)
+        )
 
     @property
     def network(self) -> str:
         """What sessions can reach: only a sandbox has a network of its own."""
         return self._settings.network if self.level == "sandbox" else "full"
+
+    def hosts(self) -> AllowList:
+        """What a session with the network `allowlist` may reach."""
+        entries: list[Entry] = []
+        for text in self._settings.allow_host:
+            try:
+                entries += self._index.hosts if text == INDEX else [read_entry(text)]
+            except BadHost as error:
+                raise InvalidRequest(f"--allow-host {text[:200]} is refused: {error}; give HOST or HOST:PORT") from None
+        return AllowList(entries)
 
     def settle(self, wanted: NewSession) -> Grant:
         """What this session gets, or why it can't be had. Looks at files: blocks."""
@@ -109,7 +129,8 @@ class Policy:
             cwd=None if wanted.cwd is None else self.folder(wanted.cwd, wanted.tenant, free=free),
             python=python,
             python_writable=writable,
-            mounts=(*self.mounts, *self._own_part(wanted.cwd, wanted.tenant), *self._kept),
+            environment={} if level in OPEN_LEVELS else self._index.environment,
+            mounts=(*self._index_folders, *self.mounts, *self._own_part(wanted.cwd, wanted.tenant), *self._kept),
         )
 
     def _level(self, wanted: NewSession) -> str:

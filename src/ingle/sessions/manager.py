@@ -17,6 +17,7 @@ from ingle import errors
 from ingle.events import Load, Metrics, NewSession, SessionLimits
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import MEMORY, PROCESSES
+from ingle.isolation.egress import Egress, Route
 from ingle.isolation.policy import Policy
 from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.record import Record
@@ -53,6 +54,7 @@ class Manager:
         self.record = Record()
         self.policy = Policy(settings, home)
         self.bounding = Bounding(self.policy.limits, settings.nice)
+        self.egress = Egress(self.policy.hosts(), Route.read(dict(os.environ)))
         self._watchdog = Watchdog(self._watched)
 
     async def start(self) -> None:
@@ -132,7 +134,7 @@ class Manager:
                 name,
                 self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
                 grant.cwd,
-                wanted.env,
+                {**grant.environment, **wanted.env},
                 self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
                 wanted.one_off,
                 key,
@@ -199,7 +201,11 @@ class Manager:
         return Load(len(sessions) + making, sum(session.running is not None for session in sessions))
 
     def metrics(self) -> Metrics:
-        return self.record.metrics(Counter(session.state for session in self._sessions.values()))
+        metrics = self.record.metrics(Counter(session.state for session in self._sessions.values()))
+        counts = self.egress.counts
+        metrics.egress = {"allowed": counts.allowed, "refused": counts.refused, "failed": counts.failed}
+        metrics.egress_bytes = counts.bytes
+        return metrics
 
     async def end(self, key: str) -> Session:
         """End a session; it is out of the list at once."""
