@@ -2,20 +2,23 @@
 
     holder ── zygote ── init ── worker        (one init and one worker for each session)
 
-The zygote has one thread, no secrets, and no descriptors but its own socket; it runs no user code.
+The zygote has one thread, no secrets, and no descriptors but its own socket; it runs no user code. What it touches
+between two forks it no longer shares with what it has forked. So it does little, with bare sockets and signals: those
+of the library cost every session a quarter of a megabyte.
 """
 
+import _signal  # type: ignore[import-not-found]
+import _socket
 import gc
 import mmap
 import os
 import select
 import signal
-import socket
 import struct
 import sys
 from typing import Any
 
-from ingle_worker import figures, kernel, reaper, session
+from ingle_worker import figures, forking, kernel, reaper, session
 from ingle_worker.holder import INIT_NAME, Holder
 from ingle_worker.init import Init
 from ingle_worker.interrupts import PLACES, WORDS
@@ -25,7 +28,7 @@ SPARE, AWAITED = b"s", b"a"
 """What a waiting init is told: whether somebody waits for the session already."""
 
 FIVE = struct.Struct(f"{messages.FDS_PER_FORK}i")
-CMSG_SIZE = socket.CMSG_SPACE(FIVE.size)
+CMSG_SIZE = _socket.CMSG_SPACE(FIVE.size)
 
 
 def main(args: list[str]) -> None:
@@ -73,10 +76,9 @@ def spawn(fds: list[int]) -> None:
     become_session(worker, Init(), fds)
 
 
-def wait_for_session(worker: session.Worker, init: Init, control: socket.socket) -> None:
+def wait_for_session(worker: session.Worker, init: Init, control: _socket.socket) -> None:
     """Wait to be told which session to become; go when the zygote goes. Never returns."""
     try:
-        # By hand: `socket.recv_fds` would touch, and so copy, more of the pages that are shared.
         data, extra, _, _ = control.recvmsg(1, CMSG_SIZE)
         if data:
             fds = list(FIVE.unpack(extra[0][2]))
@@ -96,7 +98,7 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
         os.setsid()
     # Memory for a whole family; of what is never written to there is none.
     shared = memoryview(mmap.mmap(-1, PLACES * WORDS * 8)).cast("q")
-    worker_pid = os.fork()
+    worker_pid = forking.fork()
     if worker_pid == 0:
         try:
             kernel.die_with_parent()
@@ -117,7 +119,7 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
 class WaitingInit:
     """A process that is to be the init of the next session, as the zygote sees it."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: _socket.socket) -> None:
         self._control = control
         self.taken = False
 
@@ -125,7 +127,8 @@ class WaitingInit:
         """Have it become a session on these descriptors. False when it is no longer there."""
         self.taken = True
         try:
-            socket.send_fds(self._control, [SPARE if spare else AWAITED], fds)
+            rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FIVE.pack(*fds))
+            self._control.sendmsg([SPARE if spare else AWAITED], [rights])
         except (BrokenPipeError, ConnectionResetError):
             return False
         finally:
@@ -135,7 +138,7 @@ class WaitingInit:
 
 class Zygote:
     def __init__(self, control: int, modules: list[str]) -> None:
-        self._control = socket.socket(fileno=control)
+        self._control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control)
         self._modules = modules
         self._reader = FrameReader()
         self._inits: set[int] = set()
@@ -145,7 +148,8 @@ class Zygote:
         kernel.become_subreaper()
         sys.argv[:] = [""]
         figures.choose_backends()
-        preloaded, missing = self._preload()
+        with forking.watch():
+            preloaded, missing = self._preload()
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -190,7 +194,8 @@ class Zygote:
     def _serve(self, *private: int) -> bool:
         """One message's work. False when the host has closed its end."""
         # Descriptors belong to the frame whose bytes they came with; the host sends each frame alone.
-        data, fds, _, _ = socket.recv_fds(self._control, 4096, messages.FDS_PER_FORK)
+        data, extra, _, _ = self._control.recvmsg(4096, CMSG_SIZE)
+        fds = list(FIVE.unpack(extra[0][2])) if extra else []
         if not data:
             return False
         for frame in self._reader.feed(data):
@@ -219,12 +224,12 @@ class Zygote:
     def _prepare_init(self, private: tuple[int, ...]) -> None:
         """Fork the init of the session to come, which saves that session one of two forks."""
         self._next = None
-        ours, theirs = socket.socketpair()
+        ours, theirs = _socket.socketpair()
         try:
             pid = kernel.fork_bare()
             if pid == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _signal.set_wakeup_fd(-1)
+                _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
                 for each in (self._control, ours):
                     each.close()
                 for fd in private:

@@ -1,0 +1,51 @@
+"""A session's process is forked without Python's own work after a fork. What that would have done must be seen to."""
+
+from pathlib import Path
+
+import pytest
+
+from ingle.service import Service
+from ingle.settings import Settings
+
+LIBRARY = """
+import os
+told = []
+os.register_at_fork(
+    before=lambda: told.append("before"),
+    after_in_parent=lambda: told.append("parent"),
+    after_in_child=lambda: told.append(f"child {os.getpid()}"),
+)
+"""
+
+THREADED = """
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+
+
+async def value(service: Service, code: str, session_id: str = "main") -> str:
+    result = await service.execute(session_id, code)
+    assert result.result is not None, result.error
+    return result.result["text/plain"]
+
+
+@pytest.mark.parametrize("library", ["", LIBRARY, THREADED], ids=["nothing", "hooks", "threads"])
+async def test_a_session_is_as_after_a_fork_of_pythons_own(tmp_path: Path, library: str, monkeypatch) -> None:
+    (tmp_path / "ahead.py").write_text(library)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with Service.local(Settings(preload=["ahead"], pool=0), tmp_path / "home") as service:
+        for name in ("main", "other"):
+            await service.create_session(name)
+            await service.execute(name, "import ahead, os, random, threading")
+        threads = (
+            "threading.main_thread() is threading.current_thread(), threading.main_thread().native_id == os.getpid()"
+        )
+        assert await value(service, threads) == "(True, True)"
+        assert await value(service, "threading.active_count()") == "1"
+        assert await value(service, "random.random()") != await value(service, "random.random()", "other")
+        if library == LIBRARY:
+            for name in ("main", "other"):
+                assert (
+                    await value(service, "ahead.told == ['before', f'child {os.getpid()}'] or ahead.told", name)
+                    == "True"
+                )
