@@ -16,6 +16,8 @@ An exception in a user's cell is a result, not an error of ours.
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
     │   ├── CellNotFound        404  cell_not_found
+    │   │   └── CellElsewhere   404  cell_not_found       run before the session was forked from another
+    │   ├── CheckpointNotFound  404  checkpoint_not_found
     │   ├── FigureNotFound      404  figure_not_found     no image of that id is kept
     │   ├── FileNotThere        404  file_not_found
     │   ├── VariableNotFound    404  variable_not_found
@@ -114,6 +116,22 @@ class CellNotFound(NotFound):
     def __init__(self, session_id: str, cell: int, last: int) -> None:
         known = f"its cells are 1 to {last}" if last else "it has run no cell yet"
         super().__init__(f"session {session_id!r} has no cell {cell}; {known}")
+
+
+class CellElsewhere(CellNotFound):
+    def __init__(self, session_id: str, cell: int, origin: str) -> None:
+        NotFound.__init__(
+            self, f"cell {cell} ran before session {session_id!r} was forked from {origin!r}; read it there"
+        )
+
+
+class CheckpointNotFound(NotFound):
+    code = "checkpoint_not_found"
+
+    def __init__(self, session_id: str, name: str | None, known: list[str], why: str | None) -> None:
+        which = "a checkpoint" if name is None else "a state before the last cell" if name == ".auto" else repr(name)
+        there = f"it has {', '.join(map(repr, known))}" if known else "it has none; make one first"
+        super().__init__(f"session {session_id!r} has not {which} to go back to{f': {why}' if why else ''}; {there}")
 
 
 class FigureNotFound(NotFound):

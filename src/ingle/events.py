@@ -225,6 +225,28 @@ class OutputPage(Struct):
     """Lines among these that match, where a pattern was given."""
 
 
+class CheckpointInfo(Struct, frozen=True):
+    """A state of the session that it can go back to."""
+
+    name: str
+    cell: int
+    """The last cell that had run."""
+    created_at: float
+    memory: int | None
+    """Bytes: its share of what it has in common with others, and all that is its own; null where not known."""
+    auto: bool
+    """Made by itself before a cell."""
+    notices: list[str]
+    """What of the session it does not have."""
+
+
+class RolledBack(Struct, frozen=True):
+    notice: str
+    """Where the session is now, in a sentence."""
+    checkpoint: CheckpointInfo
+    session: SessionInfo
+
+
 class NewSession(Struct, frozen=True, kw_only=True):
     """How a session is to be made. What is null is as the server's settings say."""
 
@@ -245,6 +267,8 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """Reaching at most this; never more than the server allows."""
     limits: SessionLimits = SessionLimits()
     """Using at most this; never more than the server allows."""
+    checkpoints: str | None = None
+    """`auto`: one before each cell; `manual`: when asked for."""
     bounds: Bounds = Bounds()
     """What the caller's token allows."""
 

@@ -18,6 +18,7 @@ from ingle.callers import ADMIN, EXECUTE, OWNER, READ, Caller
 from ingle.events import (
     AnyEvent,
     CellInfo,
+    CheckpointInfo,
     Done,
     FileInfo,
     FileList,
@@ -25,6 +26,7 @@ from ingle.events import (
     Metrics,
     NewSession,
     Result,
+    RolledBack,
     SessionInfo,
     SessionLimits,
     Stdlib,
@@ -148,10 +150,14 @@ class Service:
         tenant = self.caller.tenant
         return f"{tenant}/{session_id}" if tenant else session_id
 
-    async def _check_sessions(self) -> None:
+    async def _check_sessions(self, more: int = 1) -> None:
         limit = self.caller.limits.sessions
-        if limit is not None and (await self._placement.load(self.caller.tenant)).sessions >= limit:
+        if limit is not None and (await self._placement.load(self.caller.tenant)).sessions + more > limit:
             raise errors.QuotaExceeded(f"this token may have {limit} sessions, and they are in use; end one", 10.0)
+
+    def _check_beginning(self) -> None:
+        if self._shared.draining:
+            raise errors.Unavailable("the server is stopping; start it again")
 
     async def _begin(
         self,
@@ -163,8 +169,7 @@ class Service:
         key: str | None = None,
     ) -> int:
         """Start a cell, if the caller may have one more; its number."""
-        if self._shared.draining:
-            raise errors.Unavailable("the server is stopping; start it again")
+        self._check_beginning()
         tenant, limit = self.caller.tenant, self.caller.limits.running
         beginning = self._shared.beginning
         if limit is not None and (await self._placement.load(tenant)).running + beginning[tenant] >= limit:
@@ -189,9 +194,11 @@ class Service:
         isolation: str | None = None,
         network: str | None = None,
         limits: SessionLimits | None = None,
+        checkpoints: str | None = None,
     ) -> SessionInfo:
         self.check(EXECUTE)
         _check_environment(env)
+        _check_choice("checkpoints", checkpoints, ("manual", "auto"))
         _check_seconds("idle_timeout", idle_timeout)
         await self._check_sessions()
         return await self._placement.create(
@@ -206,6 +213,7 @@ class Service:
                 isolation=isolation,
                 network=network,
                 limits=limits or SessionLimits(),
+                checkpoints=checkpoints,
                 bounds=self.caller.bounds,
             )
         )
@@ -224,6 +232,36 @@ class Service:
         """Reset the namespace to the initial one; the session, its count and its outputs stay."""
         return await self._placement.clear(self._own(session_id, EXECUTE))
 
+    # --- copies of a session ---
+
+    async def fork_session(
+        self, session_id: str, new_id: str | None = None, *, count: int = 1, reseed: bool = False
+    ) -> list[SessionInfo]:
+        """Live copies of a session as it is now. Several are named `new_id-1` and so on; without a name, at random."""
+        own_id = self._own(session_id, EXECUTE)
+        most = self.settings.max_forks
+        if not 1 <= count <= most:
+            raise errors.InvalidRequest(f"count is {count}; it must be 1 to {most}")
+        self._check_beginning()
+        await self._check_sessions(count)
+        names: list[str | None] = [new_id]
+        if count > 1:
+            names = [None if new_id is None else f"{new_id}-{number}" for number in range(1, count + 1)]
+        return await self._placement.fork(own_id, names, reseed=reseed)
+
+    async def checkpoint(self, session_id: str, name: str) -> CheckpointInfo:
+        """Keep the session as it is now, in memory, under this name."""
+        own_id = self._own(session_id, EXECUTE)
+        check_name(name)
+        return await self._placement.checkpoint(own_id, name)
+
+    async def checkpoints(self, session_id: str) -> list[CheckpointInfo]:
+        return await self._placement.checkpoints(self._own(session_id))
+
+    async def rollback(self, session_id: str, name: str | None = None) -> RolledBack:
+        """Go back to a checkpoint; without a name to before the last cell, or to the newest where that is not kept."""
+        return await self._placement.rollback(self._own(session_id, EXECUTE), name)
+
     # --- the user's library ---
 
     async def list_stdlib(self) -> Stdlib:
@@ -233,8 +271,7 @@ class Service:
     async def add_to_stdlib(self, function_code: str) -> StdlibChange:
         """Add code to the library that new sessions begin with, once it has been seen to compile and run."""
         self.check(EXECUTE)
-        if self._shared.draining:
-            raise errors.Unavailable("the server is stopping; start it again")
+        self._check_beginning()
         if len(function_code) > MAX_SIZE:
             raise errors.InvalidRequest(f"the code has more than {MAX_SIZE} characters; put data into files")
         return await self._placement.add_to_stdlib(self.caller.tenant, function_code)
@@ -617,6 +654,11 @@ class Service:
 def _check_seconds(name: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and value >= 0):
         raise errors.InvalidRequest(f"{name} is {value}; it must be a number of seconds, 0 or more")
+
+
+def _check_choice(name: str, value: str | None, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise errors.InvalidRequest(f"{name} is {value[:80]!r}; it must be one of {', '.join(choices)}")
 
 
 def _check_key(key: str | None) -> None:

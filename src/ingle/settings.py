@@ -102,6 +102,13 @@ class Settings:
     limit_disk: int = setting(10 * 1024**3, "Size of a session's own folder; 0 is no limit.")
     nice: int = setting(5, "How far a session's processes step back for others; 19 is the most.")
     max_sessions: int = setting(2000, "Sessions at most.")
+    checkpoints: str = setting(
+        "manual",
+        "When a session's state is kept to go back to: when asked for, or before each cell.",
+        ("manual", "auto"),
+    )
+    max_checkpoints: int = setting(8, "Checkpoints that a session keeps; the oldest goes first.")
+    max_forks: int = setting(200, "Copies of a session that one request may ask for.")
     wait: float = setting(45.0, "How long a call waits for its cell before it answers `running`.")
     timeout_grace: float = setting(1.0, "Between SIGINT at a cell's timeout and SIGKILL.")
     exit_grace: float = setting(2.0, "Time for exit handlers and threads when a session ends.")

@@ -11,6 +11,7 @@ from typing import Protocol
 from ingle.events import (
     AnyEvent,
     CellInfo,
+    CheckpointInfo,
     FileInfo,
     FileList,
     Limits,
@@ -18,6 +19,7 @@ from ingle.events import (
     Metrics,
     NewSession,
     Result,
+    RolledBack,
     SessionInfo,
     Stdlib,
     StdlibChange,
@@ -67,6 +69,16 @@ class Placement(Protocol):
     async def stdlib(self, tenant: str = "") -> Stdlib: ...
 
     async def add_to_stdlib(self, tenant: str, code: str) -> StdlibChange: ...
+
+    async def fork(self, session_id: str, names: list[str | None], *, reseed: bool = False) -> list[SessionInfo]:
+        """Live copies of a session, one for each of these names, or none."""
+        ...
+
+    async def checkpoint(self, session_id: str, name: str) -> CheckpointInfo: ...
+
+    async def checkpoints(self, session_id: str) -> list[CheckpointInfo]: ...
+
+    async def rollback(self, session_id: str, name: str | None) -> RolledBack: ...
 
     async def begin(
         self,

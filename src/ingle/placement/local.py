@@ -10,6 +10,7 @@ from ingle.errors import SessionNotFound
 from ingle.events import (
     AnyEvent,
     CellInfo,
+    CheckpointInfo,
     FileInfo,
     FileList,
     Limits,
@@ -17,6 +18,7 @@ from ingle.events import (
     Metrics,
     NewSession,
     Result,
+    RolledBack,
     SessionInfo,
     Stdlib,
     StdlibChange,
@@ -85,6 +87,20 @@ class Local:
 
     async def add_to_stdlib(self, tenant: str, code: str) -> StdlibChange:
         return await self.manager.stdlibs.add(tenant, code)
+
+    async def fork(self, session_id: str, names: list[str | None], *, reseed: bool = False) -> list[SessionInfo]:
+        return [session.info() for session in await self.manager.fork(session_id, names, reseed=reseed)]
+
+    async def checkpoint(self, session_id: str, name: str) -> CheckpointInfo:
+        return await self.manager.get(session_id).checkpoints.make(name)
+
+    async def checkpoints(self, session_id: str) -> list[CheckpointInfo]:
+        return await self.manager.get(session_id).checkpoints.list()
+
+    async def rollback(self, session_id: str, name: str | None) -> RolledBack:
+        session = self.manager.get(session_id)
+        checkpoint, notice = await session.checkpoints.roll_back(name)
+        return RolledBack(notice, checkpoint, session.info())
 
     async def begin(
         self,

@@ -28,10 +28,19 @@ class History:
         self._done_events = array("Q")
         self._forgotten = 0
         """Up to this cell nobody is told the code any more."""
+        self._origin = ""
+        self._inherited = 0
+        """Cells up to this one were run by the session that this one was forked from."""
 
     @property
     def count(self) -> int:
         return len(self._first_events)
+
+    def inherit(self, origin: str, count: int) -> None:
+        """Go on counting where another session is now."""
+        self._origin, self._inherited = origin, count
+        self._first_events.extend([0] * count)
+        self._done_events.extend([0] * count)
 
     def begin(self) -> None:
         """The next event is the first of a new cell."""
@@ -60,6 +69,8 @@ class History:
     def check(self, cell: int) -> None:
         if not 1 <= cell <= self.count:
             raise errors.CellNotFound(self._id, cell, self.count)
+        if cell <= self._inherited:
+            raise errors.CellElsewhere(self._id, cell, self._origin)
 
     def _span(self, cell: int) -> tuple[int, int]:
         """First and last event of a cell so far."""
@@ -156,7 +167,8 @@ class History:
 
     async def cells(self, first: int, count: int, running: RunningCell | None) -> list[CellInfo]:
         infos = []
-        for cell in range(max(1, first), min(self.count, first + count - 1) + 1):
+        first = max(self._inherited + 1, first)
+        for cell in range(first, min(self.count, first + count - 1) + 1):
             start, last = self._span(cell)
             begin = (await self._timeline.read(start, start))[0]
             code = begin.code if isinstance(begin, events.StateChanged) else None

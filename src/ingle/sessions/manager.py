@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ingle import errors
@@ -21,7 +22,7 @@ from ingle.isolation.egress import Egress, Route
 from ingle.isolation.policy import Policy
 from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.record import Record
-from ingle.sessions.session import Plan, Session
+from ingle.sessions.session import Origin, Plan, Session
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
 from ingle.workers import stdin_watch
@@ -140,6 +141,7 @@ class Manager:
                 key,
                 await self.stdlibs.read(wanted.tenant) if wanted.include_stdlib else None,
                 grant,
+                auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
             )
             session = Session(plan, self._launcher(grant.python), self.settings, self.record, self.bounding)
             self._making[key] = session
@@ -155,6 +157,63 @@ class Manager:
         self._sessions[key] = session
         self.record.session_made(key, time.monotonic() - began)
         return session
+
+    async def fork(self, key: str, names: list[str | None], *, reseed: bool = False) -> list[Session]:
+        """Live copies of a session, each a session of its own with one of these names. All of them or none.
+
+        What is not of the process is as it was with the original: its limits, its start folder, how long it may be
+        idle, whether it makes checkpoints by itself.
+        """
+        if self._stopped:
+            raise errors.Unavailable("the server is stopping; start it again")
+        original = self.get(key)
+        tenant = tenant_of(key)
+        keys = {}
+        for name in names:
+            given = name if name is not None else secrets.token_hex(8)
+            check_name(given)
+            its_key = f"{tenant}/{given}" if tenant else given
+            if its_key in self._sessions or its_key in self._making or its_key in keys:
+                raise errors.SessionExists(given)
+            keys[its_key] = given
+        if len(self._sessions) + len(self._making) + len(keys) > self.settings.max_sessions:
+            raise errors.TooManySessions(self.settings.max_sessions)
+        began = time.monotonic()
+        self._making.update(dict.fromkeys(keys))
+        made: list[Session] = []
+        try:
+            async with original.own_turn() as worker:
+                moment = original.moment
+                copies = await worker.fork(len(keys))
+            origin = Origin(original.id, moment, copies.notices, reseed)
+            for (its_key, name), copy in zip(keys.items(), copies.workers, strict=True):
+                identity = secrets.token_hex(8)
+                plan = replace(
+                    original.plan,
+                    session_id=name,
+                    key=its_key,
+                    folder=self._home / "sessions" / f"{self._server}.{identity}",
+                    home=original.home.fork(identity),
+                    one_off=False,
+                )
+                session = Session(plan, original.launcher, self.settings, self.record, self.bounding)
+                self._making[its_key] = session
+                made.append(session)
+                session.begin_as(copy, origin)
+            try:
+                await asyncio.gather(*(session.started() for session in made))
+            except BaseException:
+                await asyncio.gather(*(session.end() for session in made))
+                if self._stopped:
+                    raise errors.Unavailable("the server is stopping; start it again") from None
+                raise
+        finally:
+            for its_key in keys:
+                del self._making[its_key]
+        for session in made:
+            self._sessions[session.key] = session
+            self.record.session_made(session.key, time.monotonic() - began)
+        return made
 
     @contextlib.asynccontextmanager
     async def _scratch(self, tenant: str) -> AsyncIterator[Session]:
@@ -275,13 +334,14 @@ class Manager:
                 continue
             places = () if worker.group is None else worker.group.places
             yield Watched(
-                worker.init_pid,
+                # Forks have one init, and each its own limits.
+                worker.init_pid if len(worker.family.members) == 1 else worker.pid or worker.init_pid,
                 grant.limits,
                 session.on_breach,
                 running=session.running is not None,
                 memory=MEMORY not in places,
                 processes=PROCESSES not in places,
-                folder=session.plan.folder,
+                folder=session.home.root,
             )
 
     async def _expire(self) -> None:

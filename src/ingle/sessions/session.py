@@ -8,6 +8,7 @@ a fresh worker.
 
 import asyncio
 import codecs
+import contextlib
 import shutil
 import time
 from collections import deque
@@ -27,8 +28,10 @@ from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
+from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
 from ingle.sessions.files import Folder
 from ingle.sessions.history import History
+from ingle.sessions.homes import Home
 from ingle.sessions.inquiries import Inquiries
 from ingle.sessions.patience import Patience
 from ingle.sessions.preparing import Preparing
@@ -87,6 +90,20 @@ class Plan:
     """The user's library as it was when the session was made."""
     grant: Grant = NO_GRANT
     """What the operator's policy gives it."""
+    home: Home | None = None
+    """Where its code's own files are, if not in its folder: a fork shares those of its original."""
+    auto_checkpoints: bool = False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a session that begins as a copy has of its original, beside its process."""
+
+    session_id: str
+    moment: Moment
+    notices: list[str]
+    """What it has not."""
+    reseed: bool = False
 
 
 class Session:
@@ -103,7 +120,7 @@ class Session:
         self.plan = plan
         self._record = record or Record()
         self._requests: dict[str, tuple[int, asyncio.Future[int]]] = {}
-        self._launcher = launcher
+        self.launcher = launcher
         self._settings = settings
         self._bounding = bounding
         self._loop = asyncio.get_running_loop()
@@ -113,6 +130,8 @@ class Session:
         self._cell: RunningCell | None = None
         self._queue: deque[asyncio.Future[None]] = deque()
         self._granted: asyncio.Future[None] | None = None
+        self._held: asyncio.Future[None] | None = None
+        """Done when somebody who needs the worker between cells is through with it."""
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._background_waits: set[int] = set()
@@ -129,7 +148,10 @@ class Session:
         self.created_at = time.time()
         self.last_used = time.monotonic()
         self.last_executed: float | None = None
-        self.cwd = plan.cwd or str(plan.folder / "workspace")
+        self.home = plan.home or Home(plan.folder)
+        self.cwd = plan.cwd or str(self.home.workspace)
+        self._tmp = ""
+        self.checkpoints = Checkpoints(self, settings.max_checkpoints, auto=plan.auto_checkpoints)
         # Apart for cells and for the background: half a character of the one must not begin a text of the other.
         self._decoders = {background: [_decoder(), _decoder()] for background in (False, True)}
         self._undecided = {False: False, True: False}
@@ -162,7 +184,7 @@ class Session:
         try:
             tries = START_TRIES if self._library is None else START_TRIES + 1
             for attempt in range(tries):
-                worker = await self._launcher.take(self._adopt)
+                worker = await self.launcher.take(self._adopt)
                 await self._bound(worker)
                 if self._library is None and worker.spare and self._trusting and self.plan.cwd is None:
                     # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow at once.
@@ -183,9 +205,23 @@ class Session:
             raise
 
     def _adopt(self, worker: Worker) -> None:
-        """Make a worker this session's. It need not be there yet."""
-        self._worker = worker
+        """Make a prepared worker this session's. It need not be there yet."""
+        self._take(worker)
+        home, workspace = str(self.home.folder), str(self.home.workspace)
+        folders = [*self.home.folders, workspace, self._new_tmp()]
+        start = messages.Start(
+            self.id, self.plan.cwd or workspace, self._tmp, folders, self.plan.env, packages=f"{home}/packages"
+        )
+        worker.send(start)
+
+    def _new_tmp(self) -> str:
+        """Each worker that begins with nothing has a folder for temporary files of its own."""
         self._worker_number += 1
+        self._tmp = f"{self.home.folder}/tmp-{self._worker_number}"
+        return self._tmp
+
+    def _take(self, worker: Worker) -> None:
+        self._worker = worker
         self._crowded = False
         self._background_waits.clear()
         self._answering = False
@@ -193,13 +229,31 @@ class Session:
         worker.owner = self
         if worker.gone.done():
             self.on_gone(worker.gone.result())
-        folder = str(self.plan.folder)
-        workspace, tmp = f"{folder}/workspace", f"{folder}/tmp-{self._worker_number}"
-        folders = [folder, workspace, tmp]
-        start = messages.Start(
-            self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=f"{folder}/packages"
-        )
-        worker.send(start)
+
+    def begin_as(self, worker: Worker, origin: Origin) -> None:
+        """Begin as a copy of another session's worker, which is this session's from now on."""
+        self._take(worker)
+        self._starting = self._loop.create_task(self._start_as(worker, origin))
+
+    async def started(self) -> None:
+        assert self._starting is not None
+        await asyncio.shield(self._starting)
+
+    async def _start_as(self, worker: Worker, origin: Origin) -> None:
+        self._history.inherit(origin.session_id, origin.moment.cell)
+        self._names = set(origin.moment.names)
+        tmp = self._new_tmp()
+        packages = f"{self.home.folder}/packages"
+        worker.send(messages.Rehome(tmp, [*self.home.folders, tmp], packages, origin.reseed))
+        # That of its outputs is none of the worker's, which may see that of its original only.
+        await asyncio.to_thread(self.plan.folder.mkdir, 0o700, exist_ok=True)
+        await self._started
+        after = f"after its cell {origin.moment.cell}" if origin.moment.cell else "before its first cell"
+        self._lasting_notices.append(f"this session is a fork of {origin.session_id!r}, made {after}")
+        self._append(events.Notice, self._lasting_notices[-1])
+        for notice in origin.notices:
+            self._note(notice)
+        self._move(states.IDLE)
 
     async def _load_library(self, worker: Worker, library: Library) -> None:
         """The user's library, as much of it as can be had: it never keeps a session from starting."""
@@ -304,12 +358,14 @@ class Session:
         self.last_used = time.monotonic()
         worker = self._worker
         quiet = self.state == states.IDLE and not (
-            self._queue or self._granted or self._inquiries.asked or self._preparing.asked
+            self._queue or self._granted or self._inquiries.asked or self._preparing.asked or self._held
         )
         if worker is None or worker.signalled or not quiet:
             await self._wait_for_turn(queue)
             worker = self._worker
             assert worker is not None
+        if self.checkpoints.auto:
+            worker = await self._park_before_cell(worker, queue)
         number = self.last_cell + 1
         cell = RunningCell(number, timeout)
         if self._pending_notices:
@@ -331,21 +387,14 @@ class Session:
         """Until a cell may begin: none runs, the worker is there, no earlier interrupt is under way."""
         granted: asyncio.Future[None] | None = None
         if self._cell is not None or self._queue or self._granted is not None:
-            if not queue:
-                self._refuse_as_busy()
-            granted = self._loop.create_future()
-            self._queue.append(granted)
-            try:
-                await granted
-            except asyncio.CancelledError:
-                if granted.cancelled() or granted is self._granted:
-                    self._leave_queue(granted)
-                raise
+            granted = await self._line_up(queue)
         try:
             while True:
                 await self._ensure_started()
                 if self._cell is not None or (self._granted is not None and self._granted is not granted):
-                    self._refuse_as_busy()
+                    # Somebody else was quicker when the worker came up, or when what was under way was over.
+                    granted = await self._line_up(queue)
+                    continue
                 assert self._worker is not None
                 under_way = self._under_way(self._worker)
                 if not under_way:
@@ -355,10 +404,99 @@ class Session:
             if granted is not None:
                 self._granted = None
 
+    async def _park_before_cell(self, worker: Worker, queue: bool) -> Worker:
+        """An automatic checkpoint; it is the cell's turn all the while. The worker that the cell is for."""
+        turn = self._granted = self._loop.create_future()
+        try:
+            why_not = await self.checkpoints.make_auto(worker)
+        finally:
+            if self._granted is turn:
+                self._granted = None
+        if why_not is not None:
+            self._pending_notices.append(why_not)
+        while self._worker is None or self.state != states.IDLE or self._under_way(self._worker):
+            await self._wait_for_turn(queue)
+        return self._worker
+
+    @contextlib.asynccontextmanager
+    async def own_turn(self) -> AsyncIterator[Worker]:
+        """The worker between cells, for a moment: a cell that is asked for meanwhile waits. Busy while one runs."""
+        self.last_used = time.monotonic()
+        await self._wait_for_turn(False)
+        held = self._held = self._loop.create_future()
+        try:
+            assert self._worker is not None
+            yield self._worker
+        finally:
+            self._held = None
+            held.set_result(None)
+            self._next_in_queue()
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.last_cell, frozenset(self._names), self.cwd, self._tmp)
+
+    async def go_on_with(self, parked: Parked, text: str) -> None:
+        """Put a copy of a parked worker in the place of the session's own. In its own turn."""
+        self._move(states.STARTING)
+        failed: list[errors.IngleError] = []
+        self._starting = self._loop.create_task(self._replace(parked, text, failed))
+        await asyncio.shield(self._starting)
+        if failed:
+            raise failed[0]
+
+    async def _replace(self, parked: Parked, text: str, failed: list[errors.IngleError]) -> None:
+        """Others wait for this, too: what goes wrong is told to who asked for it, and the session goes on as it was."""
+        try:
+            copy = (await parked.worker.fork()).workers[0]
+        except errors.IngleError as error:
+            failed.append(error)
+            if self._worker is None:
+                await self._start_worker()
+            else:
+                self._move(states.IDLE)
+            return
+        before, tmp = self._worker, self._tmp
+        self._take(copy)
+        self._started.set_result(None)
+        self._names = set(parked.moment.names)
+        self.cwd, self._tmp = parked.moment.cwd, parked.moment.tmp
+        # What was to be told of the worker that is replaced is not true of this one.
+        self._pending_notices = [text, *parked.notices]
+        if before is not None:
+            before.owner = None
+            before.kill("the session was rolled back")
+            await before.gone
+        self._drop_tmp(tmp)
+        self._append(events.Notice, text)
+        if self._worker is copy:
+            self._move(states.IDLE)
+        else:
+            await self._start_worker()
+
+    def _drop_tmp(self, tmp: str) -> None:
+        """Of a worker that is gone, unless its state may come back, or somebody has it from him."""
+        if tmp != self._tmp and not self.checkpoints.uses(tmp) and not self.home.shared:
+            self._keep(asyncio.to_thread(shutil.rmtree, tmp, ignore_errors=True))
+
+    async def _line_up(self, queue: bool) -> "asyncio.Future[None]":
+        """Until those before have had their turn; with what it is granted by. Busy, without `queue`."""
+        if not queue:
+            self._refuse_as_busy()
+        granted: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append(granted)
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.cancelled() or granted is self._granted:
+                self._leave_queue(granted)
+            raise
+        return granted
+
     def _under_way(self, worker: Worker) -> list[asyncio.Future[Any]]:
         """What the next cell waits for: a signal that was meant for an earlier one must have landed, and what is being
         told of a variable has its own limit."""
-        asked = [each for each in (self._inquiries.asked, self._preparing.asked) if each is not None]
+        asked = [each for each in (self._inquiries.asked, self._preparing.asked, self._held) if each is not None]
         return [*worker.signalled.values(), *asked]
 
     def _refuse_as_busy(self) -> None:
@@ -466,6 +604,7 @@ class Session:
                 await asyncio.wait({worker.gone}, timeout=self._settings.exit_grace)
             worker.kill("the session was ended")
             await worker.gone
+        await self.checkpoints.close()
         if self._cell is not None:
             self._finish_cell(self._cell, states.EXIT, Exit(message="the session was ended"))
         if self.state != states.DEAD:
@@ -475,7 +614,7 @@ class Session:
         for task in list(self._tasks):
             task.cancel()
         await self.timeline.close()
-        await asyncio.to_thread(shutil.rmtree, self.plan.folder, ignore_errors=True)
+        await self.home.end(self.plan.folder)
         self._ended_event.set()
 
     # --- reading ---
@@ -507,7 +646,7 @@ class Session:
     @property
     def files(self) -> Folder:
         """The folder it started in."""
-        return Folder(Path(self.plan.cwd or self.plan.folder / "workspace"), fixed=self.plan.cwd is None)
+        return Folder(Path(self.plan.cwd or self.home.workspace), fixed=self.plan.cwd is None)
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self._history.follow(first)
@@ -526,7 +665,7 @@ class Session:
             execution_count=self.last_cell,
             variable_count=len(names),
             variables=names,
-            python=self._launcher.version or "",
+            python=self.launcher.version or "",
             cwd=self.cwd,
             isolation=self.plan.grant.isolation,
             network=self.plan.grant.network,
@@ -885,8 +1024,8 @@ class Session:
                 "functions and imports are gone"
             )
         self._move(states.STARTING)
-        tmp = self.plan.folder / f"tmp-{self._worker_number}"
-        self._keep(asyncio.to_thread(shutil.rmtree, tmp, ignore_errors=True))
+        tmp, self._tmp = self._tmp, ""
+        self._drop_tmp(tmp)
         self._begin_start()
         self._keep(self._go_on())
 

@@ -1,0 +1,66 @@
+"""Where a session's files are, and how long: forks share folders with the session they come from.
+
+A fork goes on in the folder of its original, and may have files open, or know paths, in the folder for temporary files
+of that time. So what a session's code sees of the disk stays until the last session that has come from it is gone, and
+lies in one place, below the folder of the first of them: they may all live in one sandbox, which knows no other.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+OUTPUTS = ("timeline.ndjson", "figures")
+"""What a session's folder holds for the host alone: gone with the session, whoever shares the rest."""
+
+FORKS = "forks"
+
+
+class Home:
+    def __init__(self, folder: Path, parent: "Home | None" = None) -> None:
+        self.folder = folder
+        """Whatever the session's code may write is below this, but for what it shares."""
+        self.root: Path = folder if parent is None else parent.root
+        self.workspace: Path = folder / "workspace" if parent is None else parent.workspace
+        self._parent = parent
+        self._holders = 1
+
+    def fork(self, name: str) -> "Home":
+        """For a session that comes from this one."""
+        self._holders += 1
+        return Home(self.root / FORKS / name, self)
+
+    @property
+    def shared(self) -> bool:
+        """Others need it, too."""
+        return self._holders > 1
+
+    @property
+    def folders(self) -> list[str]:
+        """To be made, in this order."""
+        parents = [] if self._parent is None else [self.root / FORKS]
+        return [str(each) for each in (*parents, self.folder)]
+
+    async def leave(self) -> None:
+        """Its session has ended; the last one removes it."""
+        self._holders -= 1
+        if self._holders == 0:
+            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+            if self._parent is not None:
+                await self._parent.leave()
+
+    async def end(self, outputs: Path) -> None:
+        """The session has ended, whose outputs lie in this folder."""
+        if outputs != self.folder:
+            await asyncio.to_thread(shutil.rmtree, outputs, ignore_errors=True)
+        elif self.shared:
+            await asyncio.to_thread(_remove_outputs, outputs)
+        await self.leave()
+
+
+def _remove_outputs(folder: Path) -> None:
+    for name in OUTPUTS:
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
