@@ -1,0 +1,390 @@
+"""Which names of a session belong together: those from which the same object can be reached.
+
+A group is saved and restored as one, so that what was one object is one object again; what does not hang together is
+saved apart, so that a small change is a small save. Objects that have no identity worth keeping (numbers, text, what
+an import gives) connect nothing. Neither do the session's own functions and classes, which half of all groups may
+use: each is a *definition* with a place of its own, and groups that use it refer to it by a key. Definitions that
+reach each other stay together. Nothing here runs code of the user's.
+"""
+
+import _thread
+import functools
+import gc
+import sys
+import types
+import weakref
+from _weakref import getweakrefcount
+from collections.abc import Iterator
+from typing import Any
+
+from ingle_worker import definitions
+
+BATCH = 4096
+MAX_SEEN = 2_000_000
+"""Objects that are remembered at most. What comes after that is one group: nothing is torn, but saved more often."""
+
+_count: Any = sys.getrefcount
+_referent: Any = weakref.ReferenceType.__call__
+
+ATOM, PLAIN, HIDDEN, ASKED = 0, 1, 2, 3
+MODULE, MEMBER, DEFINED = 3, 4, 5
+"""How an object is followed: not at all, as the collector tells, as only we know; the others are looked at first."""
+
+WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet)
+
+ATOMS: frozenset[type] = frozenset(
+    {
+        int,
+        float,
+        complex,
+        bool,
+        str,
+        bytes,
+        range,
+        slice,
+        type(None),
+        type(...),
+        type(NotImplemented),
+        types.BuiltinFunctionType,
+        types.CodeType,
+        types.FrameType,
+        types.TracebackType,
+        types.GeneratorType,
+        types.CoroutineType,
+        types.AsyncGeneratorType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.MethodWrapperType,
+        types.ClassMethodDescriptorType,
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+        _thread.LockType,
+        _thread.RLock,
+    }
+)
+"""Frames and what has them are here too: they can be saved by nobody, and lead to everything."""
+
+
+class Group:
+    """Names and definitions that are saved as one. `needs` are the groups that must be there before it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.keys: list[str] = []
+        self.needs: set[Group] = set()
+        self.views: dict[int, Any] = {}
+        """Arrays in which several others of this group look, by their identity."""
+
+    def __repr__(self) -> str:
+        return f"<Group {self.names} {self.keys}>"
+
+
+class Groups:
+    """All groups in an order in which they can be loaded, and the key of each definition that is referred to."""
+
+    def __init__(self, ordered: list[Group], keys: dict[int, str], defined: dict[str, Any]) -> None:
+        self.ordered = ordered
+        self.keys = keys
+        self.defined = defined
+
+
+def find(space: dict[str, Any], apart: tuple[Any, ...] = ()) -> Groups:
+    """The groups of these names. `apart` are objects that belong to nobody: the namespace itself, for one."""
+    return _Walk(apart).run(space)
+
+
+class _Walk:
+    def __init__(self, apart: tuple[Any, ...]) -> None:
+        self._alive = list(apart)
+        self._apart = {id(each) for each in apart} | _library_objects()
+        self._parents: list[int] = []
+        self._seen: dict[int, int] = {}
+        """By identity: the root from which an object was reached first."""
+        self._roots_of_definitions: dict[int, int] = {}
+        self._definitions: list[tuple[int, Any]] = []
+        self._edges: set[tuple[int, int]] = set()
+        self._looked_into: dict[int, list[Any]] = {}
+        """Arrays in which others look, by their identity, once for each of those."""
+        self._arrays: set[int] = set()
+        self._overflown: int | None = None
+        self._array = _array_type()
+        # By identity: a metaclass may have any __hash__ and __eq__, or none.
+        self._ways = {id(kind): ATOM for kind in ATOMS}
+
+    def run(self, space: dict[str, Any]) -> Groups:
+        roots = {name: self._new_root() for name in space}
+        for name, value in space.items():
+            self._reach(roots[name], [value])
+            # A name that *is* a definition goes where that is.
+            own = self._roots_of_definitions.get(id(value))
+            if own is not None:
+                self._unite(roots[name], own)
+        done = 0
+        while done < len(self._definitions):
+            number, definition = self._definitions[done]
+            done += 1
+            self._reach(number, definitions.parts_of(definition), defining=True)
+        return self._gather(roots)
+
+    # --- union and find ---
+
+    def _new_root(self) -> int:
+        self._parents.append(len(self._parents))
+        return len(self._parents) - 1
+
+    def _find(self, number: int) -> int:
+        parents = self._parents
+        while parents[number] != number:
+            parents[number] = parents[parents[number]]
+            number = parents[number]
+        return number
+
+    def _unite(self, one: int, other: int) -> None:
+        one, other = self._find(one), self._find(other)
+        if one != other:
+            self._parents[max(one, other)] = min(one, other)
+
+    # --- walking ---
+
+    def _reach(self, root: int, values: list[Any], defining: bool = False) -> None:
+        """Everything that can be reached from these, as this root's."""
+        # What only its parent refers to cannot be shared, so it need not be remembered. How many references the
+        # interpreter itself holds meanwhile differs between versions: seen on an object that a list has alone.
+        probe = [object()]
+        for each in probe:
+            alone = _count(each) + 1
+        ways, seen = self._ways, self._seen
+        stack: list[tuple[list[Any], bool]] = [(values, True)]
+        while stack:
+            found, shared = stack.pop()
+            further: list[Any] = []
+            for each in found:
+                kind = type(each)
+                way = ways.get(id(kind))
+                if way is None:
+                    way = ways[id(kind)] = _way_of(kind, self._array)
+                if way == ATOM or ((kind is tuple or kind is frozenset) and not each):
+                    continue
+                if way >= ASKED:
+                    if way == DEFINED and definitions.is_definition(each):
+                        self._refer(root, each, defining)
+                        continue
+                    if way == MEMBER:
+                        if definitions.is_definition(kind):
+                            self._refer(root, kind, defining)
+                        continue
+                    if way == DEFINED or (way == MODULE and definitions.is_importable_module(each)):
+                        continue
+                number = id(each)
+                if way == HIDDEN:
+                    self._arrays.add(number)
+                if shared or _count(each) > alone or getweakrefcount(each):
+                    owner = seen.get(number)
+                    if owner is not None:
+                        self._unite(root, owner)
+                        continue
+                    if number in self._apart:
+                        continue
+                    if len(seen) >= MAX_SEEN:
+                        if self._overflown is None:
+                            self._overflown = root
+                        self._unite(root, self._overflown)
+                        continue
+                    seen[number] = root
+                    # Made by somebody on the way, it might go, and another get its number.
+                    self._alive.append(each)
+                if way in (PLAIN, MODULE):
+                    further.append(each)
+                else:
+                    self._push_hidden(root, stack, each)
+            del found
+            # Not a loop over `further`: the name of the loop would be one more reference.
+            while further:
+                batch = further[-BATCH:]
+                del further[-BATCH:]
+                stack.append((gc.get_referents(*batch), False))
+
+    def _refer(self, root: int, definition: Any, defining: bool) -> None:
+        number = id(definition)
+        own = self._roots_of_definitions.get(number)
+        if own is None:
+            own = self._roots_of_definitions[number] = self._new_root()
+            self._definitions.append((own, definition))
+        if defining:
+            self._unite(root, own)
+        else:
+            self._edges.add((root, number))
+
+    def _push_hidden(self, root: int, stack: list[tuple[list[Any], bool]], value: Any) -> None:
+        """What the collector does not tell of: the referent of a weak reference, and what arrays hold and look into."""
+        if isinstance(value, weakref.ReferenceType):
+            stack.append(([_referent(value)], True))
+            if type(value) is weakref.ReferenceType:
+                stack.append(([value.__callback__], True))
+            return
+        if definitions.derives(type(value), *WEAK):
+            pairs = (
+                list(value) if definitions.derives(type(value), weakref.WeakSet) else [*value.keys(), *value.values()]
+            )
+            stack.append((pairs, True))
+            return
+        if type(value) is functools._lru_cache_wrapper:
+            stack.append(([value.__wrapped__, vars(value)], True))  # not what it remembers
+            return
+        base = value.base
+        if type(base) is self._array:
+            self._looked_into.setdefault(id(base), []).append(base)
+            if id(base) in self._seen:
+                self._unite(root, self._seen[id(base)])
+            else:
+                self._seen[id(base)] = root
+                self._push_hidden(root, stack, base)
+        elif base is not None:
+            stack.append(([base], True))
+        if value.dtype.hasobject:
+            flat = value.reshape(-1)
+            starts = range(0, flat.size, BATCH)
+            stack += [(flat[start : start + BATCH].tolist(), False) for start in starts]
+
+    # --- the result ---
+
+    def _gather(self, roots: dict[str, int]) -> Groups:
+        groups: dict[int, Group] = {}
+
+        def group_of(root: int) -> Group:
+            found = self._find(root)
+            if found not in groups:
+                groups[found] = Group()
+            return groups[found]
+
+        for name, root in roots.items():
+            group_of(root).names.append(name)
+        wanted = {number for _, number in self._edges}
+        keys: dict[int, str] = {}
+        defined: dict[str, Any] = {}
+        taken: dict[str, int] = {}
+        for root, definition in self._definitions:
+            if id(definition) not in wanted:
+                continue
+            group = group_of(root)
+            name = definitions.name_of(definition)
+            taken[name] = taken.get(name, 0) + 1
+            key = name if taken[name] == 1 else f"{name}#{taken[name]}"
+            keys[id(definition)], defined[key] = key, definition
+            group.keys.append(key)
+        for root, number in self._edges:
+            one, other = group_of(root), group_of(self._roots_of_definitions[number])
+            if one is not other:
+                one.needs.add(other)
+        for number, bases in self._looked_into.items():
+            if len(bases) > 1 or number in self._arrays:
+                group_of(self._seen[number]).views[number] = bases[0]
+        ordered = _in_order([group for group in groups.values() if group.names or group.keys])
+        return Groups(ordered, keys, defined)
+
+
+def _in_order(groups: list[Group]) -> list[Group]:
+    """Each after those it needs. Groups that need each other become one."""
+    ordered: list[Group] = []
+    numbers: dict[Group, int] = {}
+    lowest: dict[Group, int] = {}
+    open_: list[Group] = []
+    merged: dict[Group, Group] = {}
+    for start in groups:
+        if start in numbers:
+            continue
+        work: list[tuple[Group, Iterator[Group]]] = []
+
+        def enter(group: Group) -> None:
+            numbers[group] = lowest[group] = len(numbers)
+            open_.append(group)
+            work.append((group, iter(sorted(group.needs, key=_first))))  # noqa: B023
+
+        enter(start)
+        while work:
+            group, needs = work[-1]
+            for need in needs:
+                if need not in numbers:
+                    enter(need)
+                    break
+                if need in open_:
+                    lowest[group] = min(lowest[group], numbers[need])
+            else:
+                work.pop()
+                if work:
+                    above = work[-1][0]
+                    lowest[above] = min(lowest[above], lowest[group])
+                if lowest[group] == numbers[group]:
+                    together = []
+                    while True:
+                        together.append(open_.pop())
+                        if together[-1] is group:
+                            break
+                    ordered.append(_merge(together, merged))
+    for group in ordered:
+        group.needs = {merged.get(need, need) for need in group.needs} - {group}
+        group.names.sort()
+        group.keys.sort()
+    return ordered
+
+
+def _first(group: Group) -> tuple[list[str], list[str]]:
+    return (group.names, group.keys)
+
+
+def _merge(together: list[Group], merged: dict[Group, Group]) -> Group:
+    one = together[-1]
+    for other in together[:-1]:
+        merged[other] = one
+        one.names += other.names
+        one.keys += other.keys
+        one.needs |= other.needs
+        one.views.update(other.views)
+    return one
+
+
+def _library_objects() -> set[int]:
+    """Objects that modules have and that are of these modules' own types: marks, registries, settings.
+
+    They are the library's, and half of the session may refer to them.
+    """
+    found = set()
+    for name, module in list(sys.modules.items()):
+        if type(module) is not types.ModuleType or name == definitions.MAIN:
+            continue
+        package = name.partition(".")[0]
+        for value in list(vars(module).values()):
+            kind = type(value)
+            if kind.__flags__ & definitions.HEAP_TYPE:
+                home = definitions.module_of(kind)
+                if type(home) is str and home.partition(".")[0] == package:
+                    found.add(id(value))
+    return found
+
+
+def _way_of(kind: type, array: Any) -> int:
+    """How objects of a type are followed."""
+    if issubclass(kind, type) or kind is types.FunctionType or definitions.is_by_name(kind):
+        return DEFINED
+    if issubclass(kind, types.ModuleType):
+        return MODULE
+    # The members of an enumeration are found again through their class, and a logger by its name.
+    if isinstance(kind, _loaded("enum", "EnumMeta")):
+        return MEMBER
+    if definitions.derives(kind, _loaded("logging", "Logger")):
+        return ATOM
+    hidden = (weakref.ReferenceType, array, functools._lru_cache_wrapper, *WEAK)
+    return HIDDEN if definitions.derives(kind, *hidden) else PLAIN
+
+
+def _loaded(module: str, name: str) -> type:
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, type) else _Nothing
+
+
+def _array_type() -> type:
+    return _loaded("numpy", "ndarray")
+
+
+class _Nothing:
+    """Stands for a type of a library that is not there: nothing is of it."""

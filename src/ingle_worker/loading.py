@@ -1,0 +1,147 @@
+"""Loading a snapshot into this session, which has run no cell yet.
+
+Bytes come over a channel in the order of the summary, each chunk checked by the host before it is sent. A group that
+cannot be loaded here (a package is missing, the code is of another Python) is told of by its names; the others are
+there.
+"""
+
+import _pickle
+import os
+import random
+import sys
+import types
+from typing import Any
+
+from ingle_worker import chunks, rebuilding, reducing
+from ingle_worker.rebuilding import MAKERS, MODULE, now
+
+OWN_CELL = "<cell "
+
+
+class Unpickler(_pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module == MODULE:
+            return MAKERS[name]
+        return super().find_class(module, name)
+
+
+class Loaded:
+    """What there is to say afterwards."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.failed: list[dict[str, str]] = []
+        self.notices: list[str] = []
+        self.flags = 0
+
+
+def load(fd: int, summary: dict[str, Any], main: types.ModuleType) -> Loaded:
+    """Put a snapshot's names into the session's namespace."""
+    return _Load(fd, summary, main).run()
+
+
+class _Load:
+    def __init__(self, fd: int, summary: dict[str, Any], main: types.ModuleType) -> None:
+        self._incoming = chunks.Incoming(fd)
+        self._summary = summary
+        self._space = vars(main)
+        self._loaded = Loaded()
+        self._gone: set[int] = set()
+
+    def run(self) -> Loaded:
+        summary = self._summary
+        now.begin(self._space)
+        try:
+            self._surround()
+            self._read_sources()
+            numpy = self._numpy()
+            for number, group in enumerate(summary["groups"]):
+                self._load_group(number, group, numpy)
+            self._restore_random(summary["random"], numpy)
+            rebuilding.remember_sources()
+        finally:
+            now.begin({})
+            self._incoming.close()
+        self._loaded.flags = summary["flags"] & rebuilding.FUTURE_MASK
+        return self._loaded
+
+    def _surround(self) -> None:
+        summary, notices = self._summary, self._loaded.notices
+        for name, value in summary["environ"].items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if summary["path"] is not None:
+            sys.path[:] = summary["path"]
+        if summary["cwd"] is not None:
+            try:
+                os.chdir(summary["cwd"])
+            except OSError as error:
+                notices.append(f"it was in {summary['cwd']}, which cannot be entered now ({error.strerror})")
+
+    def _read_sources(self) -> None:
+        import linecache
+
+        for source in self._summary["sources"]:
+            size = sum(size for _, size in source["chunks"])
+            self._incoming.begin(size)
+            text = self._incoming.read().decode("utf-8", "surrogatepass")
+            file = source["file"]
+            now.sources[file] = text
+            # The cells of this session will have the same numbers: those of the snapshot are told apart.
+            name, count = file, 1
+            if file.startswith(OWN_CELL) and " before" not in file:
+                name = f"{file[:-1]} before loading>"
+            while name in linecache.cache or name in now.renamed.values():
+                count += 1
+                name = f"{file[:-1].removesuffix(' before loading')} before loading, {count}>"
+            now.renamed[file] = name
+
+    def _numpy(self) -> Any:
+        if "numpy" not in self._summary["packages"]:
+            return None
+        try:
+            import numpy
+        except Exception:  # the border to libraries: then what needs it fails by itself
+            return None
+        return numpy
+
+    def _load_group(self, number: int, group: dict[str, Any], numpy: Any) -> None:
+        missing = [need for need in group["needs"] if need in self._gone]
+        try:
+            names, defined = self._read(group, numpy)
+            now.defined.update(defined)
+        except EOFError:
+            raise
+        except BaseException as error:  # the border to the user's code and to libraries
+            self._gone.add(number)
+            reason = reducing.why_not(error) if not isinstance(error, rebuilding.CannotRebuild) else str(error)
+            if missing:
+                first = self._summary["groups"][missing[0]]
+                needed = [each["name"] for each in first["names"]] or first["keys"]
+                reason = f"it needs {', '.join(needed[:3])}, which could not be loaded"
+            for each in group["names"]:
+                self._loaded.failed.append({"name": each["name"], "type": each["type"], "reason": reason})
+            return
+        self._space.update(names)
+        self._loaded.names += names
+
+    def _read(self, group: dict[str, Any], numpy: Any) -> Any:
+        buffers = [self._incoming.buffer(sum(size for _, size in each), numpy) for each in group["buffers"]]
+        self._incoming.begin(sum(size for _, size in group["stream"]))
+        try:
+            return Unpickler(self._incoming, buffers=buffers).load()
+        finally:
+            self._incoming.drain()
+
+    def _restore_random(self, group: dict[str, Any], numpy: Any) -> None:
+        try:
+            states = self._read(group, numpy)
+            random.setstate(states["random"])
+            if "numpy.random" in states and numpy is not None:
+                numpy.random.set_state(states["numpy.random"])
+        except EOFError:
+            raise
+        except Exception as error:  # another version of either may have another state
+            self._loaded.notices.append(f"the state of random numbers is not as it was: {reducing.why_not(error)}")
