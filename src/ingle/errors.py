@@ -7,9 +7,11 @@ An exception in a user's cell is a result, not an error of ours.
     │   ├── InvalidName         422  invalid_name         a session's name breaks the rule for names
     │   ├── InterpreterRefused  422  interpreter_refused  not there, too old, or not a Python
     │   ├── StdlibRefused       422  stdlib_refused       code that does not compile or run, for the user's library
+    │   ├── SnapshotDamaged     422  snapshot_damaged     torn, changed, or no snapshot at all
     │   └── KeyReused           422  key_reused           an Idempotency-Key that stood for another request
     ├── Unauthorized            401  unauthorized         no token, or a wrong one
     ├── Forbidden               403  forbidden            a page of a foreign origin, or a token without the scope
+    │   ├── SnapshotUntrusted   403  snapshot_untrusted   not signed by this ingle for this tenant
     │   └── NotGranted          403  not_granted          a folder, interpreter, level or network beyond the operator's
     ├── Misdirected             421  misdirected          a Host this server does not answer to
     ├── TooLarge                413  too_large            a body above the limit
@@ -21,6 +23,7 @@ An exception in a user's cell is a result, not an error of ours.
     │   ├── FigureNotFound      404  figure_not_found     no image of that id is kept
     │   ├── FileNotThere        404  file_not_found
     │   ├── VariableNotFound    404  variable_not_found
+    │   ├── SnapshotNotFound    404  snapshot_not_found
     │   └── TaskNotFound        404  task_not_found       no such task, or it is over and was forgotten
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
@@ -35,6 +38,8 @@ An exception in a user's cell is a result, not an error of ours.
     ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     ├── StartFailed             503  start_failed         no worker could be started
+    ├── SaveFailed              503  save_failed          a session's copy ended, or did not keep to the protocol
+    ├── LoadFailed              503  load_failed          the new session ended while a snapshot was loaded
     └── Unreachable             503  unreachable          no server answers the client
 """
 
@@ -69,6 +74,13 @@ class StdlibRefused(InvalidRequest):
         super().__init__(f"nothing was added to the library: {problem}")
 
 
+class SnapshotDamaged(InvalidRequest):
+    code = "snapshot_damaged"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"the snapshot {name[:200]!r} cannot be used: {why}; take another copy of it, or save again")
+
+
 class KeyReused(InvalidRequest):
     code = "key_reused"
 
@@ -85,6 +97,16 @@ class Unauthorized(IngleError):
 
 class Forbidden(IngleError):
     code, status = "forbidden", 403
+
+
+class SnapshotUntrusted(Forbidden):
+    code = "snapshot_untrusted"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the snapshot {name[:200]!r} was not written by this ingle, or was changed since, and loading it would "
+            "run its code; if you know where it comes from, load it with trust (`ingle load --trust`)"
+        )
 
 
 class NotGranted(Forbidden):
@@ -150,6 +172,13 @@ class VariableNotFound(NotFound):
     def __init__(self, name: str, near: list[str]) -> None:
         hint = f"did you mean {' or '.join(near)}?" if near else "list the variables to see which there are"
         super().__init__(f"there is no variable {name[:80]!r} in this session; {hint}")
+
+
+class SnapshotNotFound(NotFound):
+    code = "snapshot_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no snapshot {name[:200]!r}; list the snapshots to see which there are")
 
 
 class VariableUntold(IngleError):
@@ -254,6 +283,14 @@ class QuotaExceeded(IngleError):
 class Unavailable(IngleError):
     code, status = "unavailable", 503
     retry_after = 5.0
+
+
+class SaveFailed(IngleError):
+    code, status = "save_failed", 503
+
+
+class LoadFailed(IngleError):
+    code, status = "load_failed", 503
 
 
 class StartFailed(IngleError):

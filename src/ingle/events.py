@@ -273,6 +273,68 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """What the caller's token allows."""
 
 
+class SnapshotName(Struct, frozen=True):
+    """A variable that a snapshot holds."""
+
+    name: str
+    type: str
+
+
+class Skipped(Struct, frozen=True):
+    """A variable that could not be saved, or not be loaded, and why."""
+
+    name: str
+    type: str
+    reason: str
+
+
+class SnapshotInfo(Struct, frozen=True):
+    """A session on disk. `problem` says why it cannot be used, where that is so; then nothing else is known."""
+
+    name: str
+    session_id: str = ""
+    saved_at: float = 0.0
+    python: str = ""
+    isolation: str = ""
+    """A session that it is loaded into is confined at least so far."""
+    cell: int = 0
+    """The last cell that it knows of."""
+    size: int = 0
+    variables: list[SnapshotName] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    packages: dict[str, str] = field(default_factory=dict)
+    problem: str | None = None
+
+
+class Saved(Struct, frozen=True):
+    """What a save has kept. `paused` is how long the session could do nothing else, in seconds."""
+
+    session_id: str
+    snapshot: str
+    """The name, or the path of the file."""
+    variables: int
+    size: int
+    new_bytes: int
+    """Bytes that were not in an earlier save."""
+    skipped: list[Skipped]
+    paused: float
+    execution_time: float
+    notices: list[str]
+
+
+class Restored(Struct, frozen=True):
+    """A session that a snapshot was loaded into."""
+
+    session: SessionInfo
+    snapshot: str
+    saved_at: float
+    variables: int
+    skipped: list[Skipped]
+    """What could not be loaded here, and what had not been saved."""
+    execution_time: float
+    notices: list[str]
+
+
 class StdlibFunction(Struct, frozen=True):
     name: str
     signature: str

@@ -25,10 +25,13 @@ from ingle.events import (
     Limits,
     Metrics,
     NewSession,
+    Restored,
     Result,
     RolledBack,
+    Saved,
     SessionInfo,
     SessionLimits,
+    SnapshotInfo,
     Stdlib,
     StdlibChange,
     Task,
@@ -261,6 +264,56 @@ class Service:
     async def rollback(self, session_id: str, name: str | None = None) -> RolledBack:
         """Go back to a checkpoint; without a name to before the last cell, or to the newest where that is not kept."""
         return await self._placement.rollback(self._own(session_id, EXECUTE), name)
+
+    # --- snapshots ---
+
+    async def save_session(self, session_id: str, target: str, *, start: str | None = None) -> Saved:
+        """Save a session under a name, or as a file below its folder, or below `start` where a door has such a folder.
+
+        The session is held up for a moment only; what cannot be saved is named in the answer.
+        """
+        return await self._placement.save(self._own(session_id, EXECUTE), target, start)
+
+    async def load_session(
+        self,
+        source: str,
+        session_id: str | None = None,
+        *,
+        python: str | None = None,
+        cwd: str | None = None,
+        idle_timeout: float | None = None,
+        isolation: str | None = None,
+        start: str | None = None,
+        trust: bool = False,
+    ) -> Restored:
+        """A new session with what a snapshot holds; without a name it has the one that the saved session had.
+
+        A snapshot that this ingle did not write for this caller is refused, unless one who may administer the server
+        says to `trust` it. It is confined at least as far as the saved session was.
+        """
+        self.check(EXECUTE)
+        if trust:
+            self.check(ADMIN)
+        _check_seconds("idle_timeout", idle_timeout)
+        await self._check_sessions()
+        wanted = NewSession(
+            session_id=session_id,
+            tenant=self.caller.tenant,
+            python=python,
+            cwd=cwd,
+            idle_timeout=idle_timeout,
+            isolation=isolation,
+            bounds=self.caller.bounds,
+        )
+        return await self._placement.restore(wanted, source, start, trust=trust)
+
+    async def list_snapshots(self) -> list[SnapshotInfo]:
+        self.check(READ)
+        return await self._placement.snapshots(self.caller.tenant)
+
+    async def delete_snapshot(self, name: str) -> None:
+        self.check(EXECUTE)
+        await self._placement.delete_snapshot(self.caller.tenant, name)
 
     # --- the user's library ---
 

@@ -119,6 +119,7 @@ class Settings:
     result_chars: int = setting(200_000, "Characters of each stream in a result; the rest is read by number.")
     timeline_memory: int = setting(4 * 1024 * 1024, "Memory for a session's events; older ones go to disk.")
     max_file: int = setting(1024 * 1024 * 1024, "Size of a file put into a session's folder at most.")
+    max_snapshot: int = setting(64 * 1024 * 1024 * 1024, "Size of what is saved of a session at most.")
     timeline_disk: int = setting(4 * 1024 * 1024 * 1024, "Disk for a session's events; past it text is dropped.")
     figures_disk: int = setting(256 * 1024 * 1024, "Disk for a session's images in full size; the oldest go first.")
     shell: str = setting("bash", "Program that runs shell commands; a persistent shell needs it to be bash.")

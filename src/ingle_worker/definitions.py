@@ -68,7 +68,8 @@ def name_of(definition: Any) -> str:
 
 def is_importable(value: Any) -> bool:
     if issubclass(type(value), type):
-        module, name = module_of(value), qualname_of(value)
+        module: Any = module_of(value)
+        name: Any = qualname_of(value)
         if not is_heap(value):
             return True  # written in C: nobody could rebuild it
     else:

@@ -6,6 +6,7 @@ there.
 """
 
 import _pickle
+import json
 import os
 import random
 import sys
@@ -23,6 +24,11 @@ class Unpickler(_pickle.Unpickler):
         if module == MODULE:
             return MAKERS[name]
         return super().find_class(module, name)
+
+
+def read_summary(data: bytes) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads(data)
+    return summary
 
 
 class Loaded:

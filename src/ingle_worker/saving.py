@@ -215,7 +215,7 @@ class _Save:
             self._sources[file] = stream.names
 
     def _leave_out(self, group: grouping.Group, space: dict[str, Any], reason: str) -> None:
-        self._failed[group] = ", ".join([*group.names, *group.keys][:3]) or "something"
+        self._failed[group] = ", ".join([*dict.fromkeys([*group.names, *group.keys])][:3]) or "something"
         for name in group.names:
             self._skip(name, space[name], reason)
 

@@ -28,6 +28,7 @@ from ingle_worker.copying import Copying, reseed_numpy
 from ingle_worker.figures import PYPLOT
 from ingle_worker.imports import MODULES
 from ingle_worker.interrupts import Interrupts, place
+from ingle_worker.keeping import Keeping
 from ingle_worker.link import Link, WireLost
 from ingle_worker.looping import Looping
 from ingle_worker.preparing import Preparing
@@ -45,10 +46,12 @@ from ingle_worker.wire.messages import (
     Exiting,
     ForkSelf,
     ListVariables,
+    Load,
     LoadStdlib,
     Raised,
     Ready,
     Rehome,
+    Save,
     Shutdown,
     Start,
     Started,
@@ -129,6 +132,7 @@ class Worker:
         self._preparing = Preparing(
             self._link, self._interrupts, self._main, self._reset_main, self._looping, self._compiler
         )
+        self._keeping = Keeping(self._link, self._main, self._compiler)
         self._spares: dict[int, int] = {}
         self._copying = Copying(self._link, self._interrupts, self._channel, self._input, self._looping, self._spares)
         self._inherited: dict[str, int] = {}
@@ -254,6 +258,11 @@ class Worker:
                 self._names.clear()  # the next cell tells all that there are
             elif isinstance(message, ForkSelf):
                 self._fork(message)
+            elif isinstance(message, Save):
+                self._keeping.save(message)
+            elif isinstance(message, Load):
+                self._keeping.load(message)
+                self._names.clear()
             elif isinstance(message, Rehome):
                 self._copying.rehome(message)
                 self._inherited = {name: id(value) for name, value in vars(self._main).items()}
@@ -319,6 +328,7 @@ class Worker:
         for number in (0, 1, 2):
             self._spares[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
         self._channel.stdout.pipe, self._channel.stderr.pipe = self._spares[1], self._spares[2]
+        self._keeping.note_surroundings()
         self._link.send(Started(os.getcwd(), notices))
 
     # --- a cell ---

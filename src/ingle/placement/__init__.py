@@ -18,9 +18,12 @@ from ingle.events import (
     Load,
     Metrics,
     NewSession,
+    Restored,
     Result,
     RolledBack,
+    Saved,
     SessionInfo,
+    SnapshotInfo,
     Stdlib,
     StdlibChange,
     Task,
@@ -65,6 +68,20 @@ class Placement(Protocol):
     async def end(self, session_id: str) -> SessionInfo: ...
 
     async def clear(self, session_id: str) -> SessionInfo: ...
+
+    async def save(self, session_id: str, target: str, start: str | None = None) -> Saved:
+        """Save a session under a name, or as a file below its folder or the start folder."""
+        ...
+
+    async def restore(
+        self, wanted: NewSession, source: str, start: str | None = None, *, trust: bool = False
+    ) -> Restored:
+        """A new session with what a snapshot holds. `trust`: whoever wrote it."""
+        ...
+
+    async def snapshots(self, tenant: str = "") -> list[SnapshotInfo]: ...
+
+    async def delete_snapshot(self, tenant: str, name: str) -> None: ...
 
     async def stdlib(self, tenant: str = "") -> Stdlib: ...
 

@@ -17,9 +17,12 @@ from ingle.events import (
     Load,
     Metrics,
     NewSession,
+    Restored,
     Result,
     RolledBack,
+    Saved,
     SessionInfo,
+    SnapshotInfo,
     Stdlib,
     StdlibChange,
     Task,
@@ -28,6 +31,7 @@ from ingle.events import (
 )
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.placement import OpenFile
+from ingle.placement.keeping import Keeping
 from ingle.sessions.files import write_file
 from ingle.sessions.manager import Manager
 from ingle.sessions.session import Session
@@ -47,6 +51,8 @@ class Local:
         self._tenants_folder = os.path.abspath(home / "tenants")
         self._folders_made: set[str] = set()
 
+        self.keeping = Keeping(settings, home, self.manager)
+
     async def start(self) -> None:
         await self.manager.start()
 
@@ -55,6 +61,7 @@ class Local:
 
     async def stop(self) -> None:
         await self.tasks.stop()
+        await self.keeping.stop()
         await self.manager.stop()
 
     async def create(self, wanted: NewSession) -> SessionInfo:
@@ -81,6 +88,20 @@ class Local:
         session = self.manager.get(session_id)
         await session.clear()
         return session.info()
+
+    async def save(self, session_id: str, target: str, start: str | None = None) -> Saved:
+        return await self.keeping.save(self.manager.get(session_id), target, start)
+
+    async def restore(
+        self, wanted: NewSession, source: str, start: str | None = None, *, trust: bool = False
+    ) -> Restored:
+        return await self.keeping.load(wanted, source, start, trust=trust)
+
+    async def snapshots(self, tenant: str = "") -> list[SnapshotInfo]:
+        return await self.keeping.list(tenant)
+
+    async def delete_snapshot(self, tenant: str, name: str) -> None:
+        await self.keeping.delete(tenant, name)
 
     async def stdlib(self, tenant: str = "") -> Stdlib:
         return await self.manager.stdlibs.list(tenant)

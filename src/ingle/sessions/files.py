@@ -66,13 +66,13 @@ class Folder:
     """The folder of one session. `fixed` says that it is one of ours, which must not have become a link."""
 
     def __init__(self, root: Path, fixed: bool) -> None:
-        self._root = root
+        self.root = root
         self._flags = _FOLDER if fixed else _FOLDER & ~os.O_NOFOLLOW
 
     @contextlib.contextmanager
     def _at(self, parts: list[str], make: bool = False) -> Iterator[int]:
         """A descriptor of the folder reached by these names."""
-        fd = os.open(self._root, self._flags)
+        fd = os.open(self.root, self._flags)
         try:
             for part in parts:
                 if make:
@@ -123,13 +123,13 @@ class Folder:
                 raise
             return OpenFile(fd, about)
 
-    def begin(self, path: str) -> "Draft":
+    def begin(self, path: str, mode: int = 0o644) -> "Draft":
         """A file to be written; the folders on the way are made."""
         *way, name = parts_of(path)
         with failing_plainly(path), self._at(way, make=True) as folder:
             draft = f".{secrets.token_hex(8)}.part"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(draft, flags, 0o644, dir_fd=folder)
+            fd = os.open(draft, flags, mode, dir_fd=folder)
             return Draft(path, name, draft, os.dup(folder), fd)
 
     def remove(self, path: str) -> None:
@@ -160,6 +160,9 @@ class OpenFile:
             left -= len(data)
             yield data
 
+    def fileno(self) -> int:
+        return self._fd
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -179,6 +182,9 @@ class Draft:
             while view:
                 view = view[os.write(self._fd, view) :]
         self._size += len(data)
+
+    def fileno(self) -> int:
+        return self._fd
 
     def finish(self) -> tuple[FileInfo, bool]:
         """Put it in its place, in one step. What it is now, and whether it is new there."""

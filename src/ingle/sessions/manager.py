@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,8 +109,8 @@ class Manager:
 
     # --- sessions ---
 
-    async def create(self, wanted: NewSession) -> Session:
-        """A new session, ready for its first cell.
+    async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
+        """A new session, ready for its first cell; `prepare` is done with it before anybody else finds it.
 
         Its key, by which it is found, is its name; that of a tenant's own session is `tenant/name`.
         """
@@ -147,6 +147,8 @@ class Manager:
             self._making[key] = session
             try:
                 await session.start()
+                if prepare is not None:
+                    await prepare(session)
             except BaseException:
                 await session.end()
                 if self._stopped:

@@ -10,9 +10,11 @@ import asyncio
 import codecs
 import contextlib
 import shutil
+import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from ingle.sessions.files import Folder
 from ingle.sessions.history import History
 from ingle.sessions.homes import Home
 from ingle.sessions.inquiries import Inquiries
+from ingle.sessions.keeping import Keeping
 from ingle.sessions.patience import Patience
 from ingle.sessions.preparing import Preparing
 from ingle.sessions.record import Record
@@ -167,6 +170,7 @@ class Session:
         self._inquiries = Inquiries(self.id, settings.timeout_grace)
         self._patience = Patience(self._loop)
         self._preparing = Preparing(settings.timeout_grace)
+        self._keeping = Keeping()
         self._library = plan.library
 
     # --- starting ---
@@ -358,7 +362,12 @@ class Session:
         self.last_used = time.monotonic()
         worker = self._worker
         quiet = self.state == states.IDLE and not (
-            self._queue or self._granted or self._inquiries.asked or self._preparing.asked or self._held
+            self._queue
+            or self._granted
+            or self._inquiries.asked
+            or self._preparing.asked
+            or self._keeping.asked
+            or self._held
         )
         if worker is None or worker.signalled or not quiet:
             await self._wait_for_turn(queue)
@@ -496,8 +505,13 @@ class Session:
     def _under_way(self, worker: Worker) -> list[asyncio.Future[Any]]:
         """What the next cell waits for: a signal that was meant for an earlier one must have landed, and what is being
         told of a variable has its own limit."""
-        asked = [each for each in (self._inquiries.asked, self._preparing.asked, self._held) if each is not None]
-        return [*worker.signalled.values(), *asked]
+        under_way: list[asyncio.Future[Any] | None] = [
+            self._inquiries.asked,
+            self._preparing.asked,
+            self._keeping.asked,
+            self._held,
+        ]
+        return [*worker.signalled.values(), *(each for each in under_way if each is not None)]
 
     def _refuse_as_busy(self) -> None:
         running = self._cell
@@ -584,6 +598,21 @@ class Session:
         await self._wait_for_turn(False)
         assert self._worker is not None
         return await self._preparing.edit(self._worker, text, addition)
+
+    async def copy(self) -> tuple[Worker, list[str], float]:
+        """A live copy of the worker, what it lacks, and how long the session was held up. Needs an idle session."""
+        async with self.own_turn() as worker:
+            began = time.monotonic()
+            workers, notices = await worker.fork()
+        return workers[0], notices, time.monotonic() - began
+
+    async def load(self, summary: bytes, send: Callable[[socket.socket], None], executor: Executor) -> messages.Loaded:
+        """Take a snapshot's variables. Cells wait until it is done."""
+        await self._wait_for_turn(False)
+        assert self._worker is not None
+        loaded = await self._keeping.load(self._worker, summary, send, executor)
+        self._names.update(loaded.names)
+        return loaded
 
     async def end(self) -> None:
         """End the session for good: its processes, its folder, its timeline."""
@@ -787,6 +816,8 @@ class Session:
             messages.StdlibLoaded | messages.StdlibCompiled | messages.StdlibDescribed | messages.Cleared,
         ):
             self._preparing.on_message(message)
+        elif isinstance(message, messages.ChannelWanted | messages.Loaded):
+            self._keeping.on_message(message)
         elif isinstance(message, messages.InputTaken):
             self._on_input_taken(message.wait)
         elif isinstance(message, messages.Exiting):
@@ -1004,6 +1035,7 @@ class Session:
         self._names.clear()
         self._background_waits.clear()
         self._inquiries.on_gone()
+        self._keeping.on_gone()
         self._preparing.on_gone()
         self._worker = None
         if self.state == states.STARTING and cell is None and not self._ended:

@@ -93,6 +93,21 @@ class Rehome:
 
 
 @dataclass(frozen=True)
+class Save:
+    """To a copy: tell everything that the session has, over a channel that is asked for; then end."""
+
+    ticket: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """Put what a snapshot holds into this session. `data` is the snapshot's summary; bytes come over a channel."""
+
+    ticket: int
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
 class LoadStdlib:
     """Load the user's library: the last `code` bytes of `data` are its code, what stands before them its text.
 
@@ -355,6 +370,41 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class ChannelWanted:
+    """Ready to save or to load: one Ends, with the channel's descriptor."""
+
+    ticket: int
+
+
+@dataclass(frozen=True)
+class SaveFailed:
+    """The copy cannot tell what the session has; the channel is closed."""
+
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class NotLoaded:
+    """A variable of a snapshot that could not be loaded."""
+
+    name: str
+    type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The snapshot's names are in the session's namespace, but for those that failed."""
+
+    ticket: int
+    names: list[str]
+    failed: list[NotLoaded] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class EndsWanted:
     """The next copies are about to be made: one Ends for each of these, in this order."""
 
@@ -525,6 +575,8 @@ KINDS: dict[int, type] = {
     6: ForkSelf,
     7: Ends,
     8: Rehome,
+    14: Save,
+    15: Load,
     10: LoadStdlib,
     11: EditStdlib,
     12: Clear,
@@ -549,6 +601,9 @@ KINDS: dict[int, type] = {
     81: Asked,
     82: EndsWanted,
     83: Copied,
+    92: ChannelWanted,
+    93: SaveFailed,
+    94: Loaded,
     84: StdlibCompiled,
     85: StdlibDescribed,
     86: StdlibLoaded,
@@ -565,7 +620,7 @@ KINDS: dict[int, type] = {
 }
 NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
 EXECUTE, DONE = NUMBERS[Execute], NUMBERS[Done]
-RAW: tuple[type, ...] = (Keep, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed)
+RAW: tuple[type, ...] = (Keep, Load, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed)
 """Those whose payload is bytes, not text."""
 
 PAYLOADS: dict[type, str] = {Execute: "code", **dict.fromkeys(RAW, "data")}
@@ -604,7 +659,7 @@ def _plain(value: object) -> Any:
 
 
 FIELDS: dict[type, tuple[str, ...]] = {
-    cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, Raised, StdlibName, Variable)
+    cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Variable)
 }
 NO_DEFAULT = object()
 DEFAULTS: dict[tuple[type, str], Any] = {

@@ -1,0 +1,254 @@
+"""Sessions of this machine and their snapshots: a copy of the worker is saved, a new session is loaded.
+
+Whoever asked may go: a save that was begun is finished, and a load too. A snapshot's place is a plain name, or the path
+of a file below the session's folder or the start folder; nothing else is written or read.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ingle import errors
+from ingle.events import NewSession, Restored, Saved, Skipped, SnapshotInfo
+from ingle.sessions.files import Folder, failing_plainly
+from ingle.sessions.keeping import Keeping as Copied
+from ingle.sessions.manager import NAME, Manager, tenant_of
+from ingle.sessions.session import Session
+from ingle.settings import LEVELS, Settings
+from ingle.state import manifest
+from ingle.state.manifest import Manifest, Summary
+from ingle.state.snapshots import NAMED, Opened, Snapshots
+
+SAVING = 4
+"""Saves and loads at a time; others wait for their turn."""
+
+Result = TypeVar("Result")
+
+
+class Keeping:
+    def __init__(self, settings: Settings, home: Path, manager: Manager) -> None:
+        self._settings = settings
+        self._home = home
+        self._manager = manager
+        self._snapshots: dict[str, Snapshots] = {}
+        self._executor = ThreadPoolExecutor(SAVING, "ingle-snapshots")
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def of(self, tenant: str) -> Snapshots:
+        """The snapshots of a tenant."""
+        if tenant not in self._snapshots:
+            self._snapshots[tenant] = Snapshots(self._home, tenant, self._settings.max_snapshot)
+        return self._snapshots[tenant]
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _finish(self, task: "asyncio.Task[Result]") -> Result:
+        """Wait for something that is finished whether or not anybody waits."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    # --- saving ---
+
+    async def save(self, session: Session, target: str, start: str | None = None, *, shelf: str = NAMED) -> Saved:
+        """Save a session under a name, or as a file below its folder or the start folder."""
+        return await self._finish(asyncio.get_running_loop().create_task(self._save(session, target, start, shelf)))
+
+    async def _save(self, session: Session, target: str, start: str | None, shelf: str) -> Saved:
+        if NAME.fullmatch(target):
+            place = None
+        else:
+            place = _place(target, [*([Folder(Path(start), fixed=False)] if start else []), session.files])
+        began = time.monotonic()
+        python, cell = session.info().python, session.last_cell
+        copy, notices, paused = await session.copy()
+
+        def describe(summary: Summary) -> Manifest:
+            return Manifest(
+                version=manifest.VERSION,
+                session_id=session.id,
+                saved_at=time.time(),
+                python=python,
+                isolation=session.plan.grant.isolation,
+                cell=cell,
+                stdlib=session.plan.library is not None,
+                summary=summary,
+            )
+
+        snapshots = self.of(tenant_of(session.key))
+
+        def take(connection: socket.socket) -> tuple[Manifest, int]:
+            if place is None:
+                return snapshots.save(target, connection, describe, shelf)
+            folder, path = place
+            draft = folder.begin(path, 0o600)
+            try:
+                with failing_plainly(path):
+                    saved = snapshots.save_portable(draft.fileno(), connection, describe)
+                draft.finish()
+            finally:
+                draft.close()
+            return saved
+
+        made, new = await Copied().save(copy, take, self._executor)
+        took = time.monotonic() - began
+        summary = made.summary
+        return Saved(
+            session_id=session.id,
+            snapshot=target,
+            variables=summary.count,
+            size=made.size,
+            new_bytes=new,
+            skipped=summary.skipped,
+            paused=paused,
+            execution_time=took,
+            notices=[each.replace("not copied", "not saved") for each in notices],
+        )
+
+    # --- loading ---
+
+    async def load(
+        self,
+        wanted: NewSession,
+        source: str,
+        start: str | None = None,
+        *,
+        trust: bool = False,
+        shelf: str = NAMED,
+    ) -> Restored:
+        """A new session with what a snapshot holds."""
+        return await self._finish(
+            asyncio.get_running_loop().create_task(self._load(wanted, source, start, trust, shelf))
+        )
+
+    async def _load(self, wanted: NewSession, source: str, start: str | None, trust: bool, shelf: str) -> Restored:
+        began = time.monotonic()
+        snapshots = self.of(wanted.tenant)
+        opening = await self._in_thread(lambda: self._open(snapshots, source, start, trust, shelf))
+        with contextlib.ExitStack() as stack:
+            stack.callback(opening.close)
+            first: errors.SnapshotDamaged | None = None
+            while True:
+                opened = await self._in_thread(opening.next)
+                if opened is None:
+                    raise first or errors.SnapshotNotFound(source)
+                if first is not None:
+                    opened.notices.insert(0, f"the last save could not be used: {first.message}")
+                try:
+                    return await self._restore(wanted, opened, began)
+                except errors.SnapshotDamaged as error:
+                    first = first or error
+
+    def _open(self, snapshots: Snapshots, source: str, start: str | None, trust: bool, shelf: str) -> "_Opening":
+        if NAME.fullmatch(source):
+            return _Opening(snapshots.opened(source, trust, shelf))
+        if start is None:
+            raise errors.InvalidRequest(
+                f"{source[:200]!r} is not the name of a snapshot, and files are loaded from a start folder only, which "
+                "this service has not; list the snapshots"
+            )
+        folder, path = _place(source, [Folder(Path(start), fixed=False)])
+        try:
+            file = folder.open(path)
+        except errors.FileNotThere:
+            raise errors.SnapshotNotFound(source) from None
+        try:
+            fd = os.dup(file.fileno())
+        finally:
+            file.close()
+        return _Opening(snapshots.opened_portable(fd, source, trust))
+
+    async def _restore(self, wanted: NewSession, opened: Opened, began: float) -> Restored:
+        found = opened.manifest
+        if found.isolation not in LEVELS:
+            raise errors.SnapshotDamaged(opened.name, "it is of a level of isolation that there is not")
+        floor = wanted.bounds.isolation
+        if floor is None or LEVELS.index(floor) < LEVELS.index(found.isolation):
+            bounds = msgspec.structs.replace(wanted.bounds, isolation=found.isolation)
+            wanted = msgspec.structs.replace(wanted, bounds=bounds)
+        name = wanted.session_id if wanted.session_id is not None else found.session_id
+        wanted = msgspec.structs.replace(wanted, session_id=name, include_stdlib=found.stdlib)
+        failed: list[Skipped] = []
+        notices = [*opened.notices]
+        names: list[str] = []
+
+        async def fill(session: Session) -> None:
+            summary = msgspec.json.encode(found.summary)
+            loaded = await session.load(summary, opened.send, self._executor)
+            names.extend(loaded.names)
+            failed.extend(Skipped(each.name, each.type, each.reason[:1000]) for each in loaded.failed)
+            notices.extend(each[:1000] for each in loaded.notices[:20])
+            python = session.info().python
+            if python.split(".")[:2] != found.python.split(".")[:2]:
+                notices.append(f"it was saved by Python {found.python} and is loaded into {python}")
+
+        session = await self._manager.create(wanted, fill)
+        return Restored(
+            session=session.info(),
+            snapshot=opened.name,
+            saved_at=found.saved_at,
+            variables=len(names),
+            skipped=[*failed, *found.summary.skipped],
+            execution_time=time.monotonic() - began,
+            notices=notices,
+        )
+
+    # --- looking ---
+
+    async def list(self, tenant: str) -> list[SnapshotInfo]:
+        found = await self._in_thread(lambda: self.of(tenant).list())
+        return [
+            each.info(name) if isinstance(each, Manifest) else SnapshotInfo(name, problem=each.message)
+            for name, each in found
+        ]
+
+    async def delete(self, tenant: str, name: str) -> None:
+        if not NAME.fullmatch(name):
+            raise errors.SnapshotNotFound(name)
+        await self._in_thread(lambda: self.of(tenant).delete(name))
+
+
+class _Opening:
+    """Snapshots to be tried in turn. A lock is held meanwhile, which is no thread's own: any may give it back."""
+
+    def __init__(self, context: contextlib.AbstractContextManager[Iterator[Opened]]) -> None:
+        self._context = context
+        self._candidates = context.__enter__()
+
+    def next(self) -> Opened | None:
+        return next(self._candidates, None)
+
+    def close(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
+def _place(target: str, folders: list[Folder]) -> tuple[Folder, str]:
+    """The folder that a path is below, and its way from there."""
+    if not target or "\0" in target or target.endswith("/"):
+        raise errors.InvalidRequest(f"{target[:200]!r} is neither a name nor the path of a file")
+    if not os.path.isabs(target):
+        return folders[0], os.path.normpath(target) if not target.startswith("..") else target
+    for folder in folders:
+        root = os.path.realpath(folder.root)
+        for base in (root, str(folder.root)):
+            if target.startswith(base.rstrip("/") + "/"):
+                return folder, os.path.relpath(target, base)
+    raise errors.InvalidRequest(
+        f"{target[:200]!r} is outside of the session's folder; give a plain name, or a path below that folder"
+    )

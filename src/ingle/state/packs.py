@@ -1,0 +1,151 @@
+"""A pack: a file of chunks with their index at its end. Portable snapshots are packs with a manifest in them.
+
+    8 bytes   what it is
+    …         chunks, one after the other, as they are
+    …         the index, JSON: each chunk's hash, place and size; a manifest and its signature where there is one
+    32 bytes  SHA-256 of the index
+    8 bytes   length of the index
+    8 bytes   that it is whole
+
+Nothing in it is compressed and nothing has the name of a file, so that nothing grows when it is read, and nothing is
+written elsewhere. Every place is checked against the file, every chunk against its hash.
+"""
+
+import hashlib
+import os
+import stat
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ingle import errors
+from ingle_worker.wire import channel
+
+HEAD = b"INGLE\0\x01\n"
+TAIL = b"\n\x01\0ELGNI"
+END = struct.Struct(">32sQ8s")
+MAX_INDEX = 256 * 1024 * 1024
+
+
+class Index(Struct, frozen=True):
+    chunks: list[tuple[str, int, int]]
+    """Hash, place, size."""
+    manifest: str = ""
+    signature: str = ""
+
+
+class Place(NamedTuple):
+    offset: int
+    size: int
+
+
+_index = msgspec.json.Decoder(Index)
+
+
+class Writer:
+    """Writes chunks to a file that is somebody else's to name and to close."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._at = len(HEAD)
+        self.places: dict[bytes, Place] = {}
+        self.size = 0
+        """Bytes of all chunks."""
+        _write(fd, HEAD)
+
+    def has(self, digest: bytes) -> bool:
+        return digest in self.places
+
+    def put(self, digest: bytes, data: memoryview) -> None:
+        """One more chunk; its hash must be what it is said to be."""
+        if hashlib.sha256(data).digest() != digest:
+            raise errors.SaveFailed("the session's copy sent other bytes than it had offered; nothing was kept")
+        if digest not in self.places:
+            self.keep(digest, data)
+
+    def keep(self, digest: bytes, data: "memoryview | bytes") -> None:
+        """The same for a chunk that was checked."""
+        _write(self._fd, data)
+        self.places[digest] = Place(self._at, len(data))
+        self._at += len(data)
+        self.size += len(data)
+
+    def finish(self, manifest: bytes = b"", signature: str = "") -> None:
+        """Write the index and see that all of it is on the disk."""
+        chunks = [(digest.hex(), place.offset, place.size) for digest, place in self.places.items()]
+        index = msgspec.json.encode(Index(chunks, manifest.decode(), signature))
+        _write(self._fd, index)
+        _write(self._fd, END.pack(hashlib.sha256(index).digest(), len(index), TAIL))
+        os.fsync(self._fd)
+
+
+class Pack:
+    """A pack that is being read. It may be anybody's: `name` is what errors call it."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self._fd = fd
+        self.name = name
+        try:
+            index = self._read_index()
+        except BaseException:
+            os.close(fd)
+            raise
+        self.manifest = index.manifest.encode()
+        self.signature = index.signature
+        self.places: dict[bytes, Place] = {
+            bytes.fromhex(digest): Place(offset, size) for digest, offset, size in index.chunks
+        }
+
+    @classmethod
+    def open(cls, path: Path) -> "Pack":
+        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), path.name)
+
+    def _read_index(self) -> Index:
+        about = os.fstat(self._fd)
+        if not stat.S_ISREG(about.st_mode):
+            raise errors.SnapshotDamaged(self.name, "it is no regular file")
+        self.size = about.st_size
+        if os.pread(self._fd, len(HEAD), 0) != HEAD:
+            raise errors.SnapshotDamaged(self.name, "it is not a snapshot of ingle's")
+        end = os.pread(self._fd, END.size, max(self.size - END.size, 0))
+        if self.size < len(HEAD) + END.size or not end.endswith(TAIL):
+            raise errors.SnapshotDamaged(self.name, "its end is missing")
+        digest, length, _ = END.unpack(end)
+        start = self.size - END.size - length
+        if length > MAX_INDEX or start < len(HEAD):
+            raise errors.SnapshotDamaged(self.name, "its index is longer than the file")
+        data = os.pread(self._fd, length, start)
+        if hashlib.sha256(data).digest() != digest:
+            raise errors.SnapshotDamaged(self.name, "its index was changed")
+        try:
+            index = _index.decode(data)
+            for chunk, offset, size in index.chunks:
+                if len(bytes.fromhex(chunk)) != 32:
+                    raise ValueError("a hash of another length")
+                if not 0 <= size <= channel.MAX_CHUNK or offset < len(HEAD) or offset + size > start:
+                    raise ValueError("a chunk outside of the file")
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            raise errors.SnapshotDamaged(self.name, f"its index cannot be read ({error})") from None
+        return index
+
+    def read(self, digest: bytes, size: int) -> bytes:
+        """One chunk, checked."""
+        place = self.places.get(digest)
+        data = b"" if place is None else os.pread(self._fd, place.size, place.offset)
+        if place is None or place.size != size or hashlib.sha256(data).digest() != digest:
+            raise errors.SnapshotDamaged(self.name, "some of its bytes are missing or were changed")
+        return data
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _write(fd: int, data: "bytes | memoryview") -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

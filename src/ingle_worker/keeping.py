@@ -1,0 +1,61 @@
+"""The session's own part in being saved and loaded: it asks for a channel, and tells or takes everything over it."""
+
+import os
+import types
+
+from ingle_worker import loading, saving, tracebacks
+from ingle_worker.compiling import Compiler
+from ingle_worker.link import Link, WireLost
+from ingle_worker.wire.messages import ChannelWanted, Load, Loaded, NotLoaded, Save, SaveFailed
+
+MAX_FAILED = 10_000
+
+
+class Keeping:
+    def __init__(self, link: Link, main: types.ModuleType, compiler: Compiler) -> None:
+        self._link = link
+        self._main = main
+        self._compiler = compiler
+        self._around: saving.Surroundings | None = None
+
+    def note_surroundings(self) -> None:
+        """The session begins: what is as it is now need not be saved."""
+        self._around = saving.Surroundings()
+
+    def save(self, order: Save) -> None:
+        """In a copy of the session: tell all, and go. Never returns."""
+        code = 0
+        try:
+            fd = self._channel(order.ticket)
+            saving.save(fd, self._main, self._around or saving.Surroundings(), self._compiler.flags)
+        except WireLost:
+            code = 1
+        except BaseException as error:  # the border to the user's code, of which all may have run
+            raised = tracebacks.bare(error)
+            self._link.send(SaveFailed(order.ticket, f"{raised.name}: {raised.value}"[:1000]))
+            code = 1
+        os._exit(code)
+
+    def load(self, order: Load) -> None:
+        """Take a snapshot's content into this session."""
+        fd = self._channel(order.ticket)
+        try:
+            loaded = loading.load(fd, loading.read_summary(order.data), self._main)
+        except WireLost:
+            raise
+        except BaseException as error:  # the border to the user's code, of which all may have run
+            raised = tracebacks.bare(error)
+            self._link.send(Loaded(order.ticket, [], problem=f"{raised.name}: {raised.value}"[:1000]))
+            return
+        self._compiler.flags |= loaded.flags
+        failed = [NotLoaded(**each) for each in loaded.failed[:MAX_FAILED]]
+        self._link.send(Loaded(order.ticket, loaded.names, failed, loaded.notices))
+
+    def _channel(self, ticket: int) -> int:
+        self._link.send(ChannelWanted(ticket))
+        _, fds = self._link.receive_ends()
+        if len(fds) != 1:
+            for fd in fds:
+                os.close(fd)
+            raise OSError("the host gave no channel, or no descriptor is left")
+        return fds[0]
