@@ -133,6 +133,9 @@ class Settings:
     auth: str = setting("token", "Whether requests need a token; none is for loopback only.", ("token", "none"))
     max_connections: int = setting(1024, "Connections at most; past it, those that showed no token are closed first.")
     stop_grace: float = setting(0.0, "How long running cells may go on after a signal to stop.")
+    audit: str = setting(
+        "off", "Whether audit.log in the data folder tells who did what, without code or output.", ("off", "on")
+    )
     log_level: str = setting("warning", "What is logged.", ("debug", "info", "warning", "error"))
     log_file: str = setting("", "File to log to; without one, standard error.")
     log_format: str = setting("text", "How it is logged: lines to read, or JSON objects.", ("text", "json"))

@@ -103,12 +103,6 @@ class Local:
     async def delete_snapshot(self, tenant: str, name: str) -> None:
         await self.keeping.delete(tenant, name)
 
-    async def open_snapshot(self, tenant: str, name: str) -> OpenFile:
-        return await self.keeping.export(tenant, name)
-
-    async def write_snapshot(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
-        return await self.keeping.take_in(tenant, name, chunks)
-
     async def stdlib(self, tenant: str = "") -> Stdlib:
         return await self.manager.stdlibs.list(tenant)
 
@@ -205,6 +199,7 @@ class Local:
     ) -> str:
         session = None if session_id is None else self.manager.get(session_id)
         folder = await self._folder_for(session, cwd, tenant)
+        self.manager.record.note("shell", session_id or f"{tenant}/", code=command, isolation=self.manager.policy.level)
         task = await self.tasks.start(
             Order(
                 command,

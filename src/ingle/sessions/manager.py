@@ -16,10 +16,11 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.events import Load, Metrics, NewSession, SessionLimits
+from ingle.isolation.audit import Audit
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import MEMORY, PROCESSES
 from ingle.isolation.egress import Egress, Route
-from ingle.isolation.policy import Policy
+from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.record import Record
 from ingle.sessions.session import Origin, Plan, Session
@@ -53,6 +54,8 @@ class Manager:
         self._stopped = False
         self.stdlibs = Stdlibs(home, self._scratch)
         self.record = Record()
+        if settings.audit == "on":
+            self.record.audit = Audit(home)
         self.policy = Policy(settings, home)
         self.bounding = Bounding(self.policy.limits, settings.nice)
         self.egress = Egress(self.policy.hosts(), Route.read(dict(os.environ)))
@@ -127,10 +130,7 @@ class Manager:
         # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
         self._making[key] = None
         try:
-            if wanted.cwd is None and wanted.python is None:
-                grant = self.policy.settle(wanted)
-            else:
-                grant = await asyncio.to_thread(self.policy.settle, wanted)
+            grant = await self._grant(wanted, key)
             plan = Plan(
                 name,
                 self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
@@ -157,7 +157,7 @@ class Manager:
         finally:
             del self._making[key]
         self._sessions[key] = session
-        self.record.session_made(key, time.monotonic() - began)
+        self.record.session_made(key, time.monotonic() - began, grant.isolation, grant.network)
         return session
 
     async def fork(self, key: str, names: list[str | None], *, reseed: bool = False) -> list[Session]:
@@ -214,7 +214,8 @@ class Manager:
                 del self._making[its_key]
         for session in made:
             self._sessions[session.key] = session
-            self.record.session_made(session.key, time.monotonic() - began)
+            grant = session.plan.grant
+            self.record.session_made(session.key, time.monotonic() - began, grant.isolation, grant.network)
         return made
 
     @contextlib.asynccontextmanager
@@ -246,6 +247,16 @@ class Manager:
         if path != python or os.path.isabs(python):
             self._named[python] = self._launchers[path]
         return self._launchers[path]
+
+    async def _grant(self, wanted: NewSession, key: str) -> Grant:
+        """What the operator's policy gives it."""
+        try:
+            if wanted.cwd is None and wanted.python is None:
+                return self.policy.settle(wanted)
+            return await asyncio.to_thread(self.policy.settle, wanted)
+        except errors.NotGranted as error:
+            self.record.note("refused", key, reason=error.message)
+            raise
 
     def get(self, key: str) -> Session:
         session = self._sessions.get(key)
@@ -301,6 +312,8 @@ class Manager:
             await asyncio.wait(self._endings)
         await asyncio.gather(*(launcher.stop() for launcher in self._launchers.values()))
         await asyncio.to_thread(self.bounding.close)
+        if self.record.audit is not None:
+            await self.record.audit.close()
         if self._lock_fd >= 0:
             self._lock_path(self._server).unlink(missing_ok=True)
             os.close(self._lock_fd)

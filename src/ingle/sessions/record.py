@@ -7,8 +7,10 @@ the level of the log does not ask for costs nothing.
 import logging
 from bisect import bisect_left
 from collections import Counter
+from typing import Any
 
 from ingle.events import Exit, Histogram, Metrics
+from ingle.isolation.audit import Audit
 
 logger = logging.getLogger("ingle.sessions")
 
@@ -34,6 +36,7 @@ class Times:
 
 class Record:
     def __init__(self) -> None:
+        self.audit: Audit | None = None
         self._cells: Counter[str] = Counter()
         self._exits: Counter[str] = Counter()
         self._cell_seconds = Times(CELL_SECONDS)
@@ -50,11 +53,13 @@ class Record:
             output_bytes=self.output_bytes,
         )
 
-    def session_made(self, key: str, seconds: float) -> None:
+    def session_made(self, key: str, seconds: float, isolation: str = "", network: str = "") -> None:
         self._start_seconds.add(seconds)
+        self.note("session_made", key, isolation=isolation, network=network)
         log("session made", session=key, seconds=seconds)
 
     def session_ended(self, key: str, seconds: float, reason: str) -> None:
+        self.note("session_ended", key, reason=reason)
         log("session ended", session=key, seconds=seconds, reason=reason)
 
     def worker_started(self, key: str, pid: int | None, seconds: float) -> None:
@@ -63,7 +68,15 @@ class Record:
     def worker_ended(self, key: str, exit: Exit, wanted: bool) -> None:
         reason = "ended" if wanted else exit.signal or ("exit" if exit.code == 0 else "failed")
         self._exits[reason] += 1
+        if not wanted:
+            self.note("worker_ended", key, reason=exit.message, signal=exit.signal, exit_code=exit.code)
         log("worker ended", session=key, reason=reason, code=exit.code, signal=exit.signal, how=exit.message)
+
+    def note(self, action: str, key: str, **about: Any) -> None:
+        """A line of the audit log, where there is one."""
+        if self.audit is not None:
+            tenant, _, session = key.rpartition("/")
+            self.audit.note(action, tenant=tenant, session=session or None, **about)
 
     def cell_begun(self, key: str, cell: int) -> None:
         if logger.isEnabledFor(logging.INFO):
