@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +16,21 @@ from ingle.service import Service
 from ingle.settings import Settings
 
 MARK = "INGLETEST_MARK"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--isolation", default="none", help="The level of sessions, where a test names none.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """For servers that tests start, and for settings that they make."""
+    level = config.getoption("--isolation")
+    os.environ["INGLE_ISOLATION"] = level
+    named = {"isolation": level}
+    before = Settings.__init__.__defaults__
+    Settings.__init__.__defaults__ = tuple(
+        named.get(each.name, default) for each, default in zip(fields(Settings), before, strict=True)
+    )
 
 
 def marked_processes(mark: str) -> list[tuple[int, str]]:

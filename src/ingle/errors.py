@@ -38,6 +38,7 @@ An exception in a user's cell is a result, not an error of ours.
     ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     ├── StartFailed             503  start_failed         no worker could be started
+    │   └── IsolationUnavailable 503 isolation_unavailable this machine cannot confine sessions as far as was asked for
     ├── SaveFailed              503  save_failed          a session's copy ended, or did not keep to the protocol
     ├── LoadFailed              503  load_failed          the new session ended while a snapshot was loaded
     └── Unreachable             503  unreachable          no server answers the client
@@ -295,6 +296,10 @@ class LoadFailed(IngleError):
 
 class StartFailed(IngleError):
     code, status = "start_failed", 503
+
+
+class IsolationUnavailable(StartFailed):
+    code = "isolation_unavailable"
 
 
 class Unreachable(IngleError):

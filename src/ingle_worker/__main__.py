@@ -10,6 +10,13 @@ import sys
 
 OLD = 41
 
+ROOMS = {
+    "shells": "ingle_worker.shells",
+    "boot": "ingle_worker.lockdown.boot",
+    "probe": "ingle_worker.lockdown.probe",
+}
+"""Where a mode begins that is not one of the zygote's."""
+
 PRIVATE = ("ast", "codeop", "linecache", "os", "select", "time", "traceback", "warnings")
 """Modules of which the guest has a copy: those whose functions it calls between and around cells, and never sets."""
 
@@ -65,7 +72,7 @@ def load_guest(mode):  # type: ignore[no-untyped-def]
     sys.meta_path.insert(0, Finder)
     try:
         # Shell tasks are forked from a process that has loaded nothing of a session.
-        return importlib.import_module("ingle_worker.shells" if mode == "shells" else "ingle_worker.zygote")
+        return importlib.import_module(ROOMS.get(mode, "ingle_worker.zygote"))
     finally:
         sys.meta_path.remove(Finder)
 

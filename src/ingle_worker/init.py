@@ -12,6 +12,7 @@ import _socket
 import os
 import select
 import struct
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -75,6 +76,8 @@ class Init:
         self._nudged = 0.0
         """When somebody was, last; 0 when nobody is to be."""
         self._wake_read = self._wake_write = -1
+        self.on_enter: Callable[[messages.Enter], None] | None = None
+        """Lays the session's folders into its room, where it has one."""
 
     def run(self, status_fd: int, worker: int, shared: memoryview) -> None:
         """Until the last worker or the host is gone; then all below is gone too. Never returns."""
@@ -167,8 +170,20 @@ class Init:
                 self._interrupt(member, message)
             elif isinstance(message, messages.Adopt):
                 self._adopt(message.slot, fds.pop())
+            elif isinstance(message, messages.Enter):
+                if not self._enter(member, message):
+                    return False
             elif isinstance(message, messages.Kill):
                 return False
+        return True
+
+    def _enter(self, member: Member, message: messages.Enter) -> bool:
+        try:
+            if self.on_enter is not None:
+                self.on_enter(message)
+        except OSError as error:
+            member.send(messages.NotEntered(str(error)))
+            return False
         return True
 
     def _adopt(self, slot: int, fd: int) -> None:

@@ -62,7 +62,7 @@ def start(folder: str) -> None:
     """This session's packages go here. A worker that takes the place of another finds what that one installed."""
     global _folder
     _folder = folder
-    if folder and os.path.isdir(folder):
+    if folder and os.path.isdir(folder) and os.listdir(folder):
         _put_on_path()
 
 

@@ -20,6 +20,7 @@ import tempfile
 import time
 import types
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from ingle_worker import display, ending, installing, tracebacks
@@ -137,6 +138,8 @@ class Worker:
         self._copying = Copying(self._link, self._interrupts, self._channel, self._input, self._looping, self._spares)
         self._inherited: dict[str, int] = {}
         """The names that a copy came with, and what they stood for: left alone when it ends."""
+        self.before_start: Callable[[Start], None] | None = None
+        """What has to be done, or to be waited for, before the session has its folder."""
         # Asks for no event, so it tells of closed descriptors only (and of a hang-up, which is none of its business).
         self._streams = select.poll()
 
@@ -250,6 +253,8 @@ class Worker:
             if isinstance(message, Execute):
                 self._execute(message)
             elif isinstance(message, Start):
+                if self.before_start is not None:
+                    self.before_start(message)
                 self._start(message)
             elif isinstance(message, (ListVariables, AskVariable)):
                 self._inquiries.answer(message)

@@ -16,7 +16,7 @@ import select
 import signal
 import struct
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingle_worker import figures, forking, kernel, reaper, session
 from ingle_worker.holder import INIT_NAME, Holder
@@ -24,19 +24,27 @@ from ingle_worker.init import Init
 from ingle_worker.interrupts import PLACES, WORDS
 from ingle_worker.wire import FrameReader, messages
 
+if TYPE_CHECKING:
+    from ingle_worker.lockdown.confinement import Confinement
+
 SPARE, AWAITED = b"s", b"a"
 """What a waiting init is told: whether somebody waits for the session already."""
+
+ORDER = struct.Struct("cq")
+"""That, and the number of the user that the session shall be."""
 
 FIVE = struct.Struct(f"{messages.FDS_PER_FORK}i")
 CMSG_SIZE = _socket.CMSG_SPACE(FIVE.size)
 
 
 def main(args: list[str]) -> None:
-    """`zygote LIFE CONTROL MODULE...`, or `spawn STDIN STDOUT STDERR WIRE STATUS`."""
+    """`zygote LIFE CONTROL PLAN MODULE...`, or `spawn STDIN STDOUT STDERR WIRE STATUS`."""
     mode, *rest = args
     if mode == "spawn":
         spawn([int(number) for number in rest])
-    life, control = int(rest[0]), int(rest[1])
+    life, control, plan = (int(number) for number in rest[:3])
+    for fd in (life, control):
+        os.set_inheritable(fd, False)
     kernel.become_subreaper()
     zygote_pid = os.fork()
     if zygote_pid:
@@ -47,8 +55,19 @@ def main(args: list[str]) -> None:
         os._exit(holder.code)
     os.close(life)
     kernel.set_name("ingle-zygote")
-    Zygote(control, rest[2:]).run()
+    Zygote(control, rest[3:], _confinement(plan)).run()
     os._exit(0)
+
+
+def _confinement(plan: int) -> "Confinement | None":
+    """What sessions are to be held in; loaded only where they are."""
+    if plan < 0:
+        return None
+    import ingle_worker.lockdown.confinement as room
+
+    confinement = room.Confinement(room.read_plan(plan))
+    os.close(plan)
+    return confinement
 
 
 def spawn(fds: list[int]) -> None:
@@ -76,21 +95,37 @@ def spawn(fds: list[int]) -> None:
     become_session(worker, Init(), fds)
 
 
-def wait_for_session(worker: session.Worker, init: Init, control: _socket.socket) -> None:
+def wait_for_session(
+    worker: session.Worker, init: Init, control: _socket.socket, confinement: "Confinement | None", network: str
+) -> None:
     """Wait to be told which session to become; go when the zygote goes. Never returns."""
     try:
-        data, extra, _, _ = control.recvmsg(1, CMSG_SIZE)
+        if confinement is not None:
+            confinement.prepare(network)
+        data, extra, _, _ = control.recvmsg(ORDER.size, CMSG_SIZE)
         if data:
             fds = list(FIVE.unpack(extra[0][2]))
             control.close()
             for fd in fds:
                 os.set_inheritable(fd, False)
-            become_session(worker, init, fds, spare=data == SPARE)
+            order, uid = ORDER.unpack(data)
+            if confinement is not None:
+                confinement.introduce(uid, fds)
+            become_session(worker, init, fds, spare=order == SPARE, confinement=confinement)
+    except OSError as error:
+        os.write(2, f"{error}\n".encode("utf-8", "backslashreplace"))
     finally:
         os._exit(0)
 
 
-def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare: bool = False) -> None:
+def become_session(
+    worker: session.Worker,
+    init: Init,
+    fds: list[int],
+    *,
+    spare: bool = False,
+    confinement: "Confinement | None" = None,
+) -> None:
     """Fork the worker; this process is its init from now on. Neither of the two returns."""
     kernel.set_name(INIT_NAME)
     kernel.become_subreaper()
@@ -104,10 +139,15 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
             kernel.die_with_parent()
             kernel.set_name("ingle-session")
             os.close(fds[4])
+            if confinement is not None:
+                confinement.confine()
+                worker.before_start = confinement.start
             worker.run(fds[:4], shared, spare=spare)
         finally:
             os._exit(session.BROKEN)
     gc.disable()
+    if confinement is not None:
+        init.on_enter = confinement.enter
     for fd in (*fds[:4], 0, 1, 2):
         os.close(fd)
     try:
@@ -119,25 +159,31 @@ def become_session(worker: session.Worker, init: Init, fds: list[int], *, spare:
 class WaitingInit:
     """A process that is to be the init of the next session, as the zygote sees it."""
 
-    def __init__(self, control: _socket.socket) -> None:
+    def __init__(self, control: _socket.socket, network: str) -> None:
         self._control = control
+        self.network = network
         self.taken = False
 
-    def take(self, fds: list[int], *, spare: bool) -> bool:
+    def take(self, fds: list[int], order: messages.Fork) -> bool:
         """Have it become a session on these descriptors. False when it is no longer there."""
         self.taken = True
         try:
             rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FIVE.pack(*fds))
-            self._control.sendmsg([SPARE if spare else AWAITED], [rights])
+            self._control.sendmsg([ORDER.pack(SPARE if order.spare else AWAITED, order.uid)], [rights])
         except (BrokenPipeError, ConnectionResetError):
             return False
         finally:
             self._control.close()
         return True
 
+    def close(self) -> None:
+        self._control.close()
+
 
 class Zygote:
-    def __init__(self, control: int, modules: list[str]) -> None:
+    def __init__(self, control: int, modules: list[str], confinement: "Confinement | None" = None) -> None:
+        self._confinement = confinement
+        self._network = confinement.plan.network if confinement is not None else ""
         self._control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control)
         self._modules = modules
         self._reader = FrameReader()
@@ -165,7 +211,7 @@ class Zygote:
             messages.encode(messages.ZygoteReady(os.getpid(), session.VERSION, sys.executable, preloaded, missing))
         )
         try:
-            self._prepare_init((wake_read, wake_write))
+            self._prepare_init((wake_read, wake_write), self._network)
         except OSError:
             self._next = None
         poller = select.poll()
@@ -206,27 +252,35 @@ class Zygote:
 
     def _fork(self, message: messages.Fork, fds: list[int], private: tuple[int, ...]) -> None:
         try:
-            if self._next is None or not self._next.take(fds, spare=message.spare):
-                self._prepare_init(private)
+            network = message.network or self._network
+            if self._next is None or self._next.network != network or not self._next.take(fds, message):
+                self._forget_next()
+                self._prepare_init(private, network)
                 assert self._next is not None
-                self._next.take(fds, spare=message.spare)
+                self._next.take(fds, message)
         except OSError as error:
             self._control.sendall(messages.encode(messages.ForkFailed(message.ticket, str(error))))
         for fd in fds:
             os.close(fd)
         if self._next is None or self._next.taken:
             try:
-                self._prepare_init(private)
+                self._prepare_init(private, self._network)
             except OSError:
                 # No process is to be had. Whoever needs one will be told so.
                 self._next = None
 
-    def _prepare_init(self, private: tuple[int, ...]) -> None:
+    def _forget_next(self) -> None:
+        """The one that waits is of another kind: it goes when its socket does."""
+        if self._next is not None and not self._next.taken:
+            self._next.close()
+        self._next = None
+
+    def _prepare_init(self, private: tuple[int, ...], network: str) -> None:
         """Fork the init of the session to come, which saves that session one of two forks."""
         self._next = None
         ours, theirs = _socket.socketpair()
         try:
-            pid = kernel.fork_bare()
+            pid = kernel.fork_bare() if self._confinement is None else self._confinement.fork()
             if pid == 0:
                 _signal.set_wakeup_fd(-1)
                 _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
@@ -234,14 +288,14 @@ class Zygote:
                     each.close()
                 for fd in private:
                     os.close(fd)
-                wait_for_session(self._worker, self._init, theirs)
+                wait_for_session(self._worker, self._init, theirs, self._confinement, network)
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
         self._inits.add(pid)
-        self._next = WaitingInit(ours)
+        self._next = WaitingInit(ours, network)
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
         if pid in self._inits:

@@ -1,7 +1,7 @@
 """`ingle serve`: its flags are the table of settings."""
 
 from collections.abc import Callable
-from dataclasses import Field, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 import click
@@ -20,7 +20,7 @@ def flag_of(setting: "Field[Any]") -> str:
 def default_text(setting: "Field[Any]") -> str:
     if setting.name in DEFAULT_WORDS:
         return DEFAULT_WORDS[setting.name]
-    value = getattr(Settings(), setting.name)
+    value = setting.default if setting.default_factory is MISSING else setting.default_factory()
     return (",".join(value) or "none") if isinstance(value, list) else str(value)
 
 

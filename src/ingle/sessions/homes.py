@@ -14,6 +14,9 @@ OUTPUTS = ("timeline.ndjson", "figures")
 
 FORKS = "forks"
 
+ROOM_FOLDERS = ("workspace", "packages", FORKS)
+"""What of the first one's folder is laid into the room of a sandbox."""
+
 
 class Home:
     def __init__(self, folder: Path, parent: "Home | None" = None) -> None:
@@ -23,11 +26,26 @@ class Home:
         self.workspace: Path = folder / "workspace" if parent is None else parent.workspace
         self._parent = parent
         self._holders = 1
+        self._user = 0
 
     def fork(self, name: str) -> "Home":
         """For a session that comes from this one."""
         self._holders += 1
         return Home(self.root / FORKS / name, self)
+
+    @property
+    def user(self) -> int:
+        """Whose these files are and have to stay, since others work on them; 0 when that may change."""
+        if self._parent is not None:
+            return self._parent.user
+        return self._user if self.shared else 0
+
+    @user.setter
+    def user(self, uid: int) -> None:
+        if self._parent is not None:
+            self._parent.user = uid
+        else:
+            self._user = uid
 
     @property
     def shared(self) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -21,13 +22,17 @@ from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import MEMORY, PROCESSES
 from ingle.isolation.egress import Egress, Route
 from ingle.isolation.policy import Grant, Policy
+from ingle.isolation.probe import Verdict
 from ingle.isolation.watchdog import Watchdog, Watched
+from ingle.sessions.launchers import Launchers
 from ingle.sessions.record import Record
 from ingle.sessions.session import Origin, Plan, Session
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
 from ingle.workers import stdin_watch
 from ingle.workers.launcher import Launcher
+
+logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
@@ -40,12 +45,12 @@ EXPIRE_INTERVAL = 1.0
 class Manager:
     def __init__(self, settings: Settings, home: Path) -> None:
         self.settings = settings
+        # Without links: a sandbox has this path too, and none of those that led there.
+        home = Path(os.path.realpath(home))
         self._home = home
         self._server = secrets.token_hex(8)
         self._loop = asyncio.get_running_loop()
-        self._launchers: dict[str, Launcher] = {}
-        self._named: dict[str, Launcher] = {}
-        """The same by the names under which they were asked for: to look for a program takes a while."""
+        self._launchers = Launchers(settings, home)
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
@@ -56,15 +61,25 @@ class Manager:
         self.record = Record()
         if settings.audit == "on":
             self.record.audit = Audit(home)
+        # With the level that is sure; which one is in force is found out when the manager starts.
         self.policy = Policy(settings, home)
         self.bounding = Bounding(self.policy.limits, settings.nice)
         self.egress = Egress(self.policy.hosts(), Route.read(dict(os.environ)))
+        self._settling: asyncio.Task[Verdict] | None = None
         self._watchdog = Watchdog(self._watched)
 
     async def start(self) -> None:
         """Take the data folder, clear what dead servers left in it, and begin to look after things."""
         _raise_file_limit()
         await asyncio.to_thread(self._take_folder)
+        self._settling = self._loop.create_task(self._settle())
+        if self.settings.isolation not in ("auto", "none"):
+            # Asked for by name, it is had from the first moment, or there is no server.
+            try:
+                await self._settling
+            except errors.IngleError:
+                self._release_folder()
+                raise
         self._chores = [
             self._loop.create_task(self._watch_raw_reads()),
             self._loop.create_task(self._expire()),
@@ -73,7 +88,22 @@ class Manager:
 
     async def warm(self) -> None:
         """Have prepared workers of the default interpreter."""
-        await self._launcher(self.settings.python).warm()
+        await self.settled()
+        await self._launcher(self.policy.settle(NewSession())).warm()
+
+    async def _settle(self) -> Verdict:
+        verdict = await self._launchers.settle(self.settings.isolation)
+        self.policy = Policy(self.settings, self._home, verdict.level)
+        self.bounding = Bounding(self.policy.limits, self.settings.nice)
+        for level, why in verdict.missing.items():
+            logger.warning("sessions are held at %s, and not at %s: %s", verdict.level, level, why)
+        logger.info("isolation %s, network %s", verdict.level, self.policy.network)
+        return verdict
+
+    async def settled(self) -> Verdict:
+        """The level in force, once it is known."""
+        assert self._settling is not None
+        return self._settling.result() if self._settling.done() else await asyncio.shield(self._settling)
 
     def _take_folder(self) -> None:
         for folder in (self._home, self._home / "run", self._home / "sessions"):
@@ -143,7 +173,7 @@ class Manager:
                 grant,
                 auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
             )
-            session = Session(plan, self._launcher(grant.python), self.settings, self.record, self.bounding)
+            session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding)
             self._making[key] = session
             try:
                 await session.start()
@@ -225,10 +255,11 @@ class Manager:
             raise errors.Unavailable("the server is stopping; start it again")
         name = f".scratch-{secrets.token_hex(4)}"
         key = f"{tenant}/{name}"
+        await self.settled()
         grant = self.policy.settle(NewSession(tenant=tenant))
         folder = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
         plan = Plan(name, folder, key=key, grant=grant)
-        session = Session(plan, self._launcher(grant.python), self.settings, self.record, self.bounding)
+        session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding)
         self._making[key] = session
         try:
             await session.start()
@@ -237,26 +268,23 @@ class Manager:
             del self._making[key]
             await session.end()
 
-    def _launcher(self, python: str) -> Launcher:
-        known = self._named.get(python)
-        if known is not None:
-            return known
-        path = shutil.which(python) or python
-        if path not in self._launchers:
-            self._launchers[path] = Launcher(self._loop, path, self.settings, self.bounding)
-        if path != python or os.path.isabs(python):
-            self._named[python] = self._launchers[path]
-        return self._launchers[path]
+    def _launcher(self, grant: Grant) -> Launcher:
+        return self._launchers.get(grant, self.bounding)
 
     async def _grant(self, wanted: NewSession, key: str) -> Grant:
-        """What the operator's policy gives it."""
+        """What the operator's policy gives it, if this machine can."""
+        await self.settled()
         try:
             if wanted.cwd is None and wanted.python is None:
-                return self.policy.settle(wanted)
-            return await asyncio.to_thread(self.policy.settle, wanted)
+                grant = self.policy.settle(wanted)
+            else:
+                grant = await asyncio.to_thread(self.policy.settle, wanted)
         except errors.NotGranted as error:
             self.record.note("refused", key, reason=error.message)
             raise
+        if grant.isolation != self.policy.level:
+            await self._launchers.settle(grant.isolation)
+        return grant
 
     def get(self, key: str) -> Session:
         session = self._sessions.get(key)
@@ -310,10 +338,13 @@ class Manager:
         await asyncio.gather(*(session.end() for session in sessions))
         if self._endings:
             await asyncio.wait(self._endings)
-        await asyncio.gather(*(launcher.stop() for launcher in self._launchers.values()))
+        await self._launchers.stop()
         await asyncio.to_thread(self.bounding.close)
         if self.record.audit is not None:
             await self.record.audit.close()
+        self._release_folder()
+
+    def _release_folder(self) -> None:
         if self._lock_fd >= 0:
             self._lock_path(self._server).unlink(missing_ok=True)
             os.close(self._lock_fd)

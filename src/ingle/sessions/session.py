@@ -9,6 +9,7 @@ a fresh worker.
 import asyncio
 import codecs
 import contextlib
+import os
 import shutil
 import socket
 import time
@@ -24,8 +25,9 @@ import msgspec
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.isolation.bounding import Bounding
+from ingle.isolation.levels import TMP
 from ingle.isolation.limits import behind as limit_behind
-from ingle.isolation.policy import NO_GRANT, Grant
+from ingle.isolation.policy import NO_GRANT, Grant, Mount
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
@@ -33,7 +35,7 @@ from ingle.sessions.cell import RunningCell
 from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
 from ingle.sessions.files import Folder
 from ingle.sessions.history import History
-from ingle.sessions.homes import Home
+from ingle.sessions.homes import ROOM_FOLDERS, Home
 from ingle.sessions.inquiries import Inquiries
 from ingle.sessions.keeping import Keeping
 from ingle.sessions.patience import Patience
@@ -188,7 +190,7 @@ class Session:
         try:
             tries = START_TRIES if self._library is None else START_TRIES + 1
             for attempt in range(tries):
-                worker = await self.launcher.take(self._adopt)
+                worker = await self.launcher.take(self._adopt, self.plan.grant.network, self.home.user)
                 await self._bound(worker)
                 if self._library is None and worker.spare and self._trusting and self.plan.cwd is None:
                     # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow at once.
@@ -212,9 +214,11 @@ class Session:
         """Make a prepared worker this session's. It need not be there yet."""
         self._take(worker)
         home, workspace = str(self.home.folder), str(self.home.workspace)
-        folders = [*self.home.folders, workspace, self._new_tmp()]
+        tmp = self._new_tmp()
+        entered = self._enter(worker)
+        folders = [*self.home.folders[1:], tmp] if entered else [*self.home.folders, workspace, tmp]
         start = messages.Start(
-            self.id, self.plan.cwd or workspace, self._tmp, folders, self.plan.env, packages=f"{home}/packages"
+            self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=f"{home}/packages"
         )
         worker.send(start)
 
@@ -222,7 +226,14 @@ class Session:
         """Each worker that begins with nothing has a folder for temporary files of its own."""
         self._worker_number += 1
         self._tmp = f"{self.home.folder}/tmp-{self._worker_number}"
+        if self._has_room:
+            # A room has its own, which all who live in it share.
+            self._tmp = TMP if self.home.folder == self.home.root else f"{TMP}/fork-{self.home.folder.name}"
         return self._tmp
+
+    @property
+    def _has_room(self) -> bool:
+        return self.launcher.confinement is not None and self.launcher.confinement.has_rooms
 
     def _take(self, worker: Worker) -> None:
         self._worker = worker
@@ -258,6 +269,21 @@ class Session:
         for notice in origin.notices:
             self._note(notice)
         self._move(states.IDLE)
+
+    def _enter(self, worker: Worker) -> bool:
+        """Have this session's folders laid into the worker's room. False where it has none."""
+        confinement = self.launcher.confinement
+        if confinement is None or not confinement.has_rooms:
+            return False
+        self.home.user = worker.user
+        data = confinement.data_folder
+        own = [f"{self.home.root}/{name}" for name in ROOM_FOLDERS]
+        within = [each for each in self.plan.grant.mounts if Mount(data).holds(each.folder)]
+        shared, shown = ([each.folder for each in within if each.read_only == only] for only in (False, True))
+        worker.enter(
+            messages.Enter(*([os.path.relpath(each, data) for each in folders] for folders in (own, shared, shown)))
+        )
+        return True
 
     async def _load_library(self, worker: Worker, library: Library) -> None:
         """The user's library, as much of it as can be had: it never keeps a session from starting."""

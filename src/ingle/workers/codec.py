@@ -35,6 +35,8 @@ FROM_GUEST = (
     messages.SaveFailed,
     messages.Loaded,
     messages.InitUp,
+    messages.NotEntered,
+    messages.Door,
     messages.Signalled,
     messages.Exited,
     messages.ZygoteReady,

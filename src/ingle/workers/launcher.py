@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from ingle.errors import InterpreterRefused, StartFailed
 from ingle.isolation.bounding import Bounding
+from ingle.isolation.levels import Confinement, next_user
 from ingle.settings import Settings
 from ingle.workers.worker import Worker, WorkerEnded
 from ingle.workers.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
-from ingle_worker.wire import messages
 
 REFILL_DELAY = 0.02
 """The pool is filled again a moment later, when the session that emptied it has had its first result."""
@@ -29,13 +29,21 @@ class Launcher:
     """Workers of one interpreter."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, python: str, settings: Settings, bounding: Bounding | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        python: str,
+        settings: Settings,
+        bounding: Bounding | None = None,
+        confinement: Confinement | None = None,
     ) -> None:
         self._loop = loop
         self._python = python
         self._settings = settings
         self._bounding = bounding
-        self._forks = settings.start_method == "fork" or (settings.start_method == "auto" and sys.platform == "linux")
+        self.confinement = confinement
+        # A spawned interpreter cannot confine itself: what it is made of was loaded before.
+        fork = settings.start_method == "fork" or (settings.start_method == "auto" and sys.platform == "linux")
+        self._forks = fork or confinement is not None
         self._zygote: Zygote | None = None
         self._retired: list[Zygote] = []
         self._starting: asyncio.Task[Zygote] | None = None
@@ -46,11 +54,14 @@ class Launcher:
         self._stopped = False
         self.version: str | None = None
 
-    async def take(self, begin: Begin) -> Worker:
+    async def take(self, begin: Begin, network: str = "", user: int = 0) -> Worker:
         """A worker: from the pool if one is there, and one more is made for the next.
 
-        `begin` is called with it before it is ready, and once more with another where that one fails.
+        `begin` is called with it before it is ready, and once more with another where that one fails. With a network
+        that is not what sessions have by default, or as a user that is given, it is made when it is asked for.
         """
+        if self.confinement is not None and (user or network not in ("", self.confinement.network)):
+            return await self._make(begin, network, user)
         while self._pool:
             worker = self._pool.pop(0)
             if worker.alive:
@@ -77,16 +88,18 @@ class Launcher:
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()
 
-    async def _make(self, begin: Begin | None = None) -> Worker:
+    async def _make(self, begin: Begin | None = None, network: str = "", user: int = 0) -> Worker:
         """One that is ready: for whoever begins it, or a spare one."""
         spare = begin is None
         for _ in range(TRIES):
             worker = Worker(self._loop)
+            if self.confinement is not None:
+                worker.user = user or next_user()
             process: subprocess.Popen[bytes] | None = None
             try:
                 async with asyncio.timeout(self._settings.start_patience):
                     if self._forks:
-                        await (await self._get_zygote()).fork(worker, spare=spare)
+                        await (await self._get_zygote()).fork(worker, spare=spare, network=network, user=worker.user)
                     else:
                         process = await self._spawn(worker)
                     if begin is not None:
@@ -115,7 +128,10 @@ class Launcher:
             self.version = ready.python
             worker.spare = spare
             return worker
-        raise StartFailed("workers end before they are ready; try again, or name another interpreter")
+        why = self._zygote.last_words if self._zygote is not None else ""
+        raise StartFailed(
+            f"workers end before they are ready{f' ({why})' if why else ''}; try again, or name another interpreter"
+        )
 
     async def _bound(self, worker: Worker) -> None:
         """Into a group of its own, before it runs anybody's code and while nobody waits."""
@@ -139,7 +155,7 @@ class Launcher:
         for retired in [each for each in self._retired if each.over]:
             self._retired.remove(retired)
             await retired.stop()
-        zygote = Zygote(self._loop, self._python, self._settings.preload)
+        zygote = Zygote(self._loop, self._python, self._settings.preload, confinement=self.confinement)
         try:
             await zygote.start()
         except BaseException:
@@ -170,8 +186,7 @@ class Launcher:
         zygote = self._zygote
         if zygote is None or not zygote.ready.done():
             return None
-        ready: messages.ZygoteReady = zygote.ready.result()
-        return ready.pid
+        return zygote.pid
 
     @property
     def prepared(self) -> int:

@@ -11,6 +11,11 @@ from ingle.workers.sender import Sender
 _NO_BYTES = b"\0\0\0\0"
 _CREDENTIALS = struct.Struct("3i")
 _CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
+_INT = struct.calcsize("i")
+MAX_FDS = 4
+"""Descriptors that are taken with one message; an honest process sends one."""
+
+_ALL_SPACE = _CREDENTIALS_SPACE + socket.CMSG_SPACE(MAX_FDS * _INT)
 
 RETRY = 0.001
 """A socket that is full is tried again after this: descriptors are sent rarely, and its reader is quick."""
@@ -51,3 +56,16 @@ def receive_with_pid(sock: socket.socket, size: int) -> tuple[bytes, int | None]
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
             return data, pid or None
     return data, None
+
+
+def receive_with_all(sock: socket.socket, size: int) -> tuple[bytes, int | None, list[int]]:
+    """What is there, who wrote it, if that was to be told, and the descriptors that came along."""
+    data, extra, _, _ = sock.recvmsg(size, _ALL_SPACE, socket.MSG_CMSG_CLOEXEC)
+    pid: int | None = None
+    fds: list[int] = []
+    for level, kind, content in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            pid = _CREDENTIALS.unpack(content)[0] or None
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds += struct.unpack(f"{len(content) // _INT}i", content[: len(content) // _INT * _INT])
+    return data, pid, fds

@@ -25,7 +25,7 @@ from ingle.workers.exits import exit_of
 from ingle.workers.family import Copies, Family, Forking
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
 from ingle.workers.sender import Sender
-from ingle.workers.sockets import expect_pid, receive_with_pid, send_with, unread
+from ingle.workers.sockets import expect_pid, receive_with_all, receive_with_pid, send_with, unread
 from ingle.workers.stdin import Stdin
 from ingle_worker.wire import FrameReader, WireError, messages
 
@@ -100,11 +100,16 @@ class Worker:
         self.pid: int | None = None
         self.init_pid: int | None = None
         self.init_up: asyncio.Future[None] = loop.create_future()
-        """Both numbers are known, or never will be."""
+        """The number of init is known, or never will be; that of the worker is with its `ready`."""
         self.group: Group | None = None
         self.letting_go: asyncio.Future[None] | None = None
         """Its group, after its end."""
         """What the kernel counts it in, with all below it."""
+        self.user = 0
+        """The number of the user that its processes are, where the server chooses it."""
+        self.door: socket.socket | None = None
+        """Listens inside of the session's network, where the host's proxy is its only way out."""
+        self._doors: list[int] = []
         self.cpu_seconds: float | None = None
         self._exit: Exit | None = None
         self._broken: str | None = None
@@ -150,8 +155,10 @@ class Worker:
             os.set_blocking(fd, False)
         self._wire.setblocking(False)
         self._status.setblocking(False)
-        if self.place:
-            expect_pid(self._wire)
+        # Before the child says anything: the numbers of its processes are the kernel's to tell, not its own.
+        expect_pid(self._wire)
+        if not self.place:
+            expect_pid(self._status)
         self._pipes = {STDOUT: self._stdout, STDERR: self._stderr}
         self._readable = select.poll()
         for fd in self._pipes.values():
@@ -203,6 +210,10 @@ class Worker:
         self.signalled[self._orders] = sent
         self._status_out.write(messages.encode(messages.Interrupt(self._orders, cell, again)))
         return sent
+
+    def enter(self, order: messages.Enter) -> None:
+        """Have folders of the data folder laid into the room of this worker, which waits for it with its Start."""
+        self._status_out.write(messages.encode(order))
 
     # --- copies ---
 
@@ -442,7 +453,7 @@ class Worker:
         if self._broken is not None or self._wire.fileno() < 0:
             return 0
         try:
-            if self.place and self.pid is None:
+            if self.pid is None:
                 data, self.pid = receive_with_pid(self._wire, WIRE_CHUNK)
             else:
                 data = self._wire.recv(WIRE_CHUNK)
@@ -469,7 +480,6 @@ class Worker:
             else:
                 self._merger.cut(message.mark, message)
         elif kind is messages.Ready:
-            self.pid = self.pid or message.pid
             if not self.ready.done():
                 self.ready.set_result(message)
         elif isinstance(message, messages.EndsWanted | messages.Copied):
@@ -503,11 +513,13 @@ class Worker:
         # then, the end above all, would never be told.
         while not self.gone.done():
             try:
-                data = self._status.recv(65536)
+                data, pid, fds = receive_with_all(self._status, 65536)
             except BlockingIOError:
                 return
             except OSError:
-                data = b""
+                data, pid, fds = b"", None, []
+            self.init_pid = self.init_pid or pid
+            self._doors += fds
             if not data:
                 self._finish()
                 return
@@ -520,11 +532,12 @@ class Worker:
 
     def _handle_status(self, message: Any) -> None:
         if isinstance(message, messages.InitUp):
-            # Of a copy it knows no process yet; and its own number was told before.
-            if message.worker:
-                self.init_pid, self.pid = message.pid, message.worker
             if not self.init_up.done():
                 self.init_up.set_result(None)
+        elif isinstance(message, messages.NotEntered):
+            self._broken = self._broken or f"the session's room could not be prepared ({message.reason})"
+        elif isinstance(message, messages.Door) and self._doors and self.door is None:
+            self.door = socket.socket(fileno=self._doors.pop(0))
         elif isinstance(message, messages.Signalled):
             sent = self.signalled.pop(message.order, None)
             if sent is not None and not sent.done():
@@ -580,7 +593,9 @@ class Worker:
         self._wire.close()
         self._status.close()
         self.stdin.close()
-        for fd in (self._stdout, self._stderr):
+        if self.door is not None:
+            self.door.close()
+        for fd in (self._stdout, self._stderr, *self._doors):
             os.close(fd)
 
 

@@ -10,17 +10,14 @@ import os
 import signal
 import socket
 import subprocess
-from pathlib import Path
 from typing import Any, Protocol
 
-import ingle_worker.wire
-from ingle.errors import InterpreterRefused, StartFailed
+from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
+from ingle.isolation.levels import CANNOT_CONFINE, GUEST, Confinement, environment
 from ingle.workers import codec
+from ingle.workers.sockets import expect_pid, receive_with_pid
 from ingle.workers.worker import ChildEnds
 from ingle_worker.wire import FrameReader, WireError, messages
-
-BOOT = Path(ingle_worker.wire.__file__).resolve().parent.parent / "__main__.py"
-"""The guest's first file: it is run by path, in whatever interpreter."""
 
 OLD_PYTHON = 41
 """Exit code by which the guest refuses an interpreter that is too old."""
@@ -31,21 +28,18 @@ STOP_PATIENCE = 10.0
 """How long a zygote that was ready may take to end everything below it."""
 
 
-def child_environment() -> dict[str, str]:
-    """What workers see of the server's environment: all but the server's own settings and secrets."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("INGLE_")}
-
-
-def start_process(python: str, args: list[str], fds: list[int], stderr: int) -> "subprocess.Popen[bytes]":
+def start_process(
+    python: str, args: list[str], fds: list[int], stderr: int, confinement: Confinement | None = None
+) -> "subprocess.Popen[bytes]":
     """Blocking, for a thread."""
     try:
         return subprocess.Popen(
-            [python, str(BOOT), *args],
+            [python, str(GUEST), *args],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            env=child_environment(),
+            env=environment(confinement),
             cwd="/",
             start_new_session=True,
         )
@@ -74,12 +68,20 @@ class Forked(Protocol):
 
 class Zygote:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, python: str, preload: list[str], *, mode: str = "zygote"
+        self,
+        loop: asyncio.AbstractEventLoop,
+        python: str,
+        preload: list[str],
+        *,
+        mode: str = "zygote",
+        confinement: Confinement | None = None,
     ) -> None:
         self._loop = loop
         self._python = python
         self._preload = preload
         self._mode = mode
+        self._confinement = confinement
+        self.pid: int | None = None
         self._reader = FrameReader()
         self._tickets = 0
         self._pending: dict[int, Forked] = {}
@@ -97,10 +99,20 @@ class Zygote:
         os.set_blocking(self._stderr_fd, False)
         self._control = control
         control.setblocking(False)
+        # Its number, as the kernel tells it: where it has a pid namespace, its own word means nothing here.
+        expect_pid(control)
         fds = [life_read, child_control.fileno()]
-        args = [self._mode, *map(str, fds), *self._preload]
+        ends = list(map(str, fds))
+        plan = -1 if self._confinement is None else self._confinement.open_plan()
+        if self._confinement is not None:
+            fds.append(plan)
+        args = [self._mode, *ends, str(plan), *self._preload]
+        if self._confinement is not None and self._confinement.has_rooms:
+            args = ["boot", str(plan), *args]
         try:
-            self._process = await asyncio.to_thread(start_process, self._python, args, fds, child_stderr)
+            self._process = await asyncio.to_thread(
+                start_process, self._python, args, fds, child_stderr, self._confinement
+            )
         except BaseException:
             for fd in (self._life, self._stderr_fd):
                 os.close(fd)
@@ -111,6 +123,8 @@ class Zygote:
             os.close(life_read)
             os.close(child_stderr)
             child_control.close()
+            if plan >= 0:
+                os.close(plan)
         self._loop.add_reader(control.fileno(), self._on_control)
         self._loop.add_reader(self._stderr_fd, self._on_stderr)
         await asyncio.shield(self.ready)
@@ -127,7 +141,10 @@ class Zygote:
 
     def _on_control(self) -> None:
         try:
-            data = self._control.recv(65536)
+            if self.pid is None:
+                data, self.pid = receive_with_pid(self._control, 65536)
+            else:
+                data = self._control.recv(65536)
         except BlockingIOError:
             return
         except OSError:
@@ -172,6 +189,8 @@ class Zygote:
         error: Exception
         if code == OLD_PYTHON:
             error = InterpreterRefused(said)
+        elif code == CANNOT_CONFINE:
+            error = IsolationUnavailable(f"sessions cannot be confined here: {said[-500:]}; see `ingle doctor`")
         elif code > 128 or code < 0:
             error = ZygoteKilled(f"{self._python} was killed while it started (code {code}); try again")
         else:
@@ -181,7 +200,7 @@ class Zygote:
             )
         self.ready.set_exception(error)
 
-    async def fork(self, worker: Forked, *, spare: bool) -> None:
+    async def fork(self, worker: Forked, *, spare: bool, network: str = "", user: int = 0) -> None:
         """Ask for one more prepared child, which gets this worker's ends; a spare one is for the pool."""
         try:
             ends: ChildEnds = worker.make_ends()
@@ -189,7 +208,7 @@ class Zygote:
             raise StartFailed(f"no pipe could be made: {error.strerror}; raise the limit of open files") from None
         try:
             self._tickets += 1
-            frame = messages.encode(messages.Fork(self._tickets, spare))
+            frame = messages.encode(messages.Fork(self._tickets, spare, user, network))
             async with self._sending:
                 while not self.dead:
                     try:
@@ -213,6 +232,12 @@ class Zygote:
         finally:
             if not self.dead:
                 self._loop.remove_writer(self._control.fileno())
+
+    @property
+    def last_words(self) -> str:
+        """The last line that was said on its stderr, by it or by a child that could not become a worker."""
+        lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
 
     @property
     def over(self) -> bool:

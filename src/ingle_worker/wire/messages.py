@@ -450,6 +450,32 @@ class Adopt:
 
 
 @dataclass(frozen=True)
+class Enter:
+    """Lay these folders, by their names in the data folder, into the session's room. Sent before `Start`.
+
+    Its own are made first; those that it shares with others are there, some of them for reading only.
+    """
+
+    own: list[str]
+    shared: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NotEntered:
+    """It could not be done, and everything ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Door:
+    """The listening socket that comes along is the session's only way out: who accepts on it is the host."""
+
+    port: int
+
+
+@dataclass(frozen=True)
 class InitUp:
     pid: int
     worker: int
@@ -479,11 +505,14 @@ class Exited:
 class Fork:
     """Make one more prepared child; its five descriptors come along with this frame.
 
-    `spare`: nobody waits for it, so it has time to rehearse.
+    `spare`: nobody waits for it, so it has time to rehearse. `uid`: who it shall be, where the server may choose.
+    `network`: where it is another one than sessions of this zygote have by default.
     """
 
     ticket: int
     spare: bool = False
+    uid: int = 0
+    network: str = ""
 
 
 @dataclass(frozen=True)
@@ -585,6 +614,7 @@ KINDS: dict[int, type] = {
     34: Run,
     35: Signal,
     36: Adopt,
+    40: Enter,
     48: Fork,
     64: Ready,
     65: Started,
@@ -615,6 +645,8 @@ KINDS: dict[int, type] = {
     100: ProgramExited,
     101: TreeEnded,
     102: Breach,
+    108: NotEntered,
+    109: Door,
     112: ZygoteReady,
     113: ForkFailed,
 }

@@ -1,0 +1,68 @@
+"""Where a sandboxed zygote begins: `boot PLAN MODE ...` makes the namespaces and the root, then runs the guest in them
+with the arguments that are left, as a program started anew.
+
+Anew, because a fork of this process would keep the host's own file of the interpreter open as its executable, by a
+mount that can be written to; a program started from the new root has it from there, where nothing can be changed. The
+first process of the pid namespace is the holder, so that sessions outlive their zygote but never the server.
+"""
+
+import os
+import signal
+import sys
+
+from ingle_worker import kernel
+from ingle_worker.lockdown import calls, rooms
+from ingle_worker.lockdown.confinement import add_places, read_plan
+
+CANNOT = 42
+"""Exit code by which a host is told that it cannot have this level; the reason is on stderr."""
+
+
+def main(args: list[str]) -> None:
+    plan_fd = int(args[1])
+    try:
+        _isolate(plan_fd, args[2:])
+    except calls.Refused as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os._exit(CANNOT)
+
+
+def _isolate(plan_fd: int, rest: list[str]) -> None:
+    plan = read_plan(plan_fd)
+    layout = rooms.Layout(plan.data_folder, plan.granted)
+    places = layout.places()
+    add_places(plan_fd, places)
+    uid, gid = os.getuid(), os.getgid()
+    if uid != 0:
+        calls.unshare(calls.CLONE_NEWUSER, "user")
+        calls.map_self(uid, gid)
+    calls.unshare(calls.CLONE_NEWNS, "mount")
+    rooms.build(layout)
+    calls.unshare(calls.CLONE_NEWPID, "pid")
+    first = os.fork()
+    if first == 0:
+        try:
+            kernel.die_with_parent()
+            rooms.finish(places)
+            program = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
+            os.execv(sys.executable, [sys.executable, program, *rest])
+        except OSError as error:
+            sys.stderr.write(f"{error}\n")
+            sys.stderr.flush()
+        finally:
+            os._exit(CANNOT)
+    _wait_for(first)
+
+
+def _wait_for(pid: int) -> None:
+    """Be there as long as it is, hold nothing, and end as it ended."""
+    kernel.set_name("ingle-outside")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(nowhere, fd)
+    os.closerange(3, 1 << 16)
+    status = os.waitpid(pid, 0)[1]
+    os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))

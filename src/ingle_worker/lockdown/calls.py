@@ -1,0 +1,194 @@
+"""What the lockdown asks of the kernel, by system call: namespaces, mounts, credentials.
+
+Every function raises `Refused`, which names the step and the kernel's reason, so that a host which cannot be a sandbox
+is told why. Nothing is looked up or built here that each session would build again.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+MACHINE = platform.machine()
+
+NUMBERS = {
+    "x86_64": {"pivot_root": 155, "seccomp": 317, "capset": 126, "setresuid": 117, "setresgid": 119},
+    "aarch64": {"pivot_root": 41, "seccomp": 277, "capset": 91, "setresuid": 147, "setresgid": 149},
+}.get(MACHINE, {})
+# The same on every machine, as all calls are that came since 5.1.
+NUMBERS.update(
+    {
+        "mount_setattr": 442,
+        "landlock_create_ruleset": 444,
+        "landlock_add_rule": 445,
+        "landlock_restrict_self": 446,
+    }
+)
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_MOVE = 8192
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_NOSUID = 2
+MOUNT_ATTR_NODEV = 4
+MOUNT_ATTR_IDMAP = 0x00100000
+AT_FDCWD = -100
+AT_RECURSIVE = 0x8000
+AT_EMPTY_PATH = 0x1000
+
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+LAST_CAPABILITY = 63
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.syscall.argtypes = (ctypes.c_long,) * 7
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+
+_CAP_HEADER = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0))
+_NO_CAPABILITIES = ctypes.create_string_buffer(24)
+
+
+class Refused(OSError):
+    """The kernel does not let us do a step of the lockdown."""
+
+    def __init__(self, step: str, number: int) -> None:
+        super().__init__(number, os.strerror(number))
+        self.step = step
+        self.code = errno.errorcode.get(number, str(number))
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.strerror} ({self.code})"
+
+
+def check(result: int, step: str) -> int:
+    if result < 0:
+        raise Refused(step, ctypes.get_errno())
+    return result
+
+
+def system_call(name: str, *args: int) -> int:
+    number = NUMBERS.get(name)
+    if number is None:
+        raise Refused(f"{name} on {MACHINE}", errno.ENOSYS)
+    return check(_libc.syscall(number, *args, *(0,) * (6 - len(args))), name)
+
+
+def unshare(flags: int, what: str) -> None:
+    check(_libc.unshare(flags), f"a new {what} namespace")
+
+
+def setns(fd: int, kind: int) -> None:
+    check(_libc.setns(fd, kind), "back to the own namespace")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    result = _libc.mount(
+        os.fsencode(source) or None,
+        os.fsencode(target),
+        kind.encode() or None,
+        flags,
+        data.encode() or None,
+    )
+    check(result, f"mounting {kind or source} at {target}")
+
+
+def unmount(target: str) -> None:
+    check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"unmounting {target}")
+
+
+def set_mount(path: str, attributes: int, *, recursive: bool = True) -> None:
+    """Add attributes to a mount and to all below it."""
+    _set_mount(AT_FDCWD, path, AT_RECURSIVE if recursive else 0, struct.pack("QQQQ", attributes, 0, 0, 0))
+
+
+def map_mount(path: str, users: int) -> None:
+    """Have a mount show owners as this user namespace maps them."""
+    _set_mount(AT_FDCWD, path, 0, struct.pack("QQQQ", MOUNT_ATTR_IDMAP, 0, 0, users))
+
+
+def _set_mount(folder: int, path: str, flags: int, packed: bytes) -> None:
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    attributes = ctypes.create_string_buffer(packed, len(packed))
+    system_call("mount_setattr", folder, ctypes.addressof(name), flags, ctypes.addressof(attributes), len(packed))
+
+
+def pivot_root(new: str, old: str) -> None:
+    first, second = ctypes.create_string_buffer(os.fsencode(new)), ctypes.create_string_buffer(os.fsencode(old))
+    system_call("pivot_root", ctypes.addressof(first), ctypes.addressof(second))
+
+
+def set_host_name(name: bytes) -> None:
+    check(_libc.sethostname(name, len(name)), "the host name")
+
+
+def prctl(option: int, value: int, step: str, third: int = 0) -> None:
+    check(_libc.prctl(option, value, third, 0, 0), step)
+
+
+def set_dumpable(yes: bool) -> None:
+    """Whether others of the same user may look into this process, and who owns its folder in /proc."""
+    prctl(PR_SET_DUMPABLE, int(yes), "dumpable")
+
+
+def no_new_privileges() -> None:
+    prctl(PR_SET_NO_NEW_PRIVS, 1, "no_new_privs")
+
+
+def drop_bounding_set() -> None:
+    for capability in range(LAST_CAPABILITY + 1):
+        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            if ctypes.get_errno() == errno.EINVAL:
+                break  # the kernel has no more of them
+            raise Refused("dropping the bounding set", ctypes.get_errno())
+
+
+def drop_capabilities() -> None:
+    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    system_call("capset", ctypes.addressof(_CAP_HEADER), ctypes.addressof(_NO_CAPABILITIES))
+
+
+def become(uid: int, gid: int) -> None:
+    """Another user for good. Not by `os`: after a bare fork that would ask for locks that nobody looks after."""
+    check(_libc.setgroups(0, None), "dropping groups")
+    system_call("setresgid", gid, gid, gid)
+    system_call("setresuid", uid, uid, uid)
+
+
+def map_self(uid: int, gid: int) -> None:
+    """In a user namespace just made: the only user there is ourselves, under the same number."""
+    _write("/proc/self/setgroups", b"deny")
+    _write("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
+    _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
+
+
+def _write(path: str, data: bytes) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Refused(f"writing {path}", error.errno or errno.EIO) from None

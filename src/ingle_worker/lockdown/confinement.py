@@ -1,0 +1,230 @@
+"""A level of isolation as the guest carries it out: made in the zygote from the host's plan, laid by every process of a
+session on itself.
+
+What a level is: `limits` sets bounds and takes away the way to more rights; `restricted` adds Landlock, the system call
+filter and, where the server is root, a user of the session's own; `sandbox` adds namespaces and a root of its own.
+"""
+
+import json
+import os
+import resource
+import socket
+from typing import Any
+
+from ingle_worker import kernel
+from ingle_worker.lockdown import calls, filters, landlock, rooms
+from ingle_worker.wire import messages
+
+MAX_PLAN = 1 << 20
+LOCKED_MEMORY = 8 * 1024**2
+
+DOOR_PORT = 61080
+"""Where the host's proxy is reached from inside: below no program's own choice, above what anybody listens on."""
+
+READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", *rooms.SHOWN, *rooms.COPIED)
+"""What `restricted`, which has no root of its own, lets a session read, beside its interpreter and its folders."""
+
+
+DEVICE_FILES = (*(f"/dev/{name}" for name in rooms.DEVICES), "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/fd")
+
+
+class Plan:
+    """What the host has decided, as it comes: the guest adds nothing of its own."""
+
+    def __init__(self, text: bytes) -> None:
+        plain: dict[str, Any] = json.loads(text)
+        self.level: str = plain["level"]
+        self.network: str = plain["network"]
+        self.data_folder: str = plain["data_folder"]
+        self.granted: list[tuple[str, bool]] = [(path, writable) for path, writable in plain["granted"]]
+        self.tmp_size: int = plain["tmp_size"]
+        self.processes: int = plain["processes"]
+        self.files: int = plain["files"]
+        self.file_size: int = plain["file_size"]
+        self.data: int = plain["data"]
+        self.nice: int = plain["nice"]
+        self.memfd: bool = plain["memfd"]
+        self.places: rooms.Places | None = None
+        if "places" in plain:
+            self.places = rooms.Places(*plain["places"])
+
+
+def read_plan(fd: int) -> Plan:
+    return Plan(os.pread(fd, MAX_PLAN, 0))
+
+
+def add_places(fd: int, places: rooms.Places) -> None:
+    """Hand on what was found out before the root changed."""
+    plain = json.loads(os.pread(fd, MAX_PLAN, 0))
+    plain["places"] = [places.data, places.later, places.writable]
+    os.pwrite(fd, json.dumps(plain).encode(), 0)
+
+
+class Confinement:
+    """Alive in the zygote; every init and worker works on its own copy of it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._places = plan.places
+        self._uid, self._gid = os.getuid(), os.getgid()
+        self._root = self._uid == 0
+        self._network = plan.network
+        self._namespace = self._gate = -1
+        self._own: list[str] = []
+        self._files = landlock.Rules(landlock.version()) if plan.level in ("restricted", "sandbox") else None
+        self._filter = filters.Filter(memfd=plan.memfd) if self._files is not None else None
+        if self._places is not None:
+            self._namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            calls.set_dumpable(False)
+
+    # --- in the zygote ---
+
+    def fork(self) -> int:
+        """As kernel.fork_bare; the child is the first process of a pid namespace where there are rooms."""
+        if not self._places is not None:
+            return kernel.fork_bare()
+        calls.unshare(calls.CLONE_NEWPID, "pid")
+        pid = -1
+        try:
+            pid = kernel.fork_bare()
+        finally:
+            if pid:
+                calls.setns(self._namespace, calls.CLONE_NEWPID)
+        return pid
+
+    # --- in the init ---
+
+    def prepare(self, network: str) -> None:
+        """All that does not depend on which session this will be."""
+        self._network = network
+        if self._places is not None:
+            # The way back into the zygote's namespace is not for a session.
+            os.close(self._namespace)
+            rooms.furnish(self._places, network=network == "full", tmp_size=self.plan.tmp_size)
+
+    def introduce(self, uid: int, fds: list[int]) -> None:
+        """Who the session is: its number is the host's choice where it is root, and our own where it is not."""
+        if self._root and uid:
+            self._uid = self._gid = uid
+            for fd in fds[:3]:
+                # So that it may open its own streams by their names, /dev/stdin for one.
+                os.fchown(fd, uid, uid)
+        if self._places is not None:
+            rooms.introduce(self._places, self._uid, self._gid)
+            rooms.rehearse(self._places, self._uid, self._gid)
+            self._gate = os.eventfd(0, os.EFD_CLOEXEC)
+            if self._network == "allowlist":
+                self._open_door(fds[4])
+
+    def _open_door(self, status: int) -> None:
+        """A socket on which the host's proxy accepts, inside of the session's network, to the host."""
+        channel = socket.socket(fileno=os.dup(status))
+        with channel, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as door:
+            door.bind(("127.0.0.1", DOOR_PORT))
+            door.listen(64)
+            socket.send_fds(channel, [messages.encode(messages.Door(DOOR_PORT))], [door.fileno()])
+
+    def enter(self, order: messages.Enter) -> None:
+        """Lay in what is this session's, give up every right over the room, and let the worker begin."""
+        if self._places is not None:
+            rooms.lay(self._places, order, self._uid, self._gid)
+            if not self._root:
+                rooms.close(self._places)
+            os.eventfd_write(self._gate, 1)
+            os.close(self._gate)
+            if self._root:
+                # Later, since a session that is not root cannot go there anyway.
+                rooms.close(self._places)
+            self._lock(init=True)
+
+    # --- in the worker ---
+
+    def confine(self) -> None:
+        """Before it runs anything. Where the walls are drawn around its folder, they wait for that."""
+        if self.plan.level != "restricted":
+            self._lock()
+
+    def start(self, start: messages.Start) -> None:
+        """When it learns which session it is."""
+        if self._places is not None:
+            os.read(self._gate, 8)
+            os.close(self._gate)
+        elif self.plan.level == "restricted":
+            own = [folder for folder in (*start.folders[1:], start.packages) if folder]
+            for folder in (start.folders[0], *own):
+                rooms.make_folder(folder, 0o700)
+            if self._root:
+                self._let_pass(start.folders[0])
+                for folder in own:
+                    rooms.give(folder, self._uid, self._gid)
+            self._own = own
+            self._lock()
+
+    def _let_pass(self, folder: str) -> None:
+        """What lies around a session's own folders is to be passed by its user, and not to be seen."""
+        while len(folder) >= len(self.plan.data_folder):
+            os.chmod(folder, 0o711)
+            folder = os.path.dirname(folder)
+
+    # --- in both ---
+
+    def _lock(self, *, init: bool = False) -> None:
+        """Give up, for good, whatever this level takes away."""
+        self._set_limits(init)
+        if self._files is None or self._filter is None:
+            calls.no_new_privileges()
+            return
+        if self._places is not None and not self._root and not init:
+            # A namespace of its own for its user: processes are counted there, and none of its rights are the room's.
+            calls.set_dumpable(True)
+            calls.unshare(calls.CLONE_NEWUSER, "user")
+            calls.map_self(self._uid, self._gid)
+        if self._root or self._places is not None:
+            # First the set that bounds what could ever be had again: afterwards there is no right left to do it.
+            calls.drop_bounding_set()
+        if self._root:
+            calls.become(self._uid, self._gid)
+        calls.drop_capabilities()
+        # A new user clears it, and with it the session's access to its own /proc/self.
+        calls.set_dumpable(not init)
+        calls.no_new_privileges()
+        self._rule_files(self._files)
+        self._filter.install()
+
+    def _set_limits(self, init: bool) -> None:
+        plan = self.plan
+        bounds = {
+            resource.RLIMIT_FSIZE: plan.file_size,
+            resource.RLIMIT_DATA: plan.data,
+            resource.RLIMIT_NOFILE: plan.files,
+            resource.RLIMIT_MEMLOCK: LOCKED_MEMORY,
+            # Counted by user: below `restricted` that user is everybody's.
+            resource.RLIMIT_NPROC: 0 if plan.level == "limits" else plan.processes,
+        }
+        for limit, value in bounds.items():
+            if value:
+                hard = resource.getrlimit(limit)[1]
+                value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+                resource.setrlimit(limit, (value, value))
+        for limit in (resource.RLIMIT_CORE, resource.RLIMIT_RTPRIO):
+            resource.setrlimit(limit, (0, 0))
+        if plan.nice and not init:
+            os.nice(plan.nice)
+
+    def _rule_files(self, files: landlock.Rules) -> None:
+        if self._places is not None:
+            files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS)
+            files.read("/")
+            writable = ["/tmp", "/dev", "/proc", self._places.data]
+            writable += self._places.writable
+        else:
+            files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | landlock.SCOPE_SIGNALS)
+            for path in (*READABLE, *rooms.interpreter_paths(), "/proc"):
+                files.read(os.path.realpath(path))
+            for path, may_write in self.plan.granted:
+                if not may_write:
+                    files.read(path)
+            writable = [*self._own, *DEVICE_FILES, *(path for path, may_write in self.plan.granted if may_write)]
+        for path in writable:
+            files.write(path)
+        files.obey()

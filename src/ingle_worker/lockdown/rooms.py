@@ -1,0 +1,331 @@
+"""The root that a sandboxed session sees: an allow-list, read-only, with a few places of the session's own.
+
+It is built once, by the process that the zygote is started from, and the zygote lives in it: nothing else of the
+host's files is in its mount namespace, so there is nothing to leave out later. A session takes a copy of that
+namespace and lays its own /proc, /tmp, /dev/shm, terminals and workspace into it. Paths are the host's, so that what
+one side says of a file is true for the other.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+
+from ingle_worker.lockdown import calls
+from ingle_worker.wire import messages
+
+BUILD = "/tmp"
+"""Any folder that is surely there: the new root is mounted over it, and then takes the place of `/`."""
+
+HIDDEN = "/.ingle"
+"""What the inits use before a session begins, and take away then."""
+
+OLD = HIDDEN + "/old"
+DATA = HIDDEN + "/data"
+PROC = HIDDEN + "/proc"
+PRIVATE = ("/tmp", "/dev/shm")
+"""Where every session has a file system of its own. What the host has below these is laid in again, one by one."""
+
+HOME = "/home/session"
+HOME_FOLDER = "/tmp/.home"
+NAME = "session"
+ACCOUNTS = ".accounts"
+"""Below the data folder, which each session has one of its own for: who it is."""
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+SHOWN = (
+    *("/etc/alternatives", "/etc/ssl/certs", "/etc/pki/tls", "/etc/pki/ca-trust", "/etc/ca-certificates"),
+    *("/etc/fonts", "/sys/devices/system/cpu", "/sys/devices/system/node"),
+)
+COPIED = tuple(
+    f"/etc/{name}"
+    for name in (
+        *("ld.so.cache", "ld.so.conf", "localtime", "timezone", "nsswitch.conf", "host.conf", "gai.conf", "hosts"),
+        *("resolv.conf", "protocols", "services", "mime.types", "magic", "inputrc", "bash.bashrc", "profile"),
+        *("os-release", "debian_version", "ssl/openssl.cnf", "login.defs"),
+    )
+)
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICE_LINKS = (
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+)
+MASKED = ("/proc/cmdline", "/proc/keys", "/proc/key-users", "/proc/config.gz")
+"""Readable by everybody, and nobody's business."""
+
+INODES = 200_000
+"""Files in a session's /tmp: each costs memory of the kernel's."""
+
+NOT_SPECIAL = calls.MOUNT_ATTR_NOSUID | calls.MOUNT_ATTR_NODEV
+READ_ONLY = calls.MOUNT_ATTR_RDONLY | NOT_SPECIAL
+SAFE = calls.MS_NOSUID | calls.MS_NODEV
+
+
+TEMPLATE_SIZE = "mode=0755,size=16m,nr_inodes=20000"
+SMALL_SIZE = "mode=0755,size=256k,nr_inodes=64"
+
+SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
+
+
+def interpreter_paths() -> list[str]:
+    """What this interpreter is made of, where it may be asked for: prefixes, folders it imports from, its links."""
+    paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+    paths += [path for path in sys.path if path and os.path.exists(path)]
+    paths.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    link = os.path.abspath(sys.executable)
+    while os.path.islink(link):
+        paths.append(os.path.dirname(link))
+        link = os.path.normpath(os.path.join(os.path.dirname(link), os.readlink(link)))
+    paths.append(os.path.dirname(link))
+    return paths
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_private(path: str) -> bool:
+    return any(_is_below(path, place) for place in PRIVATE)
+
+
+class Shown:
+    """A file or folder of the host's that is bound into the root at its own path."""
+
+    def __init__(self, path: str, writable: bool) -> None:
+        self.path = path
+        self.real = os.path.realpath(path)
+        self.writable = writable
+        self.hidden = ""
+        """Where a copy of it waits, if it lies in a place that is a session's own."""
+
+    @property
+    def attributes(self) -> int:
+        return NOT_SPECIAL if self.writable else READ_ONLY
+
+
+class Layout:
+    """What lies where: worked out once, before anything is mounted."""
+
+    def __init__(self, data: str, granted: list[tuple[str, bool]]) -> None:
+        self.data = data
+        self.real_data = os.path.realpath(data)
+        wanted: dict[str, bool] = {os.path.abspath(path): writable for path, writable in granted}
+        self.links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
+        for path in interpreter_paths():
+            for each in (os.path.abspath(path), os.path.realpath(path)):
+                if not any(_is_below(each, link) for link, _ in self.links):
+                    wanted[each] = False
+        wanted.pop("/", None)
+        self.shown: list[Shown] = []
+        """Parents first."""
+        system = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
+        for path in [*system, *SHOWN, *sorted(wanted)]:
+            writable = wanted.get(path, False)
+            around = [each for each in self.shown if _is_below(path, each.path)]
+            if os.path.exists(path) and (not around or around[-1].writable != writable):
+                self.shown.append(Shown(path, writable))
+        self.later = [each for each in self.shown if _is_private(each.path)]
+        """What lies where a session has a file system of its own, and so is bound by every session again."""
+        for number, one in enumerate(self.later):
+            one.hidden = f"{HIDDEN}/later-{number}"
+
+    def places(self) -> "Places":
+        writable = [each.path for each in self.shown if each.writable]
+        return Places(self.data, [(each.hidden, each.path) for each in self.later], writable)
+
+
+class Places:
+    """What of the layout is still of interest inside: it cannot be worked out again there."""
+
+    def __init__(self, data: str, later: list[tuple[str, str]], writable: list[str]) -> None:
+        self.data = data
+        self.later = later
+        self.writable = writable
+
+
+def _make_place(path: str, like: str) -> None:
+    """Something to mount on, of the same kind."""
+    if os.path.isdir(like):
+        os.makedirs(path, 0o755, exist_ok=True)
+    elif not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+
+def _bind(source: str, target: str, attributes: int = 0) -> None:
+    _make_place(target, source)
+    calls.mount(source, target, flags=calls.MS_BIND | calls.MS_REC)
+    if attributes:
+        calls.set_mount(target, attributes)
+
+
+def _copy(source: str, target: str) -> None:
+    """A small file, as it is now; none where there is none, or where it may not be read."""
+    try:
+        with open(source, "rb") as file:
+            data = file.read()
+    except OSError:
+        return
+    os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+    _write(target, data)
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+# --- the root that all share -------------------------------------------------------------------------------
+
+
+def build(layout: Layout) -> None:
+    """The new root, in a mount namespace of one's own; afterwards `/` is it, and the old one is at OLD."""
+    copies = {path: os.path.realpath(path) for path in COPIED}
+    calls.mount("none", "/", flags=calls.MS_REC | calls.MS_PRIVATE)
+    calls.mount("ingle", BUILD, "tmpfs", SAFE, TEMPLATE_SIZE)
+    os.mkdir(BUILD + HIDDEN, 0o700)
+    calls.mount("ingle", BUILD + HIDDEN, "tmpfs", SAFE, "mode=0700,size=256k,nr_inodes=1000")
+    os.mkdir(BUILD + OLD, 0o700)
+    calls.pivot_root(BUILD, BUILD + OLD)
+    os.chdir("/")
+    for place in ("/etc", "/proc", "/tmp", "/run", "/var", "/home", "/dev/pts", "/dev/shm", PROC, DATA):
+        os.makedirs(place, 0o755, exist_ok=True)
+    os.symlink("/tmp", "/var/tmp")
+    os.symlink(HOME_FOLDER, HOME)
+    for path, target in layout.links:
+        os.symlink(target, path)
+    for path, real in copies.items():
+        _copy(OLD + real, path)
+    for name in ("passwd", "group"):
+        os.symlink(f"{layout.data}/{ACCOUNTS}/{name}", f"/etc/{name}")
+    for each in layout.shown:
+        _bind(OLD + each.real, each.hidden or each.path, each.attributes)
+    for name in DEVICES:
+        _bind(f"{OLD}/dev/{name}", f"/dev/{name}", calls.MOUNT_ATTR_RDONLY | calls.MOUNT_ATTR_NOSUID)
+    for name, target in DEVICE_LINKS:
+        os.symlink(target, f"/dev/{name}")
+    _bind(OLD + layout.real_data, DATA, NOT_SPECIAL)
+    if not _is_private(layout.data):
+        os.makedirs(layout.data, 0o755, exist_ok=True)
+
+
+def finish(places: Places) -> None:
+    """As the first process of the zygote's pid namespace: let go of the old root. Nothing can be added from now on."""
+    # While the host's own is still there: without one in sight, an ordinary user gets no new one.
+    calls.mount("proc", "/proc", "proc", SAFE | calls.MS_NOEXEC)
+    calls.unmount(OLD)
+    _lay_tmp(places, "size=64m")
+    calls.set_mount("/", READ_ONLY, recursive=False)
+
+
+def _lay_tmp(places: Places, size: str) -> None:
+    """A /tmp of one's own, and in it what the host has there for us."""
+    calls.mount("tmp", "/tmp", "tmpfs", SAFE, f"mode=1777,{size},nr_inodes={INODES}")
+    os.mkdir(HOME_FOLDER, 0o700)
+    for hidden, path in places.later:
+        _bind(hidden, path)
+
+
+# --- the session's own -------------------------------------------------------------------------------------
+
+
+def furnish(places: Places, *, network: bool, tmp_size: int) -> None:
+    """As the first process of a session's pid namespace: its own namespaces, and its own places in the root."""
+    calls.unshare(calls.CLONE_NEWNS, "mount")
+    calls.unshare(calls.CLONE_NEWIPC | calls.CLONE_NEWUTS | calls.CLONE_NEWCGROUP, "ipc, uts or cgroup")
+    if not network:
+        calls.unshare(calls.CLONE_NEWNET, "network")
+        _raise_loopback()
+    calls.set_host_name(NAME.encode())
+    # The zygote's /proc and /tmp must not lie underneath, so each goes before the new one takes its place.
+    calls.mount("proc", PROC, "proc", SAFE | calls.MS_NOEXEC)
+    calls.unmount("/proc")
+    calls.mount(PROC, "/proc", flags=calls.MS_MOVE)
+    for path in MASKED:
+        if os.path.exists(path):
+            calls.mount("/dev/null", path, flags=calls.MS_BIND)
+    calls.unmount("/tmp")
+    _lay_tmp(places, f"size={tmp_size}")
+    calls.mount("shm", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={tmp_size},nr_inodes={INODES}")
+    terminals = "newinstance,ptmxmode=0666,mode=0620"
+    calls.mount("devpts", "/dev/pts", "devpts", calls.MS_NOSUID | calls.MS_NOEXEC, terminals)
+    os.makedirs(places.data, 0o755, exist_ok=True)
+    calls.mount("ingle", places.data, "tmpfs", SAFE, SMALL_SIZE)
+    os.mkdir(f"{places.data}/{ACCOUNTS}", 0o755)
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket.fileno(), SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP_RUNNING))
+
+
+def introduce(places: Places, uid: int, gid: int) -> None:
+    """Give the session's user a name and a home."""
+    folder = f"{places.data}/{ACCOUNTS}"
+    _write(f"{folder}/passwd", f"root:x:0:0::/:/bin/sh\n{NAME}:x:{uid}:{gid}::{HOME}:/bin/sh\n".encode())
+    _write(f"{folder}/group", f"root:x:0:\n{NAME}:x:{gid}:\n".encode())
+    if os.geteuid() != uid:
+        os.chown(HOME_FOLDER, uid, gid)
+
+
+def lay(places: Places, order: messages.Enter, uid: int, gid: int, base: str = DATA) -> None:
+    """Lay a session's folders, by their names in the data folder, into its room.
+
+    Its own are made where they are not there yet; those it shares with others are as they are.
+    """
+    for folder in order.own:
+        source, target = f"{base}/{folder}", f"{places.data}/{folder}"
+        if make_folder(source, 0o700):
+            os.chown(source, uid, gid)
+        elif os.stat(source).st_uid != uid:
+            give(source, uid, gid)
+        make_folder(target, 0o755)
+        calls.mount(source, target, flags=calls.MS_BIND)
+    for folder in (*order.shared, *order.shown):
+        _bind(f"{base}/{folder}", f"{places.data}/{folder}", READ_ONLY if folder in order.shown else 0)
+
+
+def rehearse(places: Places, uid: int, gid: int) -> None:
+    """Do once, in vain, what `lay` will do: the memory that this copies is copied before anybody waits for it."""
+    lay(places, messages.Enter([".rehearsal/own"]), uid, gid, base="/tmp")
+    calls.unmount(f"{places.data}/.rehearsal/own")
+    for base in ("/tmp", places.data):
+        os.rmdir(f"{base}/.rehearsal/own")
+        os.rmdir(f"{base}/.rehearsal")
+
+
+def close(places: Places) -> None:
+    """Take away the way by which folders came into the room."""
+    calls.set_mount(places.data, READ_ONLY, recursive=False)
+    calls.unmount(HIDDEN)
+
+
+def make_folder(path: str, mode: int) -> bool:
+    """True when it is new. Whatever is above it is made too, and stays the server's."""
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        make_folder(os.path.dirname(path), mode)
+        os.mkdir(path, mode)
+    return True
+
+
+def give(folder: str, uid: int, gid: int) -> None:
+    """Everything in a folder to another user: an earlier worker of the session, or another server, had other numbers.
+
+    Nobody is in that folder now, and nothing outside can be reached from it: links are not followed, and a hard link
+    cannot have come in over the border of its mount.
+    """
+    for _, folders, files, fd in os.fwalk(folder, follow_symlinks=False):
+        for name in (*folders, *files):
+            os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
+    os.chown(folder, uid, gid)

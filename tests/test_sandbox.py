@@ -1,0 +1,101 @@
+"""The sandbox from the outside: what a session in it is, and what becomes of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from conftest import until
+from ingle.errors import IsolationUnavailable
+from ingle.isolation import probe
+from ingle.service import Service
+from ingle.settings import Settings
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="as root; test_sandbox_user.py has the others")
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return Settings(preload=[], pool=1, isolation="sandbox", network="none")
+
+
+@pytest.fixture
+async def session(service: Service) -> str:
+    info = await service.create_session()
+    assert (info.isolation, info.network) == ("sandbox", "none")
+    return info.session_id
+
+
+async def value(service: Service, session: str, code: str) -> str:
+    result = await service.execute(session, code)
+    assert result.status == "ok", result.error
+    return (result.result or {}).get("text/plain", result.stdout)
+
+
+async def test_a_session_is_alone_with_its_init_and_is_nobody_on_the_host(service: Service, session: str) -> None:
+    assert (
+        await value(service, session, "import os\nsorted(int(p) for p in os.listdir('/proc') if p.isdigit())")
+        == "[1, 2]"
+    )
+    assert int(await value(service, session, "os.getuid()")) >= 2_000_000_000
+    status = await value(service, session, "print(open('/proc/self/status').read())")
+    lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(lines[kind], 16) == 0, kind
+    assert (lines["NoNewPrivs"], lines["Seccomp"]) == ("1", "2")
+
+
+async def test_the_host_knows_the_processes_by_the_kernels_word(service: Service, session: str) -> None:
+    worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
+    assert await value(service, session, "import os\nos.getpid()") == "2"
+    inside = Path(f"/proc/{worker.pid}/status").read_text()
+    assert [line.split()[-1] for line in inside.splitlines() if line.startswith("NSpid")] == ["2"]
+    assert Path(f"/proc/{worker.init_pid}/task/{worker.init_pid}/children").read_text().split() == [str(worker.pid)]
+
+
+async def test_files_of_the_host_are_not_there_and_its_own_are(service: Service, session: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    assert await value(service, session, f"import os\nos.path.exists({str(secret)!r})") == "False"
+    assert await value(service, session, "open('made', 'w').write('x')\nos.listdir()") == "['made']"
+    assert [each.name for each in (await service.list_files(session)).files] == ["made"]
+
+
+async def test_no_descriptor_leads_out_of_the_room(service: Service, session: str) -> None:
+    at = "f'/proc/self/fd/{n}'"
+    look = f"import os\nprint(*[os.readlink({at}) for n in range(200) if os.path.lexists({at})])"
+    kinds = {link.partition(":")[0] for link in (await value(service, session, look)).split()}
+    assert kinds == {"pipe", "socket"}
+
+
+async def test_a_worker_that_comes_after_another_has_its_files(service: Service, session: str) -> None:
+    await service.execute(session, "open('a', 'w').write('1')\nimport os\nos.mkdir('d')\nopen('d/b', 'w').close()")
+    await service.execute(session, "os.kill(os.getpid(), 9)")
+    assert (
+        await value(service, session, "open('a', 'a').write('2')\nopen('d/b', 'a').write('3')\nopen('a').read()")
+        == "'12'"
+    )
+
+
+async def test_two_sessions_are_two_users_who_do_not_see_each_other(service: Service, session: str) -> None:
+    other = (await service.create_session()).session_id
+    folder = await value(service, session, "import os\nopen('mine', 'w').close()\nprint(os.getcwd())")
+    assert await value(service, other, f"import os\nos.path.exists({folder.strip()!r})") == "False"
+    assert await value(service, session, "os.getuid()") != await value(service, other, "os.getuid()")
+
+
+async def test_when_the_last_process_is_gone_the_namespaces_are(service: Service, session: str) -> None:
+    worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
+    await service.execute(session, "import subprocess\np = subprocess.Popen(['setsid', 'sleep', '600'])")
+    init = worker.init_pid
+    await service.end_session(session)
+    assert await until(lambda: not Path(f"/proc/{init}").exists())
+
+
+def test_a_level_that_cannot_be_had_is_refused_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "try_level", lambda level, python, home: probe.with_remedy("a new user namespace: no"))
+    with pytest.raises(IsolationUnavailable, match=r"sandbox cannot be had here.*apparmor_restrict.*--isolation auto"):
+        probe.settle("sandbox", "python", tmp_path)
+    verdict = probe.settle("auto", "python", tmp_path)
+    assert (verdict.level, list(verdict.missing)) == ("none", ["sandbox", "restricted", "limits"])
+    assert "not sandbox: a new user namespace" in verdict.sentence
