@@ -513,6 +513,10 @@ class Session:
 
     def _drop_tmp(self, tmp: str) -> None:
         """Of a worker that is gone, unless its state may come back, or somebody has it from him."""
+        # Only what was made below the session's own folder: inside a sandbox the name is the sandbox's, such as /tmp, and
+        # means another folder out here.
+        if not tmp.startswith(f"{self.home.folder}/"):
+            return
         if tmp != self._tmp and not self.checkpoints.uses(tmp) and not self.home.shared:
             self._keep(asyncio.to_thread(shutil.rmtree, tmp, ignore_errors=True))
 
