@@ -1,6 +1,7 @@
 """The sandbox from the outside: what a session in it is, and what becomes of it."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from conftest import until
 from ingle.errors import IsolationUnavailable
 from ingle.isolation import probe
 from ingle.service import Service
+from ingle.sessions import homes
 from ingle.settings import Settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="as root; test_sandbox_user.py has the others")
@@ -99,3 +101,27 @@ def test_a_level_that_cannot_be_had_is_refused_with_its_cause(tmp_path: Path, mo
     verdict = probe.settle("auto", "python", tmp_path)
     assert (verdict.level, list(verdict.missing)) == ("none", ["sandbox", "restricted", "limits"])
     assert "not sandbox: a new user namespace" in verdict.sentence
+
+
+async def test_what_a_room_calls_its_temporary_files_is_never_removed_outside(
+    service: Service, session: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: removed.append(str(path)))
+    for _ in range(2):
+        await service.execute(session, "import os\nos.kill(os.getpid(), 9)")
+    assert await value(service, session, "import os\nos.environ['TMPDIR']") == "'/tmp'"
+    await service.fork_session(session)
+    assert [path for path in removed if not path.startswith(f"{home}/sessions/")] == []
+    monkeypatch.undo()
+
+
+def test_only_what_lies_in_a_sessions_folder_is_removed(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside / "tmp-1", outside):
+        folder.mkdir(parents=True)
+    for path in ("", str(outside), str(inside), f"{inside}/../outside", str(tmp_path)):
+        homes.remove_below(inside, path)
+    assert (outside.exists(), (inside / "tmp-1").exists()) == (True, True)
+    homes.remove_below(inside, str(inside / "tmp-1"))
+    assert not (inside / "tmp-1").exists()

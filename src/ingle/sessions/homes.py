@@ -82,3 +82,9 @@ def _remove_outputs(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def remove_below(folder: Path, path: str) -> None:
+    """Remove a folder that lies inside of this one, and never anything else, whatever it is called by mistake."""
+    if path and Path(path).parent == folder:
+        shutil.rmtree(path, ignore_errors=True)

@@ -10,7 +10,6 @@ import asyncio
 import codecs
 import contextlib
 import os
-import shutil
 import socket
 import time
 from collections import deque
@@ -35,7 +34,7 @@ from ingle.sessions.cell import RunningCell
 from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
 from ingle.sessions.files import Folder
 from ingle.sessions.history import History
-from ingle.sessions.homes import ROOM_FOLDERS, Home
+from ingle.sessions.homes import ROOM_FOLDERS, Home, remove_below
 from ingle.sessions.inquiries import Inquiries
 from ingle.sessions.keeping import Keeping
 from ingle.sessions.patience import Patience
@@ -223,12 +222,16 @@ class Session:
         worker.send(start)
 
     def _new_tmp(self) -> str:
-        """Each worker that begins with nothing has a folder for temporary files of its own."""
+        """Where a worker that begins with nothing has its temporary files, as it is told.
+
+        A room has a file system of its own for them, which goes with it. Its name means another place out here, so it
+        is never kept: what `_tmp` names is the host's to remove.
+        """
         self._worker_number += 1
-        self._tmp = f"{self.home.folder}/tmp-{self._worker_number}"
         if self._has_room:
-            # A room has its own, which all who live in it share.
-            self._tmp = TMP if self.home.folder == self.home.root else f"{TMP}/fork-{self.home.folder.name}"
+            self._tmp = ""
+            return TMP if self.home.folder == self.home.root else f"{TMP}/fork-{self.home.folder.name}"
+        self._tmp = f"{self.home.folder}/tmp-{self._worker_number}"
         return self._tmp
 
     @property
@@ -513,12 +516,8 @@ class Session:
 
     def _drop_tmp(self, tmp: str) -> None:
         """Of a worker that is gone, unless its state may come back, or somebody has it from him."""
-        # Only what was made below the session's own folder: inside a sandbox the name is the sandbox's, such as /tmp, and
-        # means another folder out here.
-        if not tmp.startswith(f"{self.home.folder}/"):
-            return
         if tmp != self._tmp and not self.checkpoints.uses(tmp) and not self.home.shared:
-            self._keep(asyncio.to_thread(shutil.rmtree, tmp, ignore_errors=True))
+            self._keep(asyncio.to_thread(remove_below, self.home.folder, tmp))
 
     async def _line_up(self, queue: bool) -> "asyncio.Future[None]":
         """Until those before have had their turn; with what it is granted by. Busy, without `queue`."""

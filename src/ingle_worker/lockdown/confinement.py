@@ -162,7 +162,8 @@ class Confinement:
 
     def _let_pass(self, folder: str) -> None:
         """What lies around a session's own folders is to be passed by its user, and not to be seen."""
-        while len(folder) >= len(self.plan.data_folder):
+        data = self.plan.data_folder
+        while folder == data or folder.startswith(data + "/"):
             os.chmod(folder, 0o711)
             folder = os.path.dirname(folder)
 
