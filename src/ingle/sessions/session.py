@@ -7,7 +7,6 @@ a fresh worker.
 """
 
 import asyncio
-import codecs
 import contextlib
 import os
 import socket
@@ -19,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.isolation.bounding import Bounding
@@ -30,12 +27,14 @@ from ingle.isolation.policy import NO_GRANT, Grant, Mount
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
+from ingle.sessions.asking import Asking
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
 from ingle.sessions.files import Folder
 from ingle.sessions.history import History
 from ingle.sessions.homes import ROOM_FOLDERS, Home, remove_below
 from ingle.sessions.inquiries import Inquiries
+from ingle.sessions.intake import Intake, bounded
 from ingle.sessions.keeping import Keeping
 from ingle.sessions.patience import Patience
 from ingle.sessions.preparing import Preparing
@@ -43,18 +42,9 @@ from ingle.sessions.record import Record
 from ingle.settings import Settings
 from ingle.state.stdlib import Library
 from ingle.workers.launcher import Launcher
-from ingle.workers.merge import STDOUT
 from ingle.workers.usage import usage
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
-
-CHUNK = 65536
-"""Characters of text in one event at most."""
-
-PROMPT_LENGTH = 1000
-
-ALWAYS_KEPT = 10_000
-"""Characters that a cell may still say when its session's share of the disk is used up."""
 
 MAX_REQUESTS = 1000
 """Keys of requests that a session remembers; a retry comes soon or not at all."""
@@ -62,14 +52,8 @@ MAX_REQUESTS = 1000
 MAX_NOTICES = 10
 """Of those that a worker sends with an answer."""
 
-START_TRIES = 2
-"""A prepared worker may have died unseen; the second one is fresh."""
-
-MAX_WAITING = 64 * 1024 * 1024
-"""Bytes of images that wait for the disk; with more, the worker has to wait."""
-
-MAX_METADATA = 100_000
-"""Bytes of a display's metadata; an honest worker sends less."""
+START_TRIES = 4
+"""A prepared worker may have died unseen, and its successor with a zygote that is going."""
 
 SHORT = 0.05
 """A cell that took no longer has met no limit without an error of its own: it is not looked for one."""
@@ -138,8 +122,6 @@ class Session:
         """Done when somebody who needs the worker between cells is through with it."""
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._background_waits: set[int] = set()
-        self._answering = False
         self._crowded = False
         self._pending_notices: list[str] = []
         self._start_notices: list[str] = []
@@ -156,10 +138,6 @@ class Session:
         self.cwd = plan.cwd or str(self.home.workspace)
         self._tmp = ""
         self.checkpoints = Checkpoints(self, settings.max_checkpoints, auto=plan.auto_checkpoints)
-        # Apart for cells and for the background: half a character of the one must not begin a text of the other.
-        self._decoders = {background: [_decoder(), _decoder()] for background in (False, True)}
-        self._undecided = {False: False, True: False}
-        """Whether there was output since, so that a decoder may hold half a character."""
         self.timeline = Timeline(
             plan.folder / "timeline.ndjson",
             settings.timeline_memory,
@@ -167,6 +145,8 @@ class Session:
             self._on_room,
         )
         self._figures = Figures(plan.folder / "figures", settings.figures_disk)
+        self._intake = Intake(self.id, self.timeline, self._figures)
+        self._asking = Asking(self._move, self._append)
         self._history = History(self.id, self.timeline, settings.result_chars)
         self._inquiries = Inquiries(self.id, settings.timeout_grace)
         self._patience = Patience(self._loop)
@@ -241,8 +221,7 @@ class Session:
     def _take(self, worker: Worker) -> None:
         self._worker = worker
         self._crowded = False
-        self._background_waits.clear()
-        self._answering = False
+        self._asking.reset()
         self._started = self._loop.create_future()
         worker.owner = self
         if worker.gone.done():
@@ -417,8 +396,8 @@ class Session:
         self._record.cell_begun(self.key, number)
         if self._record.audit is not None:
             self._record.note("cell", self.key, cell=number, code=code, isolation=self.plan.grant.isolation)
-        if self._undecided[True]:
-            self._flush_decoders(background=True)
+        if self._intake.undecided[True]:
+            self._intake.flush(cell, background=True)
         if timeout is not None:
             self._timers.append(self._loop.call_later(timeout, self._on_timeout, cell))
         return number
@@ -575,26 +554,14 @@ class Session:
         """Answer whoever waits for input; the cell to wait for now."""
         cell, worker = self._cell, self._worker
         self.last_used = time.monotonic()
-        waiting = cell is not None and cell.status == states.WAITING
-        thread_waits = bool(self._background_waits) and not self._answering
-        if self._ended or worker is None or not (waiting or thread_waits):
+        if self._ended or worker is None or not self._asking.can_answer(cell):
             raise errors.NotWaiting(self.id)
         if not text.endswith("\n") and not eof:
             text += "\n"
         # As a terminal does it: whoever reads, lines end with a newline alone.
         data = _visible(text.replace("\r\n", "\n")).encode()
-        if cell is not None and waiting:
-            cell.answers += 1
-            self._answering = bool(cell.waits)
-            cell.prompt, cell.prompt_secret, cell.raw_wait = None, False, False
-            cell.last_line = ""
-            cell.status = states.RUNNING
-            self._move(states.RUNNING)
-            worker.stdin.answer(data, eof=eof)
-            return cell.number
-        self._answering = True
-        worker.stdin.answer(data, eof=eof)
-        return self.last_cell
+        answered = self._asking.answer(cell, worker, data, eof=eof)
+        return cell.number if cell is not None and answered else self.last_cell
 
     async def interrupt(self) -> int | None:
         """Interrupt the running cell, and tell which; with none running nothing happens."""
@@ -756,62 +723,17 @@ class Session:
     # --- what the worker says ---
 
     def on_output(self, stream: int, data: bytes, background: bool) -> None:
-        background = background or self._cell is None
-        self._undecided[background] = True
         self._record.output_bytes += len(data)
-        text = self._decoders[background][stream].decode(data)
-        if text:
-            self._add_text(stream, text, background)
-
-    def _flush_decoders(self, background: bool) -> None:
-        """No more is to come: what was left of a character is shown as it is."""
-        self._undecided[background] = False
-        for number, decoder in enumerate(self._decoders[background]):
-            if decoder.getstate()[0]:
-                self._add_text(number, decoder.decode(b"", final=True), background)
-                decoder.reset()
-
-    def _add_text(self, stream: int, text: str, background: bool) -> None:
-        if "\0" in text:
-            text = text.replace("\0", "␀")
-        cell = self._cell
-        kind = events.Stdout if stream == STDOUT else events.Stderr
-        if background:
-            cell = None
-        if cell is not None and stream == STDOUT:
-            cell.last_line = (cell.last_line + text[-PROMPT_LENGTH:]).rpartition("\n")[2][-PROMPT_LENGTH:]
-        for start in range(0, len(text), CHUNK):
-            piece = text[start : start + CHUNK]
-            if self.timeline.exhausted and (cell is None or cell.kept_text > ALWAYS_KEPT):
-                if cell is not None:
-                    cell.dropped_text += len(piece)
-                continue
-            if cell is not None:
-                cell.count("stdout" if stream == STDOUT else "stderr", piece)
-            self._append(kind, piece, background)
+        self._intake.output(self._cell, stream, data, background or self._cell is None)
         self._pause_if_behind()
 
     def _pause_if_behind(self) -> None:
-        if self._worker is not None and (self.timeline.full or self._figures.waiting > MAX_WAITING):
+        if self._worker is not None and self._intake.behind:
             self._worker.pause()
 
     def _on_room(self) -> None:
-        if self._worker is not None and not self.timeline.full and self._figures.waiting <= MAX_WAITING:
+        if self._worker is not None and not self._intake.behind:
             self._worker.resume()
-
-    def _on_display(self, shown: messages.Display) -> None:
-        cell = self._cell
-        background = shown.background or cell is None
-        data, metadata, name = shown.data, _bounded(shown.metadata), shown.display_id
-        if self.timeline.exhausted:
-            if cell is None or cell.displays.left_out:
-                return
-            cell.dropped_displays += 1
-            data, metadata = {"text/plain": data.get("text/plain", "")[:PROMPT_LENGTH]}, {}
-        if cell is not None and not background:
-            cell.show(self.timeline.next_seq, data, metadata, name, shown.update)
-        self._append(events.DisplayShown, data, metadata, name, shown.update, background)
-        self._pause_if_behind()
 
     async def _keep_figure(self, keeping: Coroutine[None, None, None]) -> None:
         await keeping
@@ -831,15 +753,16 @@ class Session:
                 self._on_done(cell, message)
         elif isinstance(message, messages.Result):
             if cell is not None:
-                cell.value, cell.value_metadata = message.data, _bounded(message.metadata)
+                cell.value, cell.value_metadata = message.data, bounded(message.metadata)
                 self._append(events.ResultShown, cell.value, cell.value_metadata)
         elif isinstance(message, messages.Display):
-            self._on_display(message)
+            self._intake.display(cell, message)
+            self._pause_if_behind()
         elif isinstance(message, messages.Keep):
             self._keep(self._keep_figure(self._figures.keep(message.data)))
             self._pause_if_behind()
         elif isinstance(message, messages.InputWait):
-            self._on_input_wait(message)
+            self._asking.on_wait(cell, self._worker, message)
         elif isinstance(message, messages.Listed | messages.Asked):
             self._inquiries.on_answer(message)
         elif isinstance(
@@ -850,7 +773,7 @@ class Session:
         elif isinstance(message, messages.ChannelWanted | messages.Loaded):
             self._keeping.on_message(message)
         elif isinstance(message, messages.InputTaken):
-            self._on_input_taken(message.wait)
+            self._asking.on_taken(cell, self._worker, message.wait)
         elif isinstance(message, messages.Exiting):
             if cell is not None and message.cell == cell.number:
                 text = message.message or f"exit({message.code})"
@@ -877,14 +800,9 @@ class Session:
         cell.needs_more_input = done.needs_more_input
         cell.execution_time = done.execution_time
         cell.notices += done.notices
-        dropped = done.dropped_input
-        if not (self._background_waits or cell.waits):
-            # With a thread still reading, what is in the pipe, its end included, is for that thread.
-            dropped += worker.stdin.drop()
+        dropped = done.dropped_input + self._asking.on_done(cell, worker)
         if dropped:
             cell.notices.append(f"{dropped} bytes of input were not read by this cell and were dropped")
-        if cell.waits:
-            self._background_waits.update(cell.waits)
         if done.error is not None:
             cell.error = CellError(done.error.name, done.error.value, done.error.traceback)
         status = done.status if done.status in states.FINAL_STATUSES else states.ERROR
@@ -914,8 +832,8 @@ class Session:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        if self._undecided[False]:
-            self._flush_decoders(background=False)
+        if self._intake.undecided[False]:
+            self._intake.flush(cell, background=False)
         cell.status = status
         cell.exit = exit
         if cell.timed_out and status == states.OK:
@@ -956,66 +874,14 @@ class Session:
 
     # --- standard input ---
 
-    def _on_input_wait(self, wait: messages.InputWait) -> None:
-        cell = self._cell
-        if cell is None or wait.background:
-            self._background_waits.add(wait.wait)
-            return
-        cell.waits[wait.wait] = wait
-        self.show_next_wait()
-
     def show_next_wait(self) -> None:
-        """Announce the first reader of the running cell that waits, once no answer is on its way to one."""
-        cell, worker = self._cell, self._worker
-        if cell is None or worker is None or not cell.waits or cell.status != states.RUNNING:
-            return
-        if not self._answering and not worker.stdin.under_way:
-            wait = next(iter(cell.waits.values()))
-            self._show_wait(cell, wait.prompt, wait.secret)
-
-    def _show_wait(self, cell: RunningCell, prompt: str | None, secret: bool) -> None:
-        cell.prompt = cell.last_line if prompt is None else prompt
-        cell.prompt_secret = secret
-        cell.waits_shown += 1
-        if cell.status != states.WAITING:
-            cell.status = states.WAITING
-            self._move(states.WAITING)
-        self._append(events.InputWanted, cell.prompt, secret)
-        cell.wake()
-
-    def _on_input_taken(self, wait: int) -> None:
-        self._answering = False
-        if wait in self._background_waits:
-            self._background_waits.discard(wait)
-            if self._cell is None and not self._background_waits and self._worker is not None:
-                self._worker.stdin.drop()
-            return
-        cell = self._cell
-        if cell is None:
-            return
-        shown = next(iter(cell.waits), None)
-        cell.waits.pop(wait, None)
-        if wait == shown and cell.status == states.WAITING and not cell.raw_wait:
-            # Interrupted while it waited, or taken by a child.
-            cell.prompt, cell.prompt_secret = None, False
-            cell.status = states.RUNNING
-            self._move(states.RUNNING)
-        self.show_next_wait()
+        self._asking.show_next(self._cell, self._worker)
 
     def on_raw_read(self, cell: RunningCell, blocked: bool) -> None:
         """The kernel says whether some process of the running cell is blocked reading standard input."""
         worker = self._worker
-        if cell is not self._cell or worker is None or worker.gone.done():
-            return
-        if blocked and cell.status == states.RUNNING and worker.stdin.unread() == 0:
-            cell.raw_wait = True
-            self._show_wait(cell, None, False)
-        elif not blocked and cell.raw_wait and cell.status == states.WAITING:
-            cell.raw_wait = False
-            if not cell.waits:
-                cell.prompt = None
-                cell.status = states.RUNNING
-                self._move(states.RUNNING)
+        if cell is self._cell and worker is not None and not worker.gone.done():
+            self._asking.on_raw_read(cell, worker, blocked)
 
     # --- interrupting and ending ---
 
@@ -1064,7 +930,7 @@ class Session:
             self._trusting = False
         lost = bool(self._names) or self.last_cell > 0
         self._names.clear()
-        self._background_waits.clear()
+        self._asking.reset()
         self._inquiries.on_gone()
         self._keeping.on_gone()
         self._preparing.on_gone()
@@ -1072,7 +938,7 @@ class Session:
         if self.state == states.STARTING and cell is None and not self._ended:
             if not self._started.done():
                 self._started.set_exception(
-                    errors.StartFailed(f"the worker {exit.message} while it started; try again")
+                    errors.StartFailed(f"the worker ended while it started ({exit.message}); try again")
                 )
                 self._started.exception()  # seen: where the launcher tries again by itself, nobody waits for it
             return
@@ -1136,16 +1002,8 @@ class Session:
         )
 
 
-def _bounded(metadata: events.Metadata) -> events.Metadata:
-    return metadata if not metadata or len(msgspec.json.encode(metadata)) <= MAX_METADATA else {}
-
-
 def _end_of(worker: Worker) -> str:
     return worker.gone.result().message or "ended" if worker.gone.done() else "ended"
-
-
-def _decoder() -> codecs.IncrementalDecoder:
-    return codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
 
 def _visible(code: str) -> str:
