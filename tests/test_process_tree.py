@@ -24,7 +24,7 @@ WORKER_NOTICE = "the session's variables, functions and imports are lost, and a 
 
 def launcher_of(service: Service) -> Launcher:
     assert isinstance(service._placement, Local)
-    (launcher,) = service._placement.manager._launchers.values()
+    (launcher,) = service._placement.manager._launchers.all
     return launcher
 
 

@@ -161,7 +161,7 @@ async def test_a_worker_killed_at_any_moment_is_named_replaced_and_leaves_nothin
     # Once through everything that is made only once: the zygote, the pool, the threads of the loop.
     await race_deaths(service, random.Random(0), 1)
     manager = service._placement.manager  # type: ignore[attr-defined]
-    (launcher,) = manager._launchers.values()
+    (launcher,) = manager._launchers.all
     assert await until(lambda: launcher.prepared == 2)
     descriptors, processes = open_descriptors(), len(marked_processes(mark))
     tasks = [race_deaths(service, random.Random(chance.random()), 125) for _ in range(ALONGSIDE)]
@@ -248,7 +248,7 @@ async def test_sessions_live_on_and_come_into_being_while_zygotes_die(
     keeper = (await service.create_session("keeper")).session_id
     await run(service, keeper, "x = 0")
     manager = service._placement.manager  # type: ignore[attr-defined]
-    (launcher,) = manager._launchers.values()
+    (launcher,) = manager._launchers.all
     zygotes = [launcher.zygote_pid]
     made = 0
     stop = False

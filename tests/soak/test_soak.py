@@ -121,7 +121,7 @@ async def test_random_kills(service: Service, home: Path, mark: str) -> None:
             await asyncio.sleep(chance.uniform(0.0, 0.05))
             session = manager.get(chance.choice(names))
             worker = session.worker
-            launcher = next(iter(manager._launchers.values()))
+            launcher = next(iter(manager._launchers.all))
             victims = [worker.pid, worker.init_pid] if worker is not None else []
             if chance.random() < 0.1:
                 victims.append(launcher.zygote_pid)

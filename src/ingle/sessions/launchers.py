@@ -23,24 +23,39 @@ class Launchers:
         self._home = os.path.realpath(home)
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
+        self._paths: dict[str, str] = {}
         self._tried: dict[str, asyncio.Task[Verdict]] = {}
 
     async def settle(self, asked: str) -> Verdict:
         """What a level means here; raises IsolationUnavailable where it cannot be had."""
-        if asked not in self._tried:
+        tried = self._tried.get(asked)
+        if tried is None:
             trying = asyncio.to_thread(probe.settle, asked, self._settings.python, Path(self._home))
-            self._tried[asked] = self._loop.create_task(trying)
-        return await asyncio.shield(self._tried[asked])
+            tried = self._tried[asked] = self._loop.create_task(trying)
+        return tried.result() if tried.done() else await asyncio.shield(tried)
 
     def get(self, grant: Grant, bounding: Bounding) -> Launcher:
         """Its workers are held as the grant says, but for what differs from session to session."""
-        path = shutil.which(grant.python) or grant.python
+        path = self._path(grant.python)
         mounts = tuple(mount for mount in grant.mounts if not Mount(self._home).holds(mount.folder))
         key = (path, grant.isolation, mounts if grant.isolation in ("restricted", "sandbox") else ())
         if key not in self._launchers:
             confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts)
             self._launchers[key] = Launcher(self._loop, path, self._settings, bounding, confinement)
         return self._launchers[key]
+
+    def _path(self, python: str) -> str:
+        """An interpreter by its name. To look for it takes a while, so that what was found is remembered."""
+        if python not in self._paths:
+            found = shutil.which(python)
+            if found is None:
+                return python
+            self._paths[python] = found
+        return self._paths[python]
+
+    @property
+    def all(self) -> list[Launcher]:
+        return list(self._launchers.values())
 
     def _confinement(self, level: str, mounts: tuple[Mount, ...]) -> Confinement:
         settings = self._settings
