@@ -170,14 +170,8 @@ class Session:
             tries = START_TRIES if self._library is None else START_TRIES + 1
             for attempt in range(tries):
                 worker = await self.launcher.take(self._adopt, self.plan.grant.network, self.home.user)
-                await self._bound(worker)
-                if self._library is None and worker.spare and self._trusting and self.plan.cwd is None:
-                    # Nothing but a full disk can go wrong now, so nobody waits: the first cell may follow at once.
-                    break
                 try:
-                    await self._started
-                    if self._library is not None:
-                        await self._load_library(worker, self._library)
+                    await self._make_ready(worker)
                     break
                 except errors.StartFailed:
                     if attempt == tries - 1:
@@ -188,6 +182,18 @@ class Session:
         except errors.IngleError:
             self._move(states.DEAD)
             raise
+
+    async def _make_ready(self, worker: Worker) -> None:
+        await self._bound(worker)
+        if self._library is not None:
+            await self._started
+            await self._load_library(worker, self._library)
+        elif not (worker.spare and self._trusting and self.plan.cwd is None):
+            # Of a prepared one nobody waits for a word: nothing but a full disk can go wrong, and the first cell may
+            # follow at once.
+            await self._started
+        if self._worker is not worker:
+            raise errors.StartFailed("the worker ended as soon as it had started; try again")
 
     def _adopt(self, worker: Worker) -> None:
         """Make a prepared worker this session's. It need not be there yet."""
