@@ -115,6 +115,8 @@ def test_every_argument_but_the_obvious_one_may_be_left_out() -> None:
         "python": ["code"],
         "shell": ["command"],
         "shell_status": ["task_id"],
+        "save_repl_session": ["filepath"],
+        "load_repl_session": ["filepath"],
         "destroy_repl_session": ["session_id"],
         "add_to_stdlib": ["function_code"],
     }

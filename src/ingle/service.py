@@ -315,6 +315,17 @@ class Service:
         self.check(EXECUTE)
         await self._placement.delete_snapshot(self.caller.tenant, name)
 
+    async def open_snapshot(self, name: str) -> OpenFile:
+        """A snapshot as one portable file; whoever has it closes it."""
+        self.check(READ)
+        return await self._placement.open_snapshot(self.caller.tenant, name)
+
+    async def write_snapshot(self, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
+        """Keep a portable file under a name. Whether it is to be trusted is asked when it is loaded."""
+        self.check(EXECUTE)
+        check_name(name)
+        return await self._placement.write_snapshot(self.caller.tenant, name, chunks)
+
     # --- the user's library ---
 
     async def list_stdlib(self) -> Stdlib:

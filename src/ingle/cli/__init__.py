@@ -7,6 +7,7 @@ from ingle.cli.acting import interrupt, stop
 from ingle.cli.doctoring import doctor
 from ingle.cli.following import logs
 from ingle.cli.installing import install
+from ingle.cli.keeping import load, save
 from ingle.cli.looking import config, ps, variables
 from ingle.cli.mcp import mcp
 from ingle.cli.running import run
@@ -21,5 +22,5 @@ def main() -> None:
     """Live Python sessions: run code in one, or serve many."""
 
 
-for command in (config, doctor, install, interrupt, logs, mcp, ps, run, serve, sh, stop, token, variables):
+for command in (config, doctor, install, interrupt, load, logs, mcp, ps, run, save, serve, sh, stop, token, variables):
     main.add_command(command)

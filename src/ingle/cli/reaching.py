@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -71,26 +71,52 @@ class Target:
     def ask(self, method: str, path: str, body: Any = None, patience: float = ACT_PATIENCE) -> Any:
         """The answer, decoded. A problem is a Failure with its sentence; so is no answer at all."""
         import http.client
-        from urllib.parse import urlsplit
 
         import msgspec
 
+        data = None if body is None else msgspec.json.encode(body)
+        connection, answer = self.open(method, path, patience, data)
+        try:
+            said = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._no_answer(error) from None
+        finally:
+            connection.close()
+        return self._decoded(answer.status, said)
+
+    def open(
+        self, method: str, path: str, patience: float, data: "bytes | BinaryIO | None" = None
+    ) -> "tuple[http.client.HTTPConnection, http.client.HTTPResponse]":
+        """An answer that is still to be read, and its connection; failures as with `ask`."""
+        import http.client
+        from urllib.parse import urlsplit
+
         prefix = "" if self.path is not None else urlsplit(str(self.url)).path.rstrip("/")
-        headers = {"Content-Type": "application/json"}
+        whole = data is None or isinstance(data, bytes)
+        headers = {"Content-Type": "application/json" if whole else "application/octet-stream"}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
             connection = self.connect(patience)
             try:
-                data = None if body is None else msgspec.json.encode(body)
                 connection.request(method, prefix + path, data, headers)
                 answer = connection.getresponse()
-                status, said = answer.status, answer.read()
-            finally:
+                if not 200 <= answer.status < 300:
+                    self._decoded(answer.status, answer.read())
+            except BaseException:
                 connection.close()
+                raise
         except (OSError, http.client.HTTPException) as error:
-            why = "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-            raise NoAnswer(f"the server ({self}) does not answer: {why}") from None
+            raise self._no_answer(error) from None
+        return connection, answer
+
+    def _no_answer(self, error: Exception) -> "NoAnswer":
+        why = "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        return NoAnswer(f"the server ({self}) does not answer: {why}")
+
+    def _decoded(self, status: int, said: bytes) -> Any:
+        import msgspec
+
         try:
             decoded = msgspec.json.decode(said) if said else None
         except msgspec.DecodeError:

@@ -78,13 +78,23 @@ def given_address(url: str | None, token: str | None) -> Address | None:
 
 
 def session_path(name: str) -> str:
-    """The path of a session. A name that breaks the rule would be another path."""
+    """The path of a session."""
+    return f"/v1/sessions/{_checked(name, 'session')}"
+
+
+def snapshot_path(name: str) -> str:
+    """The path of a saved session."""
+    return f"/v1/snapshots/{_checked(name, 'snapshot')}"
+
+
+def _checked(name: str, what: str) -> str:
+    """A name that breaks the rule would be another path."""
     if not name or len(name) > MAX_NAME or name.startswith(".") or not NAME.issuperset(name):
         raise InvalidName(
-            f"{name[:80]!r} cannot name a session: take 1 to {MAX_NAME} letters, digits, '.', '_' or '-', "
+            f"{name[:80]!r} cannot name a {what}: take 1 to {MAX_NAME} letters, digits, '.', '_' or '-', "
             "not starting with a dot"
         )
-    return f"/v1/sessions/{name}"
+    return name
 
 
 def file_path(path: str) -> str:

@@ -31,7 +31,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.http import bodies, executing, openapi, page, prometheus, shell
+from ingle.http import bodies, executing, openapi, page, prometheus, shell, snapshots
 from ingle.http.bodies import read_cell, read_query, read_stream
 from ingle.http.guard import OPEN_PATH, SERVICE, Guard, Owner
 from ingle.http.operations import Call, Media, Operation, answer, make_router
@@ -202,6 +202,7 @@ def operations(service: Service) -> list[Operation]:
             answers={200: FileInfo, 201: FileInfo},
         ),
         Operation("DELETE", files + "/{path:path}", "Remove a file.", h.remove_file, answers={204: None}),
+        *snapshots.operations(),
         *shell.operations(),
         Operation("GET", "/v1/stdlib", "What the user's library holds.", h.stdlib, answers={200: Stdlib}),
         Operation(

@@ -138,6 +138,18 @@ class ClearSession(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
 
 
+class SaveSession(Struct, forbid_unknown_fields=True):
+    filepath: Annotated[
+        str, Meta(description="A plain name, such as `calc`, or the path of a file below the session's folder.")
+    ]
+    session_id: SessionId = "main"
+
+
+class LoadSession(Struct, forbid_unknown_fields=True):
+    filepath: Annotated[str, Meta(description="The name or path that it was saved under.")]
+    session_id: Annotated[str, Meta(description="Name of the new session; must not exist yet.")] = "main"
+
+
 class AddToStdlib(Struct, forbid_unknown_fields=True):
     function_code: Annotated[str, Meta(description="Python source, such as a whole function with its docstring.")]
 

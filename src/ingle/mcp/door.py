@@ -7,8 +7,8 @@ finds it. State hangs on `session_id` alone; of the connection nothing is known 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +31,8 @@ SPARE = 0.5
 LINE_SHOWN = 200
 
 SESSIONS_NAMED = 20
+
+Done = TypeVar("Done")
 
 Progress = Callable[[float, str], Awaitable[None]]
 """Told the seconds that have passed, and the last line of output."""
@@ -57,6 +59,7 @@ class Door:
         self._interval = progress_interval
         self._clock = time.monotonic
         self._by_name = {tool.name: tool for tool in listed}
+        self._going_on: set[asyncio.Task[Any]] = set()
         self._making_main: asyncio.Task[None] | None = None
         self._shown: dict[str, tuple[int, int]] = {}
         """By session: the cell last shown, and the event up to which."""
@@ -262,6 +265,40 @@ class Door:
         info = await self.service.clear_session(given.session_id)
         text = f"session {info.session_id} is cleared; its next cell is {info.execution_count + 1}."
         return Answer([Text("\n".join([text, *info.notices]))], answers.data("ingle/session", info))
+
+    async def _save_repl_session(self, given: arguments.SaveSession, progress: Progress) -> Answer:
+        saving = self.service.save_session(given.session_id, given.filepath, start=self._cwd)
+        saved = await self._patiently(saving, f"{given.session_id} is being saved", progress)
+        if saved is None:
+            return Answer(
+                [Text(f"session {given.session_id} is large and still being saved; it can be used meanwhile.")]
+            )
+        return Answer([Text(telling.saved_text(saved))], answers.data("ingle/saved", saved))
+
+    async def _load_repl_session(self, given: arguments.LoadSession, progress: Progress) -> Answer:
+        loading = self.service.load_session(given.filepath, given.session_id, cwd=self._cwd, start=self._cwd)
+        restored = await self._patiently(loading, f"{given.filepath} is being loaded", progress)
+        if restored is None:
+            return Answer(
+                [Text(f"it is large and still being loaded; list_repl_sessions shows {given.session_id} then.")]
+            )
+        self._shown.pop(given.session_id, None)
+        return Answer([Text(telling.restored_text(restored))], answers.data("ingle/restored", restored))
+
+    async def _patiently(self, work: Coroutine[Any, Any, Done], doing: str, progress: Progress) -> Done | None:
+        """What comes of it, with a sign of life from time to time; None when it takes longer, and goes on."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._going_on.add(task)
+        task.add_done_callback(self._going_on.discard)
+        began, deadline = self._clock(), self._deadline(self._longest)
+        while (left := deadline - self._clock()) > 0:
+            await asyncio.wait({task}, timeout=min(left, self._interval))
+            if task.done():
+                return task.result()
+            await progress(self._clock() - began, doing)
+        # Nobody is told when it fails now: whoever looks for it does not find it.
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return None
 
     async def _add_to_stdlib(self, given: arguments.AddToStdlib, progress: Progress) -> Answer:
         change = await self.service.add_to_stdlib(given.function_code)

@@ -1,6 +1,6 @@
 """Shell tasks and variables in words for a model, with the same folding and the same budget as cells."""
 
-from ingle.events import Stdlib, StdlibChange, Task, VariableInfo, Variables, VariableValue
+from ingle.events import Restored, Saved, Skipped, Stdlib, StdlibChange, Task, VariableInfo, Variables, VariableValue
 from ingle.render.cleaning import clean
 from ingle.render.cutting import HEAD_SHARE, Omitted, cut, passage, shares
 from ingle.render.model import NOTICE_CHARS, QUICK, TEXT_LIMIT
@@ -111,6 +111,33 @@ def stdlib_change_text(change: StdlibChange) -> str:
     if change.replaced:
         words.append(f"replaced: {', '.join(change.replaced)}")
     return _within(f"{'; '.join(words)}. New sessions have it; those that run do not.")
+
+
+SKIPPED_NAMED = 20
+
+
+def saved_text(saved: Saved) -> str:
+    what = f"{counted(saved.variables, 'variable')}, {size(saved.size)}"
+    new = f", of which {size(saved.new_bytes)} are new" if saved.new_bytes < saved.size else ""
+    held_up = f"the session was held up for {saved.paused * 1000:.0f} ms"
+    head = f"session {saved.session_id} is saved as {saved.snapshot}: {what}{new}; {held_up}."
+    then = f"load_repl_session(filepath={saved.snapshot!r}) brings it back."
+    return _within("\n".join([head, *_skipped_lines("not saved", saved.skipped), *saved.notices, then]))
+
+
+def restored_text(restored: Restored) -> str:
+    session = restored.session
+    head = (
+        f"session {session.session_id} is ready with {counted(restored.variables, 'variable')} of {restored.snapshot}: "
+        f"Python {session.python} in {session.cwd}."
+    )
+    return _within("\n".join([head, *_skipped_lines("missing", restored.skipped), *restored.notices]))
+
+
+def _skipped_lines(how: str, skipped: list[Skipped]) -> list[str]:
+    lines = [f"{how}: {each.name} ({each.type}): {each.reason}" for each in skipped[:SKIPPED_NAMED]]
+    more = len(skipped) - len(lines)
+    return [*lines, f"and {more} more"] if more else lines
 
 
 def _within(text: str) -> str:

@@ -148,6 +148,23 @@ TABLE = (
         idempotent=True,
     ),
     Tool(
+        "save_repl_session",
+        "Save a session to disk",
+        "Save a session's variables, functions, classes and imports to disk; it goes on meanwhile. `filepath` is a "
+        "plain name, or a path below the session's folder: then it is one file that can be taken elsewhere. The answer "
+        "names what could not be saved, and why. Saving again writes only what changed. Busy while a cell runs.",
+        arguments.SaveSession,
+        idempotent=True,
+    ),
+    Tool(
+        "load_repl_session",
+        "Load a saved session",
+        "Make a new session of one that was saved, with everything in place. The answer names what is missing. "
+        "Files that this server did not write are refused.",
+        arguments.LoadSession,
+        open_world=True,
+    ),
+    Tool(
         "destroy_repl_session",
         "End a session",
         "End a session and everything it started; its variables are lost. Answers with its last figures.",

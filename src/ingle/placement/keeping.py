@@ -9,8 +9,9 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,13 +19,14 @@ import msgspec
 
 from ingle import errors
 from ingle.events import NewSession, Restored, Saved, Skipped, SnapshotInfo
-from ingle.sessions.files import Folder, failing_plainly
+from ingle.sessions.files import Folder, OpenFile, failing_plainly
 from ingle.sessions.keeping import Keeping as Copied
 from ingle.sessions.manager import NAME, Manager, tenant_of
 from ingle.sessions.session import Session
 from ingle.settings import LEVELS, Settings
 from ingle.state import manifest
 from ingle.state.manifest import Manifest, Summary
+from ingle.state.packs import write_whole
 from ingle.state.snapshots import NAMED, Opened, Snapshots
 
 SAVING = 4
@@ -222,6 +224,40 @@ class Keeping:
         if not NAME.fullmatch(name):
             raise errors.SnapshotNotFound(name)
         await self._in_thread(lambda: self.of(tenant).delete(name))
+
+    # --- portable files ---
+
+    async def export(self, tenant: str, name: str) -> OpenFile:
+        """A snapshot as one file, which has no name and is gone when it is closed."""
+        if not NAME.fullmatch(name):
+            raise errors.SnapshotNotFound(name)
+        snapshots = self.of(tenant)
+
+        def write() -> OpenFile:
+            with failing_plainly(name):
+                fd = snapshots.blobs.scratch()
+                try:
+                    snapshots.export(name, fd)
+                    os.lseek(fd, 0, os.SEEK_SET)
+                    return OpenFile(fd, os.fstat(fd))
+                except BaseException:
+                    os.close(fd)
+                    raise
+
+        return await self._in_thread(write)
+
+    async def take_in(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
+        """Keep a portable file under a name, as it comes."""
+        snapshots = self.of(tenant)
+        fd = await self._in_thread(snapshots.blobs.scratch)
+        try:
+            with failing_plainly(name):
+                async for chunk in chunks:
+                    await self._in_thread(partial(write_whole, fd, chunk))
+            found = await self._in_thread(lambda: snapshots.take_in(name, os.dup(fd)))
+        finally:
+            os.close(fd)
+        return found.info(name)
 
 
 class _Opening:

@@ -103,6 +103,12 @@ class Local:
     async def delete_snapshot(self, tenant: str, name: str) -> None:
         await self.keeping.delete(tenant, name)
 
+    async def open_snapshot(self, tenant: str, name: str) -> OpenFile:
+        return await self.keeping.export(tenant, name)
+
+    async def write_snapshot(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
+        return await self.keeping.take_in(tenant, name, chunks)
+
     async def stdlib(self, tenant: str = "") -> Stdlib:
         return await self.manager.stdlibs.list(tenant)
 

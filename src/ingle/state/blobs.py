@@ -101,6 +101,13 @@ class Blobs:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(self._folder / draft, flags, 0o600), draft
 
+    def scratch(self) -> int:
+        """A file without a name, on the same disk."""
+        self.make_folder()
+        fd, draft = self.new_file()
+        self.drop(draft)
+        return fd
+
     def publish(self, draft: str) -> None:
         """A draft is whole: give it its name."""
         name = secrets.token_hex(16) + SUFFIX

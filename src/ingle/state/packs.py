@@ -54,7 +54,7 @@ class Writer:
         self.places: dict[bytes, Place] = {}
         self.size = 0
         """Bytes of all chunks."""
-        _write(fd, HEAD)
+        write_whole(fd, HEAD)
 
     def has(self, digest: bytes) -> bool:
         return digest in self.places
@@ -68,7 +68,7 @@ class Writer:
 
     def keep(self, digest: bytes, data: "memoryview | bytes") -> None:
         """The same for a chunk that was checked."""
-        _write(self._fd, data)
+        write_whole(self._fd, data)
         self.places[digest] = Place(self._at, len(data))
         self._at += len(data)
         self.size += len(data)
@@ -77,8 +77,8 @@ class Writer:
         """Write the index and see that all of it is on the disk."""
         chunks = [(digest.hex(), place.offset, place.size) for digest, place in self.places.items()]
         index = msgspec.json.encode(Index(chunks, manifest.decode(), signature))
-        _write(self._fd, index)
-        _write(self._fd, END.pack(hashlib.sha256(index).digest(), len(index), TAIL))
+        write_whole(self._fd, index)
+        write_whole(self._fd, END.pack(hashlib.sha256(index).digest(), len(index), TAIL))
         os.fsync(self._fd)
 
 
@@ -145,7 +145,7 @@ class Pack:
             self._fd = -1
 
 
-def _write(fd: int, data: "bytes | memoryview") -> None:
+def write_whole(fd: int, data: "bytes | memoryview") -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

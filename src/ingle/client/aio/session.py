@@ -26,6 +26,8 @@ from ingle.events import (
     FileList,
     InputWanted,
     OutputPage,
+    Restored,
+    Saved,
     SessionInfo,
     Stderr,
     Stdout,
@@ -38,6 +40,9 @@ TURN = 25.0
 
 BEGINNING = 3600.0
 """How long one request may wait for its turn, where a cell is queued; then it is sent again, with its key."""
+
+SAVING = 3600.0
+"""How long saving may take: a session may hold many gigabytes."""
 
 FAR = 2**62
 """Beyond every event: a result asked for from there on brings no text."""
@@ -61,6 +66,8 @@ class AsyncSession:
         self.made = False
         """Whether this object made the session; False also before its first use."""
         self.keep = keep
+        self.restored: Restored | None = None
+        """What became of the snapshot that it was loaded from."""
         self._named = name is not None
         self._connection = connection
         self._options = {key: value for key, value in options.items() if value is not None}
@@ -248,6 +255,13 @@ class AsyncSession:
         if b'"interrupted":false' in said[:64]:
             return None
         return await self._settled(read(said, Result), deadline)
+
+    async def save(self, name: str) -> Saved:
+        """Save the session under a name, or as a file below its folder. It goes on meanwhile; `skipped` in the answer
+        names what could not be saved. `Client.load` makes a session of it again."""
+        await self._attach()
+        said = await self._connection.request("POST", self._path + "/save", body={"name": name}, wait=SAVING)
+        return read(said, Saved)
 
     async def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
         """What ran: code, status and times of the cells from number `first` on."""

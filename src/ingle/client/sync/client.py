@@ -5,10 +5,11 @@ from types import TracebackType
 
 from msgspec import Struct
 
+from ingle.client.addresses import snapshot_path
 from ingle.client.answers import read
 from ingle.client.sync.connection import Connection
 from ingle.client.sync.session import Session
-from ingle.events import SessionInfo, Stdlib, StdlibChange
+from ingle.events import Restored, SessionInfo, SnapshotInfo, Stdlib, StdlibChange
 
 ADDING = 30.0
 """Seconds for trying out what is added to the library."""
@@ -16,6 +17,14 @@ ADDING = 30.0
 
 class SessionList(Struct):
     sessions: list[SessionInfo]
+
+
+class SnapshotList(Struct):
+    snapshots: list[SnapshotInfo]
+
+
+LOADING = 3600.0
+"""How long loading may take: a snapshot may hold many gigabytes."""
 
 
 class Client:
@@ -73,6 +82,26 @@ class Client:
             "include_stdlib": include_stdlib,
         }
         return Session(self._connection, name, options, keep)
+
+    def load(self, snapshot: str, name: str | None = None, *, trust: bool = False, keep: bool = True) -> Session:
+        """A new session with what a snapshot holds; without a `name` it has that of the session that was saved.
+
+        A snapshot that the service did not write is refused; `trust` loads it all the same, and runs the code in it.
+        What could not be loaded is told in the session's `restored`.
+        """
+        body = {"trust": trust} if name is None else {"trust": trust, "session_id": name}
+        said = self._connection.request("POST", snapshot_path(snapshot) + "/load", body=body, wait=LOADING)
+        restored = read(said, Restored)
+        session = Session(self._connection, restored.session.session_id, {}, keep)
+        session.made, session.restored = True, restored
+        return session
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """The saved sessions."""
+        return read(self._connection.request("GET", "/v1/snapshots", repeatable=True), SnapshotList).snapshots
+
+    def delete_snapshot(self, name: str) -> None:
+        self._connection.request("DELETE", snapshot_path(name))
 
     def sessions(self) -> list[SessionInfo]:
         """The live sessions of the service."""

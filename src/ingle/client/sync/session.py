@@ -27,6 +27,8 @@ from ingle.events import (
     FileList,
     InputWanted,
     OutputPage,
+    Restored,
+    Saved,
     SessionInfo,
     Stderr,
     Stdout,
@@ -39,6 +41,9 @@ TURN = 25.0
 
 BEGINNING = 3600.0
 """How long one request may wait for its turn, where a cell is queued; then it is sent again, with its key."""
+
+SAVING = 3600.0
+"""How long saving may take: a session may hold many gigabytes."""
 
 FAR = 2**62
 """Beyond every event: a result asked for from there on brings no text."""
@@ -62,6 +67,8 @@ class Session:
         self.made = False
         """Whether this object made the session; False also before its first use."""
         self.keep = keep
+        self.restored: Restored | None = None
+        """What became of the snapshot that it was loaded from."""
         self._named = name is not None
         self._connection = connection
         self._options = {key: value for key, value in options.items() if value is not None}
@@ -248,6 +255,13 @@ class Session:
         if b'"interrupted":false' in said[:64]:
             return None
         return self._settled(read(said, Result), deadline)
+
+    def save(self, name: str) -> Saved:
+        """Save the session under a name, or as a file below its folder. It goes on meanwhile; `skipped` in the answer
+        names what could not be saved. `Client.load` makes a session of it again."""
+        self._attach()
+        said = self._connection.request("POST", self._path + "/save", body={"name": name}, wait=SAVING)
+        return read(said, Saved)
 
     def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
         """What ran: code, status and times of the cells from number `first` on."""

@@ -1,0 +1,151 @@
+"""`ingle save` and `ingle load`: a session to disk, and back into a live one."""
+
+import time
+from typing import Any
+
+import click
+
+from ingle.cli.failing import Failure, plain_failures
+from ingle.cli.reaching import Choice, Target, find_session, find_targets, service_options, several
+
+PATIENCE = 3600.0
+"""How long a save or a load may take; a session may hold many gigabytes."""
+
+BLOCK = 1 << 20
+
+
+@click.command(epilog="Example: ingle save main calc; ingle save main calc --to calc.ingle")
+@click.argument("session")
+@click.argument("name")
+@service_options
+@click.option("--to", "file", metavar="FILE", help="Write it as one file too, which can be taken elsewhere.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def save(session: str, name: str, choice: Choice, file: str | None, as_json: bool) -> None:
+    """Save a session under a name; it goes on meanwhile."""
+    with plain_failures():
+        target = find_session(choice, session)
+        said = target.ask("POST", f"/v1/sessions/{session}/save", {"name": name}, PATIENCE)
+        if file is not None:
+            _download(target, name, file)
+    if as_json:
+        _print(said)
+        return
+    new = f", {_size(said['new_bytes'])} of it new" if said["new_bytes"] < said["size"] else ""
+    click.echo(f"saved {said['variables']} variables of {session} as {name}: {_size(said['size'])}{new}")
+    _tell(said)
+
+
+@click.command(epilog="Example: ingle load calc; ingle load calc -s second; ingle load calc --from calc.ingle --trust")
+@click.argument("name", required=False)
+@service_options
+@click.option("-s", "--session", metavar="NAME", help="Name of the new session; else the one that was saved.")
+@click.option("--from", "file", metavar="FILE", help="Take it from this file, and keep it under the name.")
+@click.option("--trust", is_flag=True, help="Load it though this ingle did not write it: it runs the code in it.")
+@click.option("--delete", is_flag=True, help="Forget it instead of loading it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def load(
+    name: str | None,
+    choice: Choice,
+    session: str | None,
+    file: str | None,
+    trust: bool,
+    delete: bool,
+    as_json: bool,
+) -> None:
+    """Make a session of a saved one; without a name, list those that are saved."""
+    with plain_failures():
+        target = _the_service(choice)
+        if name is None:
+            said = target.ask("GET", "/v1/snapshots")
+            if as_json:
+                _print(said)
+            else:
+                _list(said["snapshots"])
+            return
+        if file is not None:
+            _upload(target, name, file)
+        if delete:
+            target.ask("DELETE", f"/v1/snapshots/{name}")
+            click.echo(f"{name} is forgotten")
+            return
+        body: dict[str, Any] = {"trust": trust} if session is None else {"trust": trust, "session_id": session}
+        said = target.ask("POST", f"/v1/snapshots/{name}/load", body, PATIENCE)
+    if as_json:
+        _print(said)
+        return
+    click.echo(f"session {said['session']['session_id']} is ready with {said['variables']} variables of {name}")
+    _tell(said)
+
+
+def _the_service(choice: Choice) -> Target:
+    targets = find_targets(choice)
+    serving = [target for target in targets if target.info is None or target.info.kind == "serve"]
+    if not serving:
+        raise Failure(
+            "no service runs that could keep the session; start one with `ingle serve`, or name one with --url"
+        )
+    if len(serving) > 1:
+        raise Failure(several(f"{len(serving)} services run", serving))
+    return serving[0]
+
+
+def _download(target: Target, name: str, file: str) -> None:
+    import os
+    import secrets
+
+    connection, answer = target.open("GET", f"/v1/snapshots/{name}/file", PATIENCE)
+    draft = f"{file}.{secrets.token_hex(4)}.part"
+    try:
+        # Whole under its name, or not there.
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            while block := answer.read(BLOCK):
+                out.write(block)
+        os.replace(draft, file)
+    except OSError as error:
+        raise Failure(f"{file} cannot be written: {error.strerror or error}") from None
+    finally:
+        connection.close()
+        if os.path.exists(draft):
+            os.unlink(draft)
+
+
+def _upload(target: Target, name: str, file: str) -> None:
+    try:
+        with open(file, "rb") as content:
+            connection, answer = target.open("PUT", f"/v1/snapshots/{name}/file", PATIENCE, content)
+            answer.read()
+            connection.close()
+    except OSError as error:
+        raise Failure(f"{file} cannot be read: {error.strerror or error}") from None
+
+
+def _list(snapshots: list[dict[str, Any]]) -> None:
+    for each in snapshots:
+        if each.get("problem"):
+            click.echo(f"{each['name']:20} {each['problem']}")
+            continue
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["saved_at"]))
+        count = len(each["variables"])
+        click.echo(f"{each['name']:20} {when}  {_size(each['size']):>9}  {count} variables of {each['session_id']}")
+
+
+def _tell(said: dict[str, Any]) -> None:
+    for each in said["skipped"]:
+        click.echo(f"  without {each['name']} ({each['type']}): {each['reason']}")
+    for notice in said["notices"]:
+        click.echo(f"  {notice}")
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    return ""
+
+
+def _print(said: Any) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.encode(said))

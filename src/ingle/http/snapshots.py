@@ -1,0 +1,91 @@
+"""Saved sessions over HTTP: the rows of the table, and what each of them asks the service for."""
+
+from typing import Literal
+
+from msgspec import Struct
+from starlette.responses import Response
+
+from ingle.events import Restored, Saved, SnapshotInfo
+from ingle.http.bodies import Name, NoQuery, read_stream
+from ingle.http.operations import Call, Media, Operation, answer
+from ingle.http.sending import FileResponse
+
+CONTENT = Media("application/octet-stream")
+
+
+class Save(Struct, forbid_unknown_fields=True):
+    name: str
+    """Of the snapshot; or the path of a file below the session's folder."""
+
+
+class Load(Struct, forbid_unknown_fields=True):
+    session_id: Name | None = None
+    python: str | None = None
+    cwd: str | None = None
+    idle_timeout: float | None = None
+    isolation: Literal["none", "limits", "restricted", "sandbox"] | None = None
+    trust: bool = False
+
+
+class SnapshotList(Struct):
+    snapshots: list[SnapshotInfo]
+
+
+def operations() -> list[Operation]:
+    one = "/v1/snapshots/{name}"
+    return [
+        Operation(
+            "POST",
+            "/v1/sessions/{session_id}/save",
+            "Save a session, which goes on meanwhile.",
+            save,
+            body=Save,
+            answers={200: Saved},
+        ),
+        Operation("GET", "/v1/snapshots", "The saved sessions.", snapshots, answers={200: SnapshotList}),
+        Operation("POST", one + "/load", "Make a session of a saved one.", load, body=Load, answers={201: Restored}),
+        Operation("DELETE", one, "Forget a saved session.", delete, answers={204: None}),
+        Operation("GET", one + "/file", "A saved session as one file.", read, answers={200: CONTENT, 304: None}),
+        Operation("PUT", one + "/file", "Keep such a file.", write, body=CONTENT, answers={201: SnapshotInfo}),
+    ]
+
+
+async def save(call: Call[Save, NoQuery]) -> Response:
+    return answer(await call.service.save_session(call.session_id, call.body.name))
+
+
+async def snapshots(call: Call[None, NoQuery]) -> Response:
+    return answer(SnapshotList(await call.service.list_snapshots()))
+
+
+async def load(call: Call[Load, NoQuery]) -> Response:
+    body = call.body
+    restored = await call.service.load_session(
+        _name(call),
+        body.session_id,
+        python=body.python,
+        cwd=body.cwd,
+        idle_timeout=body.idle_timeout,
+        isolation=body.isolation,
+        trust=body.trust,
+    )
+    return answer(restored, 201, {"location": f"/v1/sessions/{restored.session.session_id}"})
+
+
+async def delete(call: Call[None, NoQuery]) -> Response:
+    await call.service.delete_snapshot(_name(call))
+    return Response(status_code=204)
+
+
+async def read(call: Call[None, NoQuery]) -> Response:
+    return FileResponse(await call.service.open_snapshot(_name(call)), call.request.headers.get("if-none-match"))
+
+
+async def write(call: Call[None, NoQuery]) -> Response:
+    limit = call.service.settings.max_snapshot
+    return answer(await call.service.write_snapshot(_name(call), read_stream(call.request, limit)), 201)
+
+
+def _name(call: "Call[Load, NoQuery] | Call[None, NoQuery]") -> str:
+    name: str = call.request.path_params["name"]
+    return name
