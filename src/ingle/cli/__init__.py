@@ -6,6 +6,7 @@ from ingle import __version__
 from ingle.cli.acting import interrupt, stop
 from ingle.cli.doctoring import doctor
 from ingle.cli.following import logs
+from ingle.cli.forking import fork
 from ingle.cli.installing import install
 from ingle.cli.keeping import load, save
 from ingle.cli.looking import config, ps, variables
@@ -22,5 +23,22 @@ def main() -> None:
     """Live Python sessions: run code in one, or serve many."""
 
 
-for command in (config, doctor, install, interrupt, load, logs, mcp, ps, run, save, serve, sh, stop, token, variables):
+for command in (
+    config,
+    doctor,
+    fork,
+    install,
+    interrupt,
+    load,
+    logs,
+    mcp,
+    ps,
+    run,
+    save,
+    serve,
+    sh,
+    stop,
+    token,
+    variables,
+):
     main.add_command(command)

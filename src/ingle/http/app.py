@@ -31,7 +31,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.http import bodies, executing, openapi, page, prometheus, shell, snapshots
+from ingle.http import bodies, copies, executing, openapi, page, prometheus, shell, snapshots
 from ingle.http.bodies import read_cell, read_query, read_stream
 from ingle.http.guard import OPEN_PATH, SERVICE, Guard, Owner
 from ingle.http.operations import Call, Media, Operation, answer, make_router
@@ -143,6 +143,7 @@ def operations(service: Service) -> list[Operation]:
         Operation(
             "POST", session + "/clear", "Reset its namespace.", h.clear, body=bodies.NoBody, answers={200: SessionInfo}
         ),
+        *copies.operations(),
         Operation(
             "POST",
             session + "/execute",
@@ -278,6 +279,7 @@ class Handlers:
             isolation=body.isolation,
             network=body.network,
             limits=body.limits,
+            checkpoints=body.checkpoints,
         )
         return answer(info, 201, {"location": f"/v1/sessions/{info.session_id}"})
 

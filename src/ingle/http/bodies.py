@@ -33,6 +33,7 @@ class Create(Struct, forbid_unknown_fields=True):
     isolation: Literal["none", "limits", "restricted", "sandbox"] | None = None
     network: Literal["full", "allowlist", "none"] | None = None
     limits: SessionLimits | None = None
+    checkpoints: Literal["manual", "auto"] | None = None
 
 
 class AddToStdlib(Struct, forbid_unknown_fields=True):

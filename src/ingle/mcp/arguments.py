@@ -53,6 +53,10 @@ SYNONYMS = {
     "envs": "env",
     "task": "task_id",
     "interpreter": "python",
+    "new_id": "new_session_id",
+    "new_name": "new_session_id",
+    "target": "new_session_id",
+    "checkpoint_name": "checkpoint",
 }
 """What models call our arguments when they have not looked."""
 
@@ -123,6 +127,22 @@ class CreateSession(Struct, forbid_unknown_fields=True):
     cwd: Annotated[str | None, Meta(description="Absolute folder to start in.")] = None
     env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
     include_stdlib: Annotated[bool, Meta(description="False leaves the user's own library out.")] = True
+    checkpoints: Annotated[
+        Literal["manual", "auto"] | None, Meta(description="`auto`: the last cell can be undone.")
+    ] = None
+
+
+class ForkSession(Struct, forbid_unknown_fields=True):
+    session_id: SessionId = "main"
+    new_session_id: Annotated[str | None, Meta(description="Its name; several are NAME-1, NAME-2.")] = None
+    count: Annotated[int, Meta(ge=1)] = 1
+    reseed: Annotated[bool, Meta(description="New random numbers in each.")] = False
+
+
+class RollbackSession(Struct, forbid_unknown_fields=True):
+    session_id: SessionId = "main"
+    checkpoint: Annotated[str | None, Meta(description="Its name.")] = None
+    action: Literal["rollback", "checkpoint", "list"] = "rollback"
 
 
 class ListSessions(Struct, forbid_unknown_fields=True):

@@ -88,6 +88,11 @@ class Door:
                 f"Nothing was run. Call wait(session_id={session_id!r}) for its result, or "
                 f"interrupt(session_id={session_id!r}), or use another session"
             )
+        if isinstance(error, errors.CheckpointNotFound):
+            return (
+                f"rollback_repl_session(session_id={session_id!r}, action='checkpoint', checkpoint=…) keeps the state "
+                "as it is now; create_repl_session(checkpoints='auto') makes a session whose last cell can be undone"
+            )
         if isinstance(error, errors.SessionNotFound):
             names = [info.session_id for info in await self.service.list_sessions()]
             known = f"Sessions: {', '.join(names[:SESSIONS_NAMED])}" if names else "There is no session yet"
@@ -244,6 +249,7 @@ class Door:
             cwd=given.cwd or self._cwd,
             env=given.env,
             include_stdlib=given.include_stdlib,
+            checkpoints=given.checkpoints,
         )
         name = info.session_id
         text = f"session {name} is ready: Python {info.python} in {info.cwd}. Use it with session_id={name!r}."
@@ -299,6 +305,24 @@ class Door:
         # Nobody is told when it fails now: whoever looks for it does not find it.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return None
+
+    async def _fork_repl_session(self, given: arguments.ForkSession, progress: Progress) -> Answer:
+        made = await self.service.fork_session(
+            given.session_id, given.new_session_id, count=given.count, reseed=given.reseed
+        )
+        return Answer([Text(telling.forks_text(given.session_id, made))], answers.data("ingle/sessions", made))
+
+    async def _rollback_repl_session(self, given: arguments.RollbackSession, progress: Progress) -> Answer:
+        if given.action == "rollback":
+            back = await self.service.rollback(given.session_id, given.checkpoint)
+            return Answer([Text(telling.rolled_back_text(back))], answers.data("ingle/rollback", back))
+        if given.action == "list":
+            found = await self.service.checkpoints(given.session_id)
+            return Answer([Text(telling.checkpoints_text(found))], answers.data("ingle/checkpoints", found))
+        if given.checkpoint is None:
+            raise errors.InvalidRequest("a checkpoint needs a name: pass checkpoint=…; nothing was kept")
+        kept = await self.service.checkpoint(given.session_id, given.checkpoint)
+        return Answer([Text(telling.checkpoint_text(given.session_id, kept))], answers.data("ingle/checkpoint", kept))
 
     async def _add_to_stdlib(self, given: arguments.AddToStdlib, progress: Progress) -> Answer:
         change = await self.service.add_to_stdlib(given.function_code)

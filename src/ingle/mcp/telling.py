@@ -1,6 +1,21 @@
 """Shell tasks and variables in words for a model, with the same folding and the same budget as cells."""
 
-from ingle.events import Restored, Saved, Skipped, Stdlib, StdlibChange, Task, VariableInfo, Variables, VariableValue
+import time
+
+from ingle.events import (
+    CheckpointInfo,
+    Restored,
+    RolledBack,
+    Saved,
+    SessionInfo,
+    Skipped,
+    Stdlib,
+    StdlibChange,
+    Task,
+    VariableInfo,
+    Variables,
+    VariableValue,
+)
 from ingle.render.cleaning import clean
 from ingle.render.cutting import HEAD_SHARE, Omitted, cut, passage, shares
 from ingle.render.model import NOTICE_CHARS, QUICK, TEXT_LIMIT
@@ -91,6 +106,44 @@ def value_text(found: VariableValue) -> str:
     about = VariableInfo(each.name, each.type, each.shape, each.length, each.size)
     notices = [f"[note: {notice[:NOTICE_CHARS]}]" for notice in found.notices]
     return "\n".join([variable_line(about), *([_within(value)] if value else []), *notices])
+
+
+FORKS_NAMED = 20
+
+
+def forks_text(original: str, made: list[SessionInfo]) -> str:
+    names = ", ".join(info.session_id for info in made[:FORKS_NAMED])
+    more = f" and {len(made) - FORKS_NAMED} more" if len(made) > FORKS_NAMED else ""
+    what, whom = ("a copy of", "it") if len(made) == 1 else (f"{len(made)} copies of", "them")
+    cell = made[0].execution_count
+    text = (
+        f"{what} {original} as of cell {cell}: {names}{more}. Use {whom} with session_id; the next cell is {cell + 1}."
+    )
+    return "\n".join([text, *_notes(made[0].notices[1:])])
+
+
+def rolled_back_text(back: RolledBack) -> str:
+    cell = back.session.execution_count + 1
+    text = f"session {back.session.session_id}: {back.notice}. Its next cell is {cell}."
+    return "\n".join([text, *_notes(back.checkpoint.notices)])
+
+
+def checkpoint_text(session_id: str, kept: CheckpointInfo) -> str:
+    call = f'rollback_repl_session(session_id="{session_id}", checkpoint="{kept.name}")'
+    return "\n".join([f"kept as {kept.name!r}: {call} brings this state back.", *_notes(kept.notices)])
+
+
+def checkpoints_text(found: list[CheckpointInfo]) -> str:
+    lines = []
+    for each in found:
+        name = "before the last cell (without a name)" if each.auto else each.name
+        memory = f", {size(each.memory)}" if each.memory is not None else ""
+        lines.append(f"{name}: after cell {each.cell}, {duration(max(0.0, time.time() - each.created_at))} ago{memory}")
+    return "\n".join(lines) or "no checkpoint is kept; action=`checkpoint` with a name makes one"
+
+
+def _notes(notices: list[str]) -> list[str]:
+    return [f"[note: {notice[:NOTICE_CHARS]}]" for notice in notices]
 
 
 def stdlib_text(found: Stdlib) -> str:

@@ -67,12 +67,13 @@ class Client:
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         include_stdlib: bool | None = None,
+        checkpoints: str | None = None,
         keep: bool = False,
     ) -> Session:
         """The session of that name, made when there is none; without a name, a new one.
 
-        `python`, `cwd`, `env`, `idle_timeout` and `include_stdlib` (False leaves the user's library out) say how it is
-        made, and mean nothing for one that is there already.
+        `python`, `cwd`, `env`, `idle_timeout`, `include_stdlib` (False leaves the user's library out) and `checkpoints`
+        ("auto" keeps the state before each cell) say how it is made, and mean nothing for one that is there already.
         """
         options = {
             "python": python,
@@ -80,6 +81,7 @@ class Client:
             "env": env,
             "idle_timeout": idle_timeout,
             "include_stdlib": include_stdlib,
+            "checkpoints": checkpoints,
         }
         return Session(self._connection, name, options, keep)
 

@@ -21,6 +21,7 @@ from ingle.client.sync.io import EventStream, Lock, call, closing
 from ingle.events import (
     CellError,
     CellInfo,
+    CheckpointInfo,
     Done,
     ErrorRaised,
     FileInfo,
@@ -28,6 +29,7 @@ from ingle.events import (
     InputWanted,
     OutputPage,
     Restored,
+    RolledBack,
     Saved,
     SessionInfo,
     Stderr,
@@ -51,6 +53,10 @@ FAR = 2**62
 
 class CellList(Struct):
     cells: list[CellInfo]
+
+
+class CheckpointList(Struct):
+    checkpoints: list[CheckpointInfo]
 
 
 class Session:
@@ -225,7 +231,10 @@ class Session:
         """From which event on everything of this cell comes, with little that is older."""
         if cell <= 1:
             return 1
-        return (self._cell(cell - 1, 0.0, FAR)).next_event
+        try:
+            return (self._cell(cell - 1, 0.0, FAR)).next_event
+        except errors.CellNotFound:
+            return 1  # this session is a fork, and the one before ran in its original
 
     def wait(self, cell: int | None = None, *, wait: float | None = None) -> Result:
         """The result of a cell, the last one unless it is named, when it has ended or waits for input.
@@ -331,6 +340,56 @@ class Session:
         """Reset the namespace to the initial one; the session, its count of cells and their outputs stay."""
         self._attach()
         return read(self._connection.request("POST", self._path + "/clear", wait=TURN), SessionInfo)
+
+    # --- copies ---
+
+    def fork(self, name: str | None = None, *, reseed: bool = False, keep: bool = False) -> "Session":
+        """A live copy, as a session of its own; it is ended as one that this program made. Memory is shared until one
+        of them writes to it. `reseed`: random numbers start anew, else they go on as those of the original do."""
+        return (self._fork(1, name, reseed, keep))[0]
+
+    def forks(
+        self, count: int, name: str | None = None, *, reseed: bool = False, keep: bool = False
+    ) -> "list[Session]":
+        """Many copies at once, called `name-1` and so on."""
+        return self._fork(count, name, reseed, keep)
+
+    def _fork(self, count: int, name: str | None, reseed: bool, keep: bool) -> "list[Session]":
+        self._attach()
+        base = name if name is not None else f"s-{secrets.token_hex(6)}"
+        names = [base] if count == 1 else [f"{base}-{number}" for number in range(1, count + 1)]
+        body = {"session_id": base, "count": count, "reseed": reseed}
+        try:
+            self._connection.request("POST", self._path + "/fork", body=body, repeatable=True, wait=TURN)
+        except errors.SessionExists:
+            if name is not None:
+                raise
+            # Nobody else has these names: a first attempt of ours has made them, all or none.
+        made = [Session(self._connection, each, {}, keep) for each in names]
+        for session in made:
+            session.made = session._attached = True
+        return made
+
+    def checkpoint(self, name: str) -> CheckpointInfo:
+        """Keep the session as it is now, in memory, to go back to."""
+        self._attach()
+        said = self._connection.request(
+            "POST", self._path + "/checkpoints", body={"name": name}, repeatable=True, wait=TURN
+        )
+        return read(said, CheckpointInfo)
+
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """What there is to go back to, from the oldest to the newest."""
+        self._attach()
+        return read(self._get("/checkpoints"), CheckpointList).checkpoints
+
+    def rollback(self, name: str | None = None) -> RolledBack:
+        """Go back to a checkpoint, as often as you like; without a name to the state before the last cell, where the
+        session keeps that (`checkpoints="auto"`), else to the newest checkpoint."""
+        self._attach()
+        body = {} if name is None else {"name": name}
+        said = self._connection.request("POST", self._path + "/rollback", body=body, repeatable=True, wait=TURN)
+        return read(said, RolledBack)
 
     def close(self) -> None:
         """End the session, whoever made it, with everything it started."""

@@ -1,0 +1,76 @@
+"""Forks, checkpoints and rolling back over HTTP: the rows of the table, and what each of them asks the service for."""
+
+from msgspec import Struct
+from starlette.responses import Response
+
+from ingle.events import CheckpointInfo, RolledBack, SessionInfo
+from ingle.http.bodies import Name, NoQuery, Positive
+from ingle.http.operations import Call, Operation, answer
+
+
+class Fork(Struct, forbid_unknown_fields=True):
+    session_id: Name | None = None
+    count: Positive = 1
+    reseed: bool = False
+
+
+class Checkpoint(Struct, forbid_unknown_fields=True):
+    name: Name
+
+
+class Rollback(Struct, forbid_unknown_fields=True):
+    name: str | None = None
+
+
+class Forks(Struct):
+    sessions: list[SessionInfo]
+
+
+class CheckpointList(Struct):
+    checkpoints: list[CheckpointInfo]
+
+
+def operations() -> list[Operation]:
+    session = "/v1/sessions/{session_id}"
+    return [
+        Operation(
+            "POST", session + "/fork", "Live copies, each a session of its own.", fork, body=Fork, answers={201: Forks}
+        ),
+        Operation(
+            "POST",
+            session + "/checkpoints",
+            "Keep its state, in memory, to go back to.",
+            checkpoint,
+            body=Checkpoint,
+            answers={201: CheckpointInfo},
+        ),
+        Operation(
+            "GET", session + "/checkpoints", "What it can go back to.", checkpoints, answers={200: CheckpointList}
+        ),
+        Operation(
+            "POST",
+            session + "/rollback",
+            "Go back to a checkpoint, or to before the last cell.",
+            rollback,
+            body=Rollback,
+            answers={200: RolledBack},
+        ),
+    ]
+
+
+async def fork(call: Call[Fork, NoQuery]) -> Response:
+    body = call.body
+    made = await call.service.fork_session(call.session_id, body.session_id, count=body.count, reseed=body.reseed)
+    return answer(Forks(made), 201)
+
+
+async def checkpoint(call: Call[Checkpoint, NoQuery]) -> Response:
+    return answer(await call.service.checkpoint(call.session_id, call.body.name), 201)
+
+
+async def checkpoints(call: Call[None, NoQuery]) -> Response:
+    return answer(CheckpointList(await call.service.checkpoints(call.session_id)))
+
+
+async def rollback(call: Call[Rollback, NoQuery]) -> Response:
+    return answer(await call.service.rollback(call.session_id, call.body.name))
