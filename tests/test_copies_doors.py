@@ -119,7 +119,7 @@ def test_the_command_line(server: Server) -> None:
     code, out, _ = ingle(server, "fork", "main", "--json")
     assert (code, len(json.loads(out)["sessions"])) == (0, 1)
     code, out, error = ingle(server, "fork", "main", "copy")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "copy" in error
 
 

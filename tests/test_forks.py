@@ -190,7 +190,7 @@ async def race(service: Service, chance: random.Random, rounds: int, mark: str, 
         count = chance.choice((1, 3, 10))
         forking = asyncio.ensure_future(service.fork_session(sid, count=count))
         against = chance.choice(("interrupt", "kill", "end", "cancel"))
-        await pause(chance.uniform(0, 0.012))
+        await pause(chance.choice((0.004, 0.02, 0.05)) * chance.random())
         if against == "interrupt":
             await service.interrupt(sid)
         elif against == "end":
@@ -210,7 +210,8 @@ async def race(service: Service, chance: random.Random, rounds: int, mark: str, 
         for info in await service.list_sessions():
             await service.end_session(info.session_id)
     print(dict(seen))
-    assert len(seen) > 4 or rounds < 20, seen
+    # Of four things that can come in between, and two ways that it can end, most have been seen.
+    assert len(seen) > 3, seen
     now = lambda: (len(os.listdir("/proc/self/fd")), len(marked_processes(mark)))  # noqa: E731
     assert await until(lambda: now() <= before, 5), (before, now(), seen)
     assert list((home / "sessions").iterdir()) == []

@@ -107,7 +107,13 @@ class Checkpoints:
         async with self._owner.own_turn():
             parked = self.find(name)
             text = f"rolled back to {parked.description}"
-            await self._owner.go_on_with(parked, text)
+            try:
+                await self._owner.go_on_with(parked, text)
+            except errors.StartFailed:
+                if parked.worker.gone.done():
+                    await asyncio.sleep(0)  # for `_on_gone`
+                    self.find(parked.name)
+                raise
         return self._info(parked, None), text
 
     def _add(self, parked: Parked) -> list[str]:
