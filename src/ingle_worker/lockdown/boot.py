@@ -45,6 +45,8 @@ def _isolate(plan_fd: int, rest: list[str]) -> None:
         try:
             kernel.die_with_parent()
             rooms.finish(places)
+            if uid != 0:
+                calls.keep_capabilities()
             program = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
             os.execv(sys.executable, [sys.executable, program, *rest])
         except OSError as error:

@@ -13,12 +13,14 @@ import struct
 MACHINE = platform.machine()
 
 NUMBERS = {
-    "x86_64": {"pivot_root": 155, "seccomp": 317, "capset": 126, "setresuid": 117, "setresgid": 119},
-    "aarch64": {"pivot_root": 41, "seccomp": 277, "capset": 91, "setresuid": 147, "setresgid": 149},
+    "x86_64": {"pivot_root": 155, "seccomp": 317, "capget": 125, "capset": 126, "setresuid": 117, "setresgid": 119},
+    "aarch64": {"pivot_root": 41, "seccomp": 277, "capget": 90, "capset": 91, "setresuid": 147, "setresgid": 149},
 }.get(MACHINE, {})
 # The same on every machine, as all calls are that came since 5.1.
 NUMBERS.update(
     {
+        "open_tree": 428,
+        "move_mount": 429,
         "mount_setattr": 442,
         "landlock_create_ruleset": 444,
         "landlock_add_rule": 445,
@@ -52,11 +54,15 @@ MOUNT_ATTR_IDMAP = 0x00100000
 AT_FDCWD = -100
 AT_RECURSIVE = 0x8000
 AT_EMPTY_PATH = 0x1000
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 4
 
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 LAST_CAPABILITY = 63
 
@@ -123,9 +129,53 @@ def set_mount(path: str, attributes: int, *, recursive: bool = True) -> None:
     _set_mount(AT_FDCWD, path, AT_RECURSIVE if recursive else 0, struct.pack("QQQQ", attributes, 0, 0, 0))
 
 
-def map_mount(path: str, users: int) -> None:
-    """Have a mount show owners as this user namespace maps them."""
-    _set_mount(AT_FDCWD, path, 0, struct.pack("QQQQ", MOUNT_ATTR_IDMAP, 0, 0, users))
+def mount_mapped(source: str, target: str, users: int) -> None:
+    """Mount a folder elsewhere, with the owners of its files shown as this user namespace maps them."""
+    name = ctypes.create_string_buffer(os.fsencode(source))
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
+    tree = system_call("open_tree", AT_FDCWD, ctypes.addressof(name), flags)
+    try:
+        _set_mount(tree, "", AT_EMPTY_PATH, struct.pack("QQQQ", MOUNT_ATTR_IDMAP, 0, 0, users))
+        nothing, place = ctypes.create_string_buffer(b""), ctypes.create_string_buffer(os.fsencode(target))
+        args = (tree, ctypes.addressof(nothing), AT_FDCWD, ctypes.addressof(place), MOVE_MOUNT_F_EMPTY_PATH)
+        system_call("move_mount", *args)
+    finally:
+        os.close(tree)
+
+
+def users_mapping(uid: int, gid: int, seen_uid: int, seen_gid: int) -> int:
+    """A user namespace, by its descriptor, in which one user and group are seen as others; the usual ones stay."""
+    reading, writing = os.pipe()
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        try:
+            unshare(CLONE_NEWUSER, "user")
+            os.write(told, b"1")
+            os.read(reading, 1)
+        finally:
+            os._exit(0)
+    os.close(reading)
+    os.close(told)
+    try:
+        if os.read(ready, 1) != b"1":
+            raise Refused("a new user namespace", errno.EPERM)
+        _write(f"/proc/{child}/uid_map", _mapping(uid, seen_uid))
+        _write(f"/proc/{child}/gid_map", _mapping(gid, seen_gid))
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(writing)
+        os.close(ready)
+        os.waitpid(child, 0)
+
+
+USUAL_IDS = 65536
+
+
+def _mapping(number: int, seen: int) -> bytes:
+    lines = [(0, 0, min(number, USUAL_IDS)), (number, seen, 1), (number + 1, number + 1, USUAL_IDS - number - 1)]
+    return b"".join(b"%d %d %d\n" % line for line in lines if line[2] > 0)
 
 
 def _set_mount(folder: int, path: str, flags: int, packed: bytes) -> None:
@@ -162,6 +212,19 @@ def drop_bounding_set() -> None:
             if ctypes.get_errno() == errno.EINVAL:
                 break  # the kernel has no more of them
             raise Refused("dropping the bounding set", ctypes.get_errno())
+
+
+def keep_capabilities() -> None:
+    """Over the exec of a program, also for a user who is not root in his namespace."""
+    sets = ctypes.create_string_buffer(24)
+    system_call("capget", ctypes.addressof(_CAP_HEADER), ctypes.addressof(sets))
+    effective, permitted, _, effective_high, permitted_high, _ = struct.unpack("6I", sets.raw)
+    packed = struct.pack("6I", effective, permitted, permitted, effective_high, permitted_high, permitted_high)
+    sets = ctypes.create_string_buffer(packed, 24)
+    system_call("capset", ctypes.addressof(_CAP_HEADER), ctypes.addressof(sets))
+    for capability in range(LAST_CAPABILITY + 1):
+        if (permitted | permitted_high << 32) >> capability & 1:
+            _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0)
 
 
 def drop_capabilities() -> None:

@@ -171,15 +171,16 @@ class Confinement:
 
     def _lock(self, *, init: bool = False) -> None:
         """Give up, for good, whatever this level takes away."""
+        if self._places is not None and not self._root:
+            # A namespace of its own for its user: processes are counted there, and none of its rights are the room's.
+            # Before the limits: what they are at this moment holds for all rooms of this user together.
+            calls.set_dumpable(True)
+            calls.unshare(calls.CLONE_NEWUSER, "user")
+            calls.map_self(self._uid, self._gid)
         self._set_limits(init)
         if self._files is None or self._filter is None:
             calls.no_new_privileges()
             return
-        if self._places is not None and not self._root and not init:
-            # A namespace of its own for its user: processes are counted there, and none of its rights are the room's.
-            calls.set_dumpable(True)
-            calls.unshare(calls.CLONE_NEWUSER, "user")
-            calls.map_self(self._uid, self._gid)
         if self._root or self._places is not None:
             # First the set that bounds what could ever be had again: afterwards there is no right left to do it.
             calls.drop_bounding_set()

@@ -128,8 +128,14 @@ class Layout:
             around = [each for each in self.shown if _is_below(path, each.path)]
             if os.path.exists(path) and (not around or around[-1].writable != writable):
                 self.shown.append(Shown(path, writable))
-        self.later = [each for each in self.shown if _is_private(each.path)]
-        """What lies where a session has a file system of its own, and so is bound by every session again."""
+        written = [each.path for each in self.shown if each.writable]
+        self.later = [
+            each
+            for each in self.shown
+            if _is_private(each.path) or (not each.writable and any(_is_below(each.path, path) for path in written))
+        ]
+        """What every session binds again: it lies where that has a file system of its own, or inside of a folder that
+        it may write to, and covers in its own way."""
         for number, one in enumerate(self.later):
             one.hidden = f"{HIDDEN}/later-{number}"
 
@@ -221,16 +227,17 @@ def finish(places: Places) -> None:
     # While the host's own is still there: without one in sight, an ordinary user gets no new one.
     calls.mount("proc", "/proc", "proc", SAFE | calls.MS_NOEXEC)
     calls.unmount(OLD)
-    _lay_tmp(places, "size=64m")
+    _lay_tmp(places, "size=64m", first=True)
     calls.set_mount("/", READ_ONLY, recursive=False)
 
 
-def _lay_tmp(places: Places, size: str) -> None:
+def _lay_tmp(places: Places, size: str, *, first: bool = False) -> None:
     """A /tmp of one's own, and in it what the host has there for us."""
     calls.mount("tmp", "/tmp", "tmpfs", SAFE, f"mode=1777,{size},nr_inodes={INODES}")
     os.mkdir(HOME_FOLDER, 0o700)
     for hidden, path in places.later:
-        _bind(hidden, path)
+        if first or _is_private(path):
+            _bind(hidden, path)
 
 
 # --- the session's own -------------------------------------------------------------------------------------
@@ -273,6 +280,11 @@ def introduce(places: Places, uid: int, gid: int) -> None:
     _write(f"{folder}/group", f"root:x:0:\n{NAME}:x:{gid}:\n".encode())
     if os.geteuid() != uid:
         os.chown(HOME_FOLDER, uid, gid)
+        for path in places.writable:
+            _share(path, path, uid, gid)
+        for hidden, path in places.later:
+            if any(_is_below(path, each) and path != each for each in places.writable):
+                _bind(hidden, path)
 
 
 def lay(places: Places, order: messages.Enter, uid: int, gid: int, base: str = DATA) -> None:
@@ -288,8 +300,28 @@ def lay(places: Places, order: messages.Enter, uid: int, gid: int, base: str = D
             give(source, uid, gid)
         make_folder(target, 0o755)
         calls.mount(source, target, flags=calls.MS_BIND)
-    for folder in (*order.shared, *order.shown):
-        _bind(f"{base}/{folder}", f"{places.data}/{folder}", READ_ONLY if folder in order.shown else 0)
+    for folder in order.shared:
+        _share(f"{base}/{folder}", f"{places.data}/{folder}", uid, gid)
+    for folder in order.shown:
+        make_folder(f"{base}/{folder}", 0o711)
+        _bind(f"{base}/{folder}", f"{places.data}/{folder}", READ_ONLY)
+
+
+def _share(source: str, target: str, uid: int, gid: int) -> None:
+    """A folder that is not the session's own, to work in: what belongs to the folder's owner is the session's there."""
+    about = os.stat(source)
+    _make_place(target, source)
+    if about.st_uid == uid or os.geteuid() != 0:
+        calls.mount(source, target, flags=calls.MS_BIND | calls.MS_REC)
+        return
+    users = calls.users_mapping(about.st_uid, about.st_gid, uid, gid)
+    try:
+        calls.mount_mapped(source, target, users)
+    except calls.Refused:
+        # Its file system cannot do that: then it is as its permissions are for others.
+        calls.mount(source, target, flags=calls.MS_BIND | calls.MS_REC)
+    finally:
+        os.close(users)
 
 
 def rehearse(places: Places, uid: int, gid: int) -> None:
