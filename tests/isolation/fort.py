@@ -35,7 +35,7 @@ UID = 54_321
 PATIENCE = 60.0
 SURVIVAL = 2.0
 MIB = 1024**2
-LIMITS = {"memory": 200 * MIB, "processes": 60, "files": 256, "file_size": 100 * MIB, "tmp": 40 * MIB, "disk": 40 * MIB}
+LIMITS = {"memory": 200 * MIB, "processes": 60, "files": 256, "file_size": 100 * MIB, "tmp": 16 * MIB, "disk": 16 * MIB}
 
 VICTIM = """
 import contextlib, ctypes, os, socket, tempfile, threading
@@ -99,7 +99,7 @@ class Fort:
         self.mark = secrets.token_hex(6)
         self.secret = f"secret-{secrets.token_hex(16)}"
         self.uid = 0 if who == "root" else UID
-        self.folder = Path(tempfile.mkdtemp(prefix="ingle-fort-", dir="/var/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="ingle-fort-"))
         self.folder.chmod(0o755)
         self.ipc_key = secrets.randbelow(2**30) + 1
         self._doors: list[socket.socket] = []

@@ -312,12 +312,16 @@ class Door:
         self._on_refused = on_refused
         self._serving: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self.server: asyncio.Server | None = None
 
     def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
+
+    def close_soon(self) -> None:
+        self._closing = asyncio.get_running_loop().create_task(self.close())
 
     async def close(self) -> None:
         """Let nothing more through, and end what goes on."""

@@ -173,7 +173,7 @@ class Manager:
                 grant,
                 auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
             )
-            session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding)
+            session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
             self._making[key] = session
             try:
                 await session.start()
@@ -228,7 +228,7 @@ class Manager:
                     home=original.home.fork(identity),
                     one_off=False,
                 )
-                session = Session(plan, original.launcher, self.settings, self.record, self.bounding)
+                session = Session(plan, original.launcher, self.settings, self.record, self.bounding, self.egress)
                 self._making[its_key] = session
                 made.append(session)
                 session.begin_as(copy, origin)
@@ -259,7 +259,7 @@ class Manager:
         grant = self.policy.settle(NewSession(tenant=tenant))
         folder = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
         plan = Plan(name, folder, key=key, grant=grant)
-        session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding)
+        session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
         self._making[key] = session
         try:
             await session.start()

@@ -21,6 +21,7 @@ from typing import Any
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.isolation.bounding import Bounding
+from ingle.isolation.egress import Egress
 from ingle.isolation.levels import TMP
 from ingle.isolation.limits import behind as limit_behind
 from ingle.isolation.policy import NO_GRANT, Grant, Mount
@@ -57,6 +58,9 @@ START_TRIES = 4
 
 SHORT = 0.05
 """A cell that took no longer has met no limit without an error of its own: it is not looked for one."""
+
+MAX_REFUSALS = 10
+"""Hosts not granted that are named in a cell's notices."""
 
 RESEND_SIGINT = 0.02
 """While the worker does not take SIGINT (libc's system() ignores it), it is sent again this often."""
@@ -102,6 +106,7 @@ class Session:
         settings: Settings,
         record: Record | None = None,
         bounding: Bounding | None = None,
+        egress: Egress | None = None,
     ) -> None:
         self.id = plan.session_id
         self.key = plan.key or plan.session_id
@@ -111,6 +116,7 @@ class Session:
         self.launcher = launcher
         self._settings = settings
         self._bounding = bounding
+        self._egress = egress
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
         self._worker_number = 0
@@ -185,6 +191,7 @@ class Session:
 
     async def _make_ready(self, worker: Worker) -> None:
         await self._bound(worker)
+        await self._open_door(worker)
         if self._library is not None:
             await self._started
             await self._load_library(worker, self._library)
@@ -301,6 +308,30 @@ class Session:
         if worker.init_pid is not None and worker.pid is not None:
             pids = (worker.init_pid, worker.pid)
             worker.group = await self._bounding.settle(worker.group, pids, limits)
+
+    async def _open_door(self, worker: Worker) -> None:
+        """Its way out, where a proxy is the only one: for it and all its copies, who have the same network."""
+        if self._egress is None or not self._has_room or self.plan.grant.network != "allowlist":
+            return
+        await worker.init_up
+        if worker.door is None:
+            return
+        listening, worker.door = worker.door, None
+        family = worker.family
+
+        def tell(text: str) -> None:
+            for member in family.members:
+                if isinstance(member.owner, Session):
+                    member.owner.on_refused(text)
+
+        door = await self._egress.open(listening, tell)
+        family.over.add_done_callback(lambda over: door.close_soon())
+
+    def on_refused(self, text: str) -> None:
+        """Something in it asked for a host that is not granted."""
+        self._record.note("egress_refused", self.key, reason=text)
+        if self._cell is not None and len(self._cell.notices) < MAX_REFUSALS and text not in self._cell.notices:
+            self._cell.notices.append(text)
 
     def on_breach(self, limit: str) -> None:
         """The watchdog saw more than is allowed."""
