@@ -91,13 +91,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     *_proven("6. Rich results", "rich.magics", "rich.vars"),
     *_proven("7. State that is not lost", "state.stdlib", "state.clear", "state.save", "state.load"),
-    *_proven("7. State that is not lost", "state.fork", "state.rollback"),
-    *_later(
-        "7. State that is not lost",
-        "comes with ingle.state and the saving room of the guest",
-        "state.hibernate",
-        "state.restart",
-    ),
+    *_proven("7. State that is not lost", "state.fork", "state.rollback", "state.hibernate", "state.restart"),
     *_proven(
         "8. Shell",
         "shell.fallback",

@@ -53,6 +53,9 @@ parameters = { "path.session_id" = "gone" }
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-1000:]
     assert re.search(r"\b(\d{3,}) generated, \1 passed", ended.stdout), ended.stdout[-1000:]
     assert server.execute("1 + 1")["result"] == {"text/plain": "2"}
+    # Some are durable, and would outlive the server.
+    for session in server.client.get("/v1/sessions").json()["sessions"]:
+        assert server.client.delete(f"/v1/sessions/{session['session_id']}").status_code == 200
     assert "Traceback" not in "".join(server.said)
 
 

@@ -115,12 +115,12 @@ def test_a_key_is_of_one_session_and_ends_with_it(server: Server) -> None:
 
 
 async def test_the_memory_of_keys_is_bounded(service: Any) -> None:
-    from ingle.sessions import session as room
+    from ingle.sessions import requests as room
 
     await service.create_session("main")
     session = service._placement.manager.get("main")
-    for number in range(room.MAX_REQUESTS + 300):
+    for number in range(room.REMEMBERED + 300):
         await service.execute("main", "1", key=f"k{number}")
-    assert len(session._requests) <= room.MAX_REQUESTS
+    assert len(session.requests._known) <= room.REMEMBERED
     last = await service.execute("main", "1", key=f"k{number}")
-    assert last.cell == room.MAX_REQUESTS + 300
+    assert last.cell == room.REMEMBERED + 300

@@ -111,7 +111,7 @@ def test_an_empty_list_can_be_given_over_a_default(config: Path, monkeypatch: py
         ("wait = -1", "wait is -1; it must be a number, 0 or more"),
         ("preload = 'numpy'", "preload is 'numpy'; it must be a list of texts"),
         ("host = 1", "host is 1; it must be text"),
-        ("idle_policy = 'forget'", "idle_policy is 'forget'; it must be one of keep, end"),
+        ("idle_policy = 'forget'", "idle_policy is 'forget'; it must be one of keep, free, end"),
         ("port =", "cannot be read"),
     ],
 )

@@ -18,7 +18,8 @@ An exception in a user's cell is a result, not an error of ours.
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
     │   ├── CellNotFound        404  cell_not_found
-    │   │   └── CellElsewhere   404  cell_not_found       run before the session was forked from another
+    │   │   ├── CellElsewhere   404  cell_not_found       run before the session was forked from another
+    │   │   └── CellForgotten   410  cell_forgotten       begun before the server was started again
     │   ├── CheckpointNotFound  404  checkpoint_not_found
     │   ├── FigureNotFound      404  figure_not_found     no image of that id is kept
     │   ├── FileNotThere        404  file_not_found
@@ -145,6 +146,18 @@ class CellElsewhere(CellNotFound):
     def __init__(self, session_id: str, cell: int, origin: str) -> None:
         NotFound.__init__(
             self, f"cell {cell} ran before session {session_id!r} was forked from {origin!r}; read it there"
+        )
+
+
+class CellForgotten(CellNotFound):
+    code, status = "cell_forgotten", 410
+
+    def __init__(self, cell: int | None) -> None:
+        which = f"cell {cell}" if cell is not None else "what this request asked for"
+        NotFound.__init__(
+            self,
+            f"{which} was begun before the server was started again, and is not run again; its output is gone. "
+            "The notices of the session say as of which cell it came back: look there before you send more",
         )
 
 

@@ -193,6 +193,10 @@ class SessionInfo(Struct):
     idle_timeout: float
     durable: bool
     notices: list[str]
+    saved_at: float | None = None
+    """When it was last saved, so far as it would come back by itself."""
+    saved_cell: int | None = None
+    """As it was after this cell."""
     limits: SessionLimits = SessionLimits()
 
 
@@ -261,6 +265,8 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """It ends once its one result was read."""
     include_stdlib: bool = True
     """Load the user's library into it."""
+    durable: bool = False
+    """Save it after each cell, and have it come back after a restart of the server."""
     isolation: str | None = None
     """Confined at least so far; never less than the server does it."""
     network: str | None = None

@@ -6,8 +6,10 @@ sees nothing of another, and asks whether the caller's scopes and limits allow i
 """
 
 import asyncio
+import contextlib
 import copy
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -92,10 +94,13 @@ class Service:
         self._shared = Shared()
 
     @classmethod
-    def local(cls, settings: Settings, home: Path | None = None) -> "Service":
-        """A service whose sessions live on this machine. Needs a running event loop."""
+    def local(cls, settings: Settings, home: Path | None = None, kind: str = "local") -> "Service":
+        """A service whose sessions live on this machine. Needs a running event loop.
+
+        Durable sessions come back in the next service of this kind that is started in the same folder.
+        """
         home = home or data_folder()
-        service = cls(settings, Local(settings, home))
+        service = cls(settings, Local(settings, home, f"{kind}:{os.getcwd()}"))
         service.workspace = home / "workspace"
         return service
 
@@ -194,6 +199,7 @@ class Service:
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         include_stdlib: bool = True,
+        durable: bool = False,
         isolation: str | None = None,
         network: str | None = None,
         limits: SessionLimits | None = None,
@@ -213,6 +219,7 @@ class Service:
                 env=env or {},
                 idle_timeout=idle_timeout,
                 include_stdlib=include_stdlib,
+                durable=durable,
                 isolation=isolation,
                 network=network,
                 limits=limits or SessionLimits(),
@@ -503,8 +510,9 @@ class Service:
         first = 1
         if cell > 1:
             # A cell begins after the one before it has ended; asked for from so far on, that one brings no text.
-            before = await self._placement.wait(own_id, cell - 1, 0.0, from_event=sys.maxsize)
-            first = before.next_event
+            with contextlib.suppress(errors.CellForgotten):
+                before = await self._placement.wait(own_id, cell - 1, 0.0, from_event=sys.maxsize)
+                first = before.next_event
         async for event in self._placement.events(own_id, first):
             if event.cell == cell:
                 yield event

@@ -114,7 +114,17 @@ class Settings:
     exit_grace: float = setting(2.0, "Time for exit handlers and threads when a session ends.")
     start_patience: float = setting(60.0, "How long a worker may take to start.")
     idle_timeout: float = setting(300.0, "A session unused for so long counts as idle.")
-    idle_policy: str = setting("keep", "What happens to an idle session: it is kept, or ended.", ("keep", "end"))
+    idle_policy: str = setting(
+        "keep",
+        "What happens to an idle session: it is saved, and its process kept while there is room, or freed; or it ends.",
+        ("keep", "free", "end"),
+    )
+    memory_floor: float = setting(
+        0.05, "Below this share of the machine's memory, processes of idle sessions are freed; 0: never."
+    )
+    durable_size: int = setting(
+        256 * 1024 * 1024, "A session is saved by itself up to this size; 0: none is, and none comes back by itself."
+    )
     max_code: int = setting(16 * 1024 * 1024, "Size of a cell's source at most.")
     result_chars: int = setting(200_000, "Characters of each stream in a result; the rest is read by number.")
     timeline_memory: int = setting(4 * 1024 * 1024, "Memory for a session's events; older ones go to disk.")

@@ -61,7 +61,7 @@ def _table(servers: list[dict[str, Any]]) -> list[str]:
             (
                 *who,
                 session["session_id"],
-                session["state"],
+                _state(session, now),
                 str(session["execution_count"]),
                 _age(now - session["created_at"]),
                 _size(session["memory"]),
@@ -72,6 +72,13 @@ def _table(servers: list[dict[str, Any]]) -> list[str]:
     if len(rows) == 1:
         return ["no server runs; start one with `ingle serve`"]
     return _laid_out(rows)
+
+
+def _state(session: dict[str, Any], now: float) -> str:
+    saved = session.get("saved_at")
+    if session["state"] != "hibernated" and not (saved and session.get("durable")):
+        return str(session["state"])
+    return f"{session['state']}, saved {_age(now - saved)} ago" if saved else f"{session['state']}, not saved"
 
 
 def _laid_out(rows: "list[tuple[str, ...]]") -> list[str]:

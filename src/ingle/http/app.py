@@ -276,6 +276,7 @@ class Handlers:
             env=body.env,
             idle_timeout=body.idle_timeout,
             include_stdlib=body.include_stdlib,
+            durable=body.durable,
             isolation=body.isolation,
             network=body.network,
             limits=body.limits,

@@ -30,6 +30,7 @@ class Create(Struct, forbid_unknown_fields=True):
     env: dict[str, str] | None = None
     idle_timeout: float | None = None
     include_stdlib: bool = True
+    durable: bool = False
     isolation: Literal["none", "limits", "restricted", "sandbox"] | None = None
     network: Literal["full", "allowlist", "none"] | None = None
     limits: SessionLimits | None = None

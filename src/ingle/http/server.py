@@ -112,12 +112,12 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if until_eof:
         threading.Thread(target=_read_to_eof, args=(loop, stop), name="until-eof", daemon=True).start()
-    service = Service.local(settings, home)
+    # Whoever looks for a service to rely on does not take one that ends with another program.
+    kind = "client" if until_eof else "serve"
+    service = Service.local(settings, home, kind)
     await service.start()
     shown = url(settings.host, listener)
     try:
-        # Whoever looks for a service to rely on does not take one that ends with another program.
-        kind = "client" if until_eof else "serve"
         async with local_door(service, home, kind, shown), mounts(service) as mounted:
             principals = Principals(service, token.value if token is not None else None)
             if token is not None:

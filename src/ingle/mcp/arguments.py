@@ -130,6 +130,9 @@ class CreateSession(Struct, forbid_unknown_fields=True):
     checkpoints: Annotated[
         Literal["manual", "auto"] | None, Meta(description="`auto`: the last cell can be undone.")
     ] = None
+    durable: Annotated[bool, Meta(description="Save it after each cell; it comes back when the server restarts.")] = (
+        False
+    )
 
 
 class ForkSession(Struct, forbid_unknown_fields=True):

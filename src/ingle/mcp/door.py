@@ -49,12 +49,15 @@ class Door:
         listed: tuple[tools.Tool, ...] = tools.TABLE,
         *,
         cwd: str | None = None,
+        durable: bool = False,
         longest_wait: float = LONGEST_WAIT,
         progress_interval: float = PROGRESS_INTERVAL,
     ) -> None:
         self.service = service
         self.listed = listed
         self._cwd = cwd
+        self._durable = durable
+        """Whether `main` comes back when the server is started again."""
         self._longest = longest_wait
         self._interval = progress_interval
         self._clock = time.monotonic
@@ -178,7 +181,7 @@ class Door:
 
     async def _create_main(self) -> None:
         try:
-            await self.service.create_session(MAIN, cwd=self._cwd)
+            await self.service.create_session(MAIN, cwd=self._cwd, durable=self._durable)
         except errors.SessionExists:
             pass  # made by another door meanwhile
 
@@ -250,6 +253,7 @@ class Door:
             env=given.env,
             include_stdlib=given.include_stdlib,
             checkpoints=given.checkpoints,
+            durable=given.durable,
         )
         name = info.session_id
         text = f"session {name} is ready: Python {info.python} in {info.cwd}. Use it with session_id={name!r}."

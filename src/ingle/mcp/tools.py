@@ -49,7 +49,7 @@ TABLE = (
         "code takes longer than `wait`, the answer says `running` and the code goes on: call `wait`, or "
         "`interrupt`. If it asks for input (`input()`, `getpass`, `pdb`), the answer says `waiting_for_input`: "
         "call `send_input`. One cell runs at a time in a session; a second is refused as busy and not run. "
-        "Sessions live until destroyed or until the server ends.",
+        "Sessions live until destroyed; `main` comes back when the server is started again, and says so.",
         arguments.PythonSession,
         **RUNS,
     ),

@@ -23,7 +23,7 @@ from ingle.sessions.files import Folder, OpenFile, failing_plainly
 from ingle.sessions.keeping import Keeping as Copied
 from ingle.sessions.manager import NAME, Manager, tenant_of
 from ingle.sessions.session import Session
-from ingle.settings import LEVELS, Settings
+from ingle.settings import LEVELS
 from ingle.state import manifest
 from ingle.state.manifest import Manifest, Summary
 from ingle.state.packs import write_whole
@@ -36,19 +36,14 @@ Result = TypeVar("Result")
 
 
 class Keeping:
-    def __init__(self, settings: Settings, home: Path, manager: Manager) -> None:
-        self._settings = settings
-        self._home = home
+    def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self._snapshots: dict[str, Snapshots] = {}
         self._executor = ThreadPoolExecutor(SAVING, "ingle-snapshots")
         self._tasks: set[asyncio.Task[object]] = set()
 
     def of(self, tenant: str) -> Snapshots:
         """The snapshots of a tenant."""
-        if tenant not in self._snapshots:
-            self._snapshots[tenant] = Snapshots(self._home, tenant, self._settings.max_snapshot)
-        return self._snapshots[tenant]
+        return self._manager.shelves.of(tenant)
 
     async def stop(self) -> None:
         for task in list(self._tasks):

@@ -44,14 +44,14 @@ from ingle_worker.wire import states
 
 
 class Local:
-    def __init__(self, settings: Settings, home: Path) -> None:
-        self.manager = Manager(settings, home)
+    def __init__(self, settings: Settings, home: Path, place: str = "") -> None:
+        self.manager = Manager(settings, home, place)
         self.tasks = Tasks(settings, self.manager.folder("tasks"), self._lives)
         self._shell_folder = os.path.abspath(settings.shell_folder or home / "shell")
         self._tenants_folder = os.path.abspath(home / "tenants")
         self._folders_made: set[str] = set()
 
-        self.keeping = Keeping(settings, home, self.manager)
+        self.keeping = Keeping(self.manager)
 
     async def start(self) -> None:
         await self.manager.start()

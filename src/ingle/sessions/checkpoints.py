@@ -78,6 +78,10 @@ class Checkpoints:
         self._why_gone: dict[str, str] = {}
         self._closed = False
 
+    @property
+    def any(self) -> bool:
+        return bool(self._parked)
+
     async def make(self, name: str) -> CheckpointInfo:
         """Park a copy of the session as it is now. Busy while a cell runs."""
         async with self._owner.own_turn() as worker:

@@ -30,14 +30,14 @@ class History:
         """Up to this cell nobody is told the code any more."""
         self._origin = ""
         self._inherited = 0
-        """Cells up to this one were run by the session that this one was forked from."""
+        """Cells up to this one were run by the session that this one was forked from, or under an earlier server."""
 
     @property
     def count(self) -> int:
         return len(self._first_events)
 
     def inherit(self, origin: str, count: int) -> None:
-        """Go on counting where another session is now."""
+        """Go on counting where another session is now, or without an origin where this one was before a restart."""
         self._origin, self._inherited = origin, count
         self._first_events.extend([0] * count)
         self._done_events.extend([0] * count)
@@ -70,7 +70,7 @@ class History:
         if not 1 <= cell <= self.count:
             raise errors.CellNotFound(self._id, cell, self.count)
         if cell <= self._inherited:
-            raise errors.CellElsewhere(self._id, cell, self._origin)
+            raise errors.CellElsewhere(self._id, cell, self._origin) if self._origin else errors.CellForgotten(cell)
 
     def _span(self, cell: int) -> tuple[int, int]:
         """First and last event of a cell so far."""

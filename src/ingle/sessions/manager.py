@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from ingle import errors
 from ingle.events import Load, Metrics, NewSession, SessionLimits
 from ingle.isolation.audit import Audit
@@ -24,13 +26,18 @@ from ingle.isolation.egress import Egress, Route
 from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.probe import Verdict
 from ingle.isolation.watchdog import Watchdog, Watched
+from ingle.sessions.durables import PREFIX, Durables
 from ingle.sessions.launchers import Launchers
 from ingle.sessions.record import Record
+from ingle.sessions.resting import Resting
 from ingle.sessions.session import Origin, Plan, Session
+from ingle.sessions.shelves import Shelves
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
+from ingle.state.registry import Row
 from ingle.workers import stdin_watch
 from ingle.workers.launcher import Launcher
+from ingle_worker.wire import states
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +50,8 @@ EXPIRE_INTERVAL = 1.0
 
 
 class Manager:
-    def __init__(self, settings: Settings, home: Path) -> None:
+    def __init__(self, settings: Settings, home: Path, place: str = "") -> None:
+        """`place`: the kind of server and the folder it was started in; durable sessions come back there."""
         self.settings = settings
         # Without links: a sandbox has this path too, and none of those that led there.
         home = Path(os.path.realpath(home))
@@ -67,6 +75,9 @@ class Manager:
         self.egress = Egress(self.policy.hosts(), Route.read(dict(os.environ)))
         self._settling: asyncio.Task[Verdict] | None = None
         self._watchdog = Watchdog(self._watched)
+        self.shelves = Shelves(home, settings.max_snapshot)
+        self._durables = Durables(settings, home, self._server, place, self.shelves)
+        self._resting = Resting(settings, self._sessions.values, self.end_soon)
 
     async def start(self) -> None:
         """Take the data folder, clear what dead servers left in it, and begin to look after things."""
@@ -80,6 +91,8 @@ class Manager:
             except errors.IngleError:
                 self._release_folder()
                 raise
+        for row in await self._durables.left_behind(self._is_dead):
+            await self._take_over(row)
         self._chores = [
             self._loop.create_task(self._watch_raw_reads()),
             self._loop.create_task(self._expire()),
@@ -114,7 +127,7 @@ class Manager:
                 self._is_dead(lock.stem)
         for folder in (self._home / "sessions").iterdir():
             server = folder.name.partition(".")[0]
-            if server != self._server and self._is_dead(server):
+            if server != self._server and not folder.name.startswith(PREFIX) and self._is_dead(server):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def folder(self, name: str) -> Path:
@@ -154,16 +167,18 @@ class Manager:
         key = f"{wanted.tenant}/{name}" if wanted.tenant else name
         if key in self._sessions or key in self._making:
             raise errors.SessionExists(name)
-        if len(self._sessions) + len(self._making) >= self.settings.max_sessions:
-            raise errors.TooManySessions(self.settings.max_sessions)
         began = time.monotonic()
+        uid = secrets.token_hex(8)
         # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
+        full = self._live() >= self.settings.max_sessions
         self._making[key] = None
         try:
+            if full:
+                await self._resting.make_room(lambda: self._live() - 1)
             grant = await self._grant(wanted, key)
             plan = Plan(
                 name,
-                self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}",
+                self._durables.folder(uid) if wanted.durable else self.folder(uid),
                 grant.cwd,
                 {**grant.environment, **wanted.env},
                 self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
@@ -175,7 +190,14 @@ class Manager:
             )
             session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
             self._making[key] = session
+            session.make_room = self._make_room
             try:
+                if wanted.durable:
+                    # Unpickled nowhere that is less confined than where it was made.
+                    made = msgspec.structs.replace(wanted, isolation=grant.isolation)
+                    self._durables.keep(session, await self._durables.add(uid, name, made))
+                elif not wanted.one_off:
+                    self._durables.keep_here(session, uid)
                 await session.start()
                 if prepare is not None:
                     await prepare(session)
@@ -208,7 +230,7 @@ class Manager:
             if its_key in self._sessions or its_key in self._making or its_key in keys:
                 raise errors.SessionExists(given)
             keys[its_key] = given
-        if len(self._sessions) + len(self._making) + len(keys) > self.settings.max_sessions:
+        if self._live() + len(keys) > self.settings.max_sessions:
             raise errors.TooManySessions(self.settings.max_sessions)
         began = time.monotonic()
         self._making.update(dict.fromkeys(keys))
@@ -229,6 +251,8 @@ class Manager:
                     one_off=False,
                 )
                 session = Session(plan, original.launcher, self.settings, self.record, self.bounding, self.egress)
+                session.make_room = self._make_room
+                self._durables.keep_here(session, identity)
                 self._making[its_key] = session
                 made.append(session)
                 session.begin_as(copy, origin)
@@ -247,6 +271,46 @@ class Manager:
             grant = session.plan.grant
             self.record.session_made(session.key, time.monotonic() - began, grant.isolation, grant.network)
         return made
+
+    async def _take_over(self, row: Row) -> None:
+        """A session that an earlier server of this place had; the next call brings it back."""
+        tenant = row.made.tenant
+        name, number = row.name, 2
+        while (key := f"{tenant}/{name}" if tenant else name) in self._sessions:
+            name, number = f"{row.name[:60]}-{number}", number + 1
+        try:
+            grant = await self._grant(row.made, key)
+        except errors.IngleError as error:
+            # It stays in the registry, for a server that can have it.
+            logger.warning("session %s does not come back: %s", row.name, error.message)
+            return
+        plan = Plan(
+            name,
+            self._durables.folder(row.uid),
+            grant.cwd,
+            {**grant.environment, **row.made.env},
+            self.settings.idle_timeout if row.made.idle_timeout is None else row.made.idle_timeout,
+            False,
+            key,
+            await self.stdlibs.read(tenant) if row.made.include_stdlib else None,
+            grant,
+            auto_checkpoints=(row.made.checkpoints or self.settings.checkpoints) == "auto",
+        )
+        session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
+        session.make_room = self._make_room
+        self._durables.keep(session, row)
+        session.come_back(row)
+        self._sessions[key] = session
+        if name != row.name:
+            await self._durables.registry.rename(row.uid, name)
+
+    def _live(self) -> int:
+        """Sessions that have a process, or are about to."""
+        freed = sum(session.state == states.HIBERNATED for session in self._sessions.values())
+        return len(self._sessions) + len(self._making) - freed
+
+    async def _make_room(self) -> None:
+        await self._resting.make_room(self._live)
 
     @contextlib.asynccontextmanager
     async def _scratch(self, tenant: str) -> AsyncIterator[Session]:
@@ -335,9 +399,16 @@ class Manager:
         for session in sessions:
             self.record.session_ended(session.key, time.time() - session.created_at, "the server stops")
         sessions += [session for session in self._making.values() if session is not None]
-        await asyncio.gather(*(session.end() for session in sessions))
+        await self._resting.stop()
+        durable = [session for session in sessions if session.keeper is not None and session.keeper.durable]
+        if durable:
+            saving = [self._loop.create_task(session.keep_for_later()) for session in durable]
+            await asyncio.wait(saving, timeout=self.settings.exit_grace)
+        await asyncio.gather(*(session.end(keep=session in durable) for session in sessions))
         if self._endings:
             await asyncio.wait(self._endings)
+        await self._durables.registry.close()
+        self.shelves.close()
         await self._launchers.stop()
         await asyncio.to_thread(self.bounding.close)
         if self.record.audit is not None:
@@ -393,11 +464,7 @@ class Manager:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_INTERVAL)
-            for session in list(self._sessions.values()):
-                if session.idle_for < session.plan.idle_timeout:
-                    continue
-                if session.plan.one_off or self.settings.idle_policy == "end":
-                    self.end_soon(session, "idle")
+            self._resting.look()
 
 
 def tenant_of(key: str) -> str:

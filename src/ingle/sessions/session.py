@@ -8,6 +8,7 @@ a fresh worker.
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -39,22 +40,25 @@ from ingle.sessions.intake import Intake, bounded
 from ingle.sessions.keeping import Keeping
 from ingle.sessions.patience import Patience
 from ingle.sessions.preparing import Preparing
+from ingle.sessions.preserving import Keeper
 from ingle.sessions.record import Record
+from ingle.sessions.requests import Requests
 from ingle.settings import Settings
+from ingle.state.registry import Row
 from ingle.state.stdlib import Library
 from ingle.workers.launcher import Launcher
 from ingle.workers.usage import usage
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 
-MAX_REQUESTS = 1000
-"""Keys of requests that a session remembers; a retry comes soon or not at all."""
-
 MAX_NOTICES = 10
 """Of those that a worker sends with an answer."""
 
 START_TRIES = 4
 """A prepared worker may have died unseen, and its successor with a zygote that is going."""
+
+RETURN_TRIES = 4
+"""More for a session that comes back: each of its two saves may end the worker twice."""
 
 SHORT = 0.05
 """A cell that took no longer has met no limit without an error of its own: it is not looked for one."""
@@ -112,7 +116,7 @@ class Session:
         self.key = plan.key or plan.session_id
         self.plan = plan
         self._record = record or Record()
-        self._requests: dict[str, tuple[int, asyncio.Future[int]]] = {}
+        self.requests = Requests()
         self.launcher = launcher
         self._settings = settings
         self._bounding = bounding
@@ -159,6 +163,22 @@ class Session:
         self._preparing = Preparing(settings.timeout_grace)
         self._keeping = Keeping()
         self._library = plan.library
+        self.keeper: Keeper | None = None
+        self.make_room: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Asked before a session whose process was freed gets one again."""
+        self._comes_back = False
+        """The next worker begins with what was saved, not with nothing."""
+
+    def come_back(self, row: Row) -> None:
+        """Be the session that an earlier server had. Its process is gone; the next call brings it back."""
+        self.state = states.HIBERNATED
+        self.created_at = row.created_at
+        self._comes_back = True
+        known = [row.cells, row.save.cell if row.save else 0, *(each.cell or 0 for each in row.requests)]
+        self._history.inherit("", max(known))
+        if row.save is not None:
+            self._names.update(row.save.names)
+            self.last_executed = row.save.time
 
     # --- starting ---
 
@@ -173,11 +193,12 @@ class Session:
     async def _start_worker(self) -> None:
         began = time.monotonic()
         try:
-            tries = START_TRIES if self._library is None else START_TRIES + 1
+            keeper = self.keeper if self._comes_back else None
+            tries = START_TRIES + (self._library is not None) + (RETURN_TRIES if keeper is not None else 0)
             for attempt in range(tries):
                 worker = await self.launcher.take(self._adopt, self.plan.grant.network, self.home.user)
                 try:
-                    await self._make_ready(worker)
+                    await self._make_ready(worker, keeper)
                     break
                 except errors.StartFailed:
                     if attempt == tries - 1:
@@ -189,12 +210,15 @@ class Session:
             self._move(states.DEAD)
             raise
 
-    async def _make_ready(self, worker: Worker) -> None:
+    async def _make_ready(self, worker: Worker, keeper: Keeper | None) -> None:
         await self._bound(worker)
         await self._open_door(worker)
-        if self._library is not None:
+        if self._library is not None or keeper is not None:
             await self._started
-            await self._load_library(worker, self._library)
+            if self._library is not None:
+                await self._load_library(worker, self._library)
+            if keeper is not None:
+                await self._restore(worker, keeper)
         elif not (worker.spare and self._trusting and self.plan.cwd is None):
             # Of a prepared one nobody waits for a word: nothing but a full disk can go wrong, and the first cell may
             # follow at once.
@@ -284,7 +308,9 @@ class Session:
         """The user's library, as much of it as can be had: it never keeps a session from starting."""
         problem = library.problem
         if not problem:
-            loaded = await self._preparing.load(worker, library)
+            # What was saved holds what is left of it; then it is there for clearing only.
+            comes_back = self._comes_back and self.keeper is not None and self.keeper.has_something
+            loaded = await self._preparing.load(worker, library, run=not comes_back)
             if loaded is None:
                 self._library = None
                 self._note(f"the user's library is not loaded: it ended the process, which {_end_of(worker)}")
@@ -293,6 +319,22 @@ class Session:
             problem = loaded.problem
         if problem:
             self._note(f"the user's library is not whole: {problem}; what it defines before that is there")
+
+    async def _restore(self, worker: Worker, keeper: Keeper) -> None:
+        """What was saved, into a fresh worker."""
+        ran = not keeper.has_something  # the library, see above
+        names = await keeper.restore(functools.partial(self._keeping.load, worker))
+        self._comes_back = False
+        if names is not None:
+            self._names = set(names)
+        elif self._library is not None and not ran:
+            await self._load_library(worker, self._library)
+
+    def tell(self, notice: str) -> None:
+        """To the next who runs a cell, and to those who watch."""
+        if notice not in self._pending_notices:
+            self._pending_notices.append(notice)
+            self._append(events.Notice, notice)
 
     def _note(self, notice: str) -> None:
         """For the listing as long as the session lives, and for the next cell."""
@@ -343,7 +385,9 @@ class Session:
         while True:
             if self._ended:
                 raise errors.SessionNotFound(self.id)
-            if self.state == states.DEAD:
+            if self.state == states.HIBERNATED and self.make_room is not None:
+                await self.make_room()
+            if self.state in (states.DEAD, states.HIBERNATED) and not self._ended:
                 self._move(states.STARTING)
                 self._begin_start()
             if self._starting is None or self._starting.done():
@@ -372,31 +416,8 @@ class Session:
         """
         if key is None:
             return await self._execute(code, timeout, envs, queue)
-        asked = hash((code, timeout, tuple(sorted((envs or {}).items())), queue))
-        while (known := self._requests.get(key)) is not None:
-            if known[0] != asked:
-                raise errors.KeyReused()
-            await asyncio.wait({known[1]})
-            if not known[1].cancelled():
-                return known[1].result()
-        first: asyncio.Future[int] = self._loop.create_future()
-        self._requests[key] = (asked, first)
-        try:
-            number = await self._execute(code, timeout, envs, queue)
-        except BaseException:
-            # Nothing was begun, so there is nothing to remember; whoever waited on this one tries for himself.
-            self._requests.pop(key, None)
-            first.cancel()
-            raise
-        first.set_result(number)
-        self._forget_requests()
-        return number
-
-    def _forget_requests(self) -> None:
-        """The oldest that are settled, where there are too many."""
-        if len(self._requests) > MAX_REQUESTS:
-            for key in [key for key, (_, first) in self._requests.items() if first.done()][: MAX_REQUESTS // 4]:
-                del self._requests[key]
+        asked = (code, timeout, sorted((envs or {}).items()), queue)
+        return await self.requests.once(key, asked, lambda: self._execute(code, timeout, envs, queue))
 
     async def _execute(self, code: str, timeout: float | None, envs: dict[str, str] | None, queue: bool) -> int:
         if len(code) > self._settings.max_code:
@@ -413,6 +434,7 @@ class Session:
             or self._preparing.asked
             or self._keeping.asked
             or self._held
+            or (self.keeper is not None and (self.keeper.copying or self.keeper.due))
         )
         if worker is None or worker.signalled or not quiet:
             await self._wait_for_turn(queue)
@@ -433,6 +455,8 @@ class Session:
         self._record.cell_begun(self.key, number)
         if self._record.audit is not None:
             self._record.note("cell", self.key, cell=number, code=code, isolation=self.plan.grant.isolation)
+        if self.keeper is not None:
+            self.keeper.begun(number)
         if self._intake.undecided[True]:
             self._intake.flush(cell, background=True)
         if timeout is not None:
@@ -453,9 +477,12 @@ class Session:
                     continue
                 assert self._worker is not None
                 under_way = self._under_way(self._worker)
-                if not under_way:
+                if under_way:
+                    await asyncio.wait(under_way)
+                elif self.keeper is not None and self.keeper.due:
+                    self.keeper.copy(self._worker, self.last_cell)
+                else:
                     return
-                await asyncio.wait(under_way)
         finally:
             if granted is not None:
                 self._granted = None
@@ -527,6 +554,7 @@ class Session:
         self._append(events.Notice, text)
         if self._worker is copy:
             self._move(states.IDLE)
+            self._changed()
         else:
             await self._start_worker()
 
@@ -557,8 +585,53 @@ class Session:
             self._preparing.asked,
             self._keeping.asked,
             self._held,
+            self.keeper.copying if self.keeper is not None else None,
         ]
         return [*worker.signalled.values(), *(each for each in under_way if each is not None)]
+
+    # --- resting ---
+
+    def _changed(self) -> None:
+        """There is something to be saved."""
+        if self.keeper is not None:
+            self.keeper.changed(self._when_quiet)
+
+    def _when_quiet(self) -> None:
+        """A moment after a cell: what it left is saved, if no other has begun."""
+        worker = self._worker
+        if self.keeper is None or worker is None or self.state != states.IDLE or self._ended:
+            return
+        if not self._under_way(worker):
+            self.keeper.copy(worker, self.last_cell)
+
+    async def hibernate(self) -> None:
+        """Save it and free its process. Where it is kept for good reason, the listing says so from now on."""
+        keeper, worker = self.keeper, self._worker
+        if keeper is None or keeper.kept or worker is None or not self._is_quiet(worker):
+            return
+        if self.checkpoints.any:
+            keeper.kept = "it has checkpoints"
+        elif not await keeper.save(worker, self.last_cell):
+            keeper.kept = keeper.trouble
+        else:
+            keeper.kept = keeper.irreplaceable
+        if keeper.kept or worker is not self._worker or not self._is_quiet(worker) or not keeper.current:
+            return
+        # Without its exit handlers: what they would tidy away, the session will look for when it is back.
+        worker.owner = self._worker = None
+        worker.kill("was freed")
+        self._comes_back = keeper.has_something
+        self._start_notices.clear()
+        self._move(states.HIBERNATED)
+
+    def _is_quiet(self, worker: Worker) -> bool:
+        waited_for = self._queue or self._granted or self._asking.background or self._under_way(worker)
+        return self.state == states.IDLE and not waited_for and not self._ended
+
+    async def keep_for_later(self) -> None:
+        """Save what is not saved yet, if nothing goes on."""
+        if self.keeper is not None and self._worker is not None and self._is_quiet(self._worker):
+            await self.keeper.save(self._worker, self.last_cell)
 
     def _refuse_as_busy(self) -> None:
         running = self._cell
@@ -624,6 +697,7 @@ class Session:
         if cleared is not None:
             self._names.update(cleared.names)
             self._pending_notices += cleared.notices[:MAX_NOTICES]
+        self._changed()
         self._append(events.Notice, "the session was cleared: its variables, functions and imports are gone")
 
     async def edit_library(
@@ -649,8 +723,8 @@ class Session:
         self._names.update(loaded.names)
         return loaded
 
-    async def end(self) -> None:
-        """End the session for good: its processes, its folder, its timeline."""
+    async def end(self, *, keep: bool = False) -> None:
+        """End the session for good: its processes, its timeline, and unless it is to come back its folder and saves."""
         if self._ended:
             await self._ended_event.wait()
             return
@@ -663,7 +737,8 @@ class Session:
             await asyncio.wait({self._starting})
         worker = self._worker
         if worker is not None and not worker.gone.done():
-            if self._cell is None and worker.alive:
+            # One that comes back is not told to end: what it would tidy away, it will look for.
+            if self._cell is None and worker.alive and not keep:
                 worker.send(messages.Shutdown())
                 await asyncio.wait({worker.gone}, timeout=self._settings.exit_grace)
             worker.kill("the session was ended")
@@ -675,10 +750,13 @@ class Session:
             self._move(states.DEAD)
         self._patience.close()
         await self._figures.close()
+        if self.keeper is not None:
+            await self.keeper.close(keep=keep, patience=self._settings.exit_grace)
         for task in list(self._tasks):
             task.cancel()
         await self.timeline.close()
-        await self.home.end(self.plan.folder)
+        if not keep:
+            await self.home.end(self.plan.folder)
         self._ended_event.set()
 
     # --- reading ---
@@ -720,6 +798,9 @@ class Session:
         notices = [*dict.fromkeys([*self._start_notices, *self._lasting_notices, *self._pending_notices])]
         if self._cell is not None:
             notices.append("a cell is running; variables are those of the last finished cell")
+        saved = self.keeper.last if self.keeper is not None else None
+        if self.keeper is not None:
+            notices += self.keeper.notices(hibernated=self.state == states.HIBERNATED)
         memory, cpu_seconds = usage(self._worker.pid if self._worker is not None else None)
         return SessionInfo(
             session_id=self.id,
@@ -729,15 +810,17 @@ class Session:
             execution_count=self.last_cell,
             variable_count=len(names),
             variables=names,
-            python=self.launcher.version or "",
+            python=self.launcher.version or (saved.python if saved is not None else ""),
             cwd=self.cwd,
             isolation=self.plan.grant.isolation,
             network=self.plan.grant.network,
             memory=memory,
             cpu_seconds=cpu_seconds,
             idle_timeout=self.plan.idle_timeout,
-            durable=False,
+            durable=self.keeper is not None and self.keeper.durable,
             notices=notices,
+            saved_at=saved.time if saved is not None else None,
+            saved_cell=saved.cell if saved is not None else None,
             limits=self.plan.grant.limits,
         )
 
@@ -847,6 +930,8 @@ class Session:
             cell.notices += self._limits_met(cell, worker)
         self._finish_cell(cell, status, None)
         self._move(states.IDLE)
+        if self.keeper is not None:
+            self.keeper.changed(self._when_quiet)
         if self._queue:
             self._next_in_queue()
 
@@ -972,6 +1057,12 @@ class Session:
         self._keeping.on_gone()
         self._preparing.on_gone()
         self._worker = None
+        if self.keeper is not None and self.keeper.durable and self.state != states.STARTING:
+            # Whoever exits wants to begin anew; everything else that ends a worker was not asked for.
+            exits = cell is not None and cell.exiting is not None
+            self._comes_back = not exits and self.keeper.has_something
+            if exits:
+                self.keeper.forget()
         if self.state == states.STARTING and cell is None and not self._ended:
             if not self._started.done():
                 self._started.set_exception(
@@ -983,7 +1074,9 @@ class Session:
             self._finish_with_worker(cell, exit)
         if self._ended:
             return
-        if lost:
+        if lost and self._comes_back:
+            self._pending_notices.append(f"the worker {exit.message}")
+        elif lost:
             after = f"cell {cell.number}" if cell is not None else "the last cell"
             self._pending_notices.append(
                 f"this is a fresh worker: the one before {exit.message} after {after}, and its variables, "
@@ -991,7 +1084,8 @@ class Session:
             )
         self._move(states.STARTING)
         tmp, self._tmp = self._tmp, ""
-        self._drop_tmp(tmp)
+        if not self._comes_back:
+            self._drop_tmp(tmp)
         self._begin_start()
         self._keep(self._go_on())
 
@@ -1003,7 +1097,9 @@ class Session:
             self._finish_cell(cell, states.EXIT, exit)
             return
         cell.notices.append(
-            f"the worker {exit.message}; the session's variables, functions and imports are lost, "
+            f"the worker {exit.message}; the session comes back as it was when it was last saved"
+            if self._comes_back
+            else f"the worker {exit.message}; the session's variables, functions and imports are lost, "
             "and a fresh worker takes its place"
         )
         status = states.INTERRUPTED if cell.timed_out else states.EXIT

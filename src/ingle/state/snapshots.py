@@ -68,11 +68,12 @@ class Snapshots:
         connection: socket.socket,
         describe: Callable[[manifest.Summary], Manifest],
         shelf: str = NAMED,
+        limit: int | None = None,
     ) -> tuple[Manifest, int]:
         """Take a save from a worker's copy and keep it under this name; the manifest, and how many bytes were new."""
         with self.blobs.shared():
             with self.blobs.begin() as addition:
-                made = describe(moving.receive(connection, addition, self._limit))
+                made = describe(moving.receive(connection, addition, min(self._limit, limit or self._limit)))
                 addition.finish()
                 new = addition.size
             self._put(name, shelf, manifest.encode(made))

@@ -234,7 +234,7 @@ class AsyncSession:
         try:
             return (await self._cell(cell - 1, 0.0, FAR)).next_event
         except errors.CellNotFound:
-            return 1  # this session is a fork, and the one before ran in its original
+            return 1  # the one before ran in another session, of which this is a fork, or under an earlier server
 
     async def wait(self, cell: int | None = None, *, wait: float | None = None) -> Result:
         """The result of a cell, the last one unless it is named, when it has ended or waits for input.

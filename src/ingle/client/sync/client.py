@@ -68,12 +68,14 @@ class Client:
         idle_timeout: float | None = None,
         include_stdlib: bool | None = None,
         checkpoints: str | None = None,
+        durable: bool | None = None,
         keep: bool = False,
     ) -> Session:
         """The session of that name, made when there is none; without a name, a new one.
 
-        `python`, `cwd`, `env`, `idle_timeout`, `include_stdlib` (False leaves the user's library out) and `checkpoints`
-        ("auto" keeps the state before each cell) say how it is made, and mean nothing for one that is there already.
+        `python`, `cwd`, `env`, `idle_timeout`, `include_stdlib` (False leaves the user's library out), `checkpoints`
+        ("auto" keeps the state before each cell) and `durable` (it is saved after each cell, and outlives the service)
+        say how it is made, and mean nothing for one that is there already.
         """
         options = {
             "python": python,
@@ -82,6 +84,7 @@ class Client:
             "idle_timeout": idle_timeout,
             "include_stdlib": include_stdlib,
             "checkpoints": checkpoints,
+            "durable": durable,
         }
         return Session(self._connection, name, options, keep)
 

@@ -1,0 +1,102 @@
+"""Sessions that outlive their server: written down when they are made, found again by the next server of the place.
+
+A place is a kind of server and the folder it was started in. Two servers that run in one place have each their own
+sessions; those of one that is gone are taken over by the next that starts there. A name that is taken by then gets a
+number.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ingle import errors
+from ingle.events import NewSession
+from ingle.sessions.preserving import Keeper
+from ingle.sessions.session import Session
+from ingle.sessions.shelves import DURABLE, RESTING, Shelves
+from ingle.settings import Settings
+from ingle.state.registry import Registry, RegistryBroken, Row
+
+PREFIX = "durable."
+"""What the names of their folders begin with, so that nobody takes them for those of a dead server."""
+
+STALE = ("timeline.ndjson", "figures")
+"""What a server leaves in such a folder and the next one cannot read."""
+
+LEFT_OVER = 7 * 86400.0
+"""What is in no registry is removed only after so long: the registry may be what was lost."""
+
+logger = logging.getLogger(__name__)
+
+
+class Durables:
+    def __init__(self, settings: Settings, home: Path, server: str, place: str, shelves: Shelves) -> None:
+        self._settings = settings
+        self._sessions = home / "sessions"
+        self._path = home / "registry.db"
+        self._place = place
+        self._shelves = shelves
+        self._server = server
+        self.registry = Registry(self._path, server)
+
+    def folder(self, uid: str) -> Path:
+        return self._sessions / f"{PREFIX}{uid}"
+
+    async def left_behind(self, is_dead: Callable[[str], bool]) -> list[Row]:
+        """What earlier servers of this place had, the newest first. What belongs to nobody is cleared away."""
+        # What dead servers saved of sessions that ended with them.
+        gone: dict[str, bool] = {}
+
+        def lives(name: str) -> bool:
+            server = name.partition(".")[0]
+            if server not in gone:
+                gone[server] = server != self._server and is_dead(server)
+            return not gone[server]
+
+        await asyncio.to_thread(self._shelves.tidy, RESTING, lives)
+        if not await asyncio.to_thread(self._path.exists):
+            return []
+        try:
+            rows = await self.registry.adopt(self._place, is_dead)
+            known = await self.registry.known()
+        except RegistryBroken as error:
+            logger.error("no session comes back: %s", error.message)
+            return []
+        await asyncio.to_thread(self._tidy, known, [row.uid for row in rows])
+        return rows
+
+    def _tidy(self, known: set[str], mine: list[str]) -> None:
+        self._shelves.tidy(DURABLE, known.__contains__, LEFT_OVER)
+        for folder in self._sessions.glob(f"{PREFIX}*"):
+            if folder.name.removeprefix(PREFIX) not in known and time.time() - folder.stat().st_mtime > LEFT_OVER:
+                shutil.rmtree(folder, ignore_errors=True)
+        for uid in mine:
+            for name in STALE:
+                path = self.folder(uid) / name
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.exists():
+                    os.unlink(path)
+
+    async def add(self, uid: str, name: str, wanted: NewSession) -> Row:
+        """Write a new one down."""
+        if not self._settings.durable_size:
+            raise errors.InvalidRequest("this server saves no session by itself (durable_size is 0); leave durable out")
+        row = Row(uid, name, wanted, time.time())
+        await self.registry.add(self._place, row)
+        return row
+
+    def keep(self, session: Session, row: Row) -> None:
+        """From now on this session is saved, and its requests are remembered, as that row."""
+        store = self._shelves.store(session, DURABLE, row.uid, self._settings.durable_size)
+        session.keeper = Keeper(store, session.tell, registry=self.registry, uid=row.uid, save=row.save)
+        session.requests.write_down(self.registry, row.uid, row.requests)
+
+    def keep_here(self, session: Session, uid: str) -> None:
+        """A session that does not outlive its server: saved when it is idle, so that its process can be freed."""
+        store = self._shelves.store(session, RESTING, f"{self._server}.{uid}", self._settings.durable_size)
+        session.keeper = Keeper(store, session.tell)

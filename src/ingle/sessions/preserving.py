@@ -1,0 +1,318 @@
+"""The save of one session: made of copies of its worker, in the background, so that the session waits for a fork only.
+
+A durable session is saved after each cell. While one save is being written, the newest copy waits for its turn, in the
+place of an older one that waits, so no more than one save is ever outstanding. What is told as saved is on the disk.
+A session that is not durable is saved when it has been idle, so that its process can be freed.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from msgspec import Struct
+
+from ingle import errors
+from ingle.events import Skipped
+from ingle.render.wording import counted, duration
+from ingle.state.registry import Registry, RegistryBroken, Save
+from ingle.workers.worker import Worker
+from ingle_worker.wire import messages
+
+QUIET = 0.02
+"""Seconds after a cell before a copy is made: whoever asks for its answer or its variables comes first. A cell that
+comes sooner waits for the copy, as it may run for hours."""
+
+SPARE = 4.0
+"""But where cells follow one another at once, the time between copies is at least this many times what a copy takes:
+then a few cells, those of some 30 ms, are saved together."""
+
+NAMED = 10
+"""Names that a notice tells."""
+
+GIVE_UP = 2
+"""A save with which the worker ends this often is not tried again: the one before it is."""
+
+Feed = Callable[[bytes, Callable[[socket.socket], None], Executor], Awaitable[messages.Loaded]]
+"""Puts a snapshot into the session's fresh worker: its summary, and what sends its bytes in a thread."""
+
+
+class NoneWhole(errors.NotFound):
+    """There is no save, or none that is as it was written."""
+
+
+class Returned(Struct):
+    """What came back."""
+
+    save: Save
+    names: list[str]
+    failed: list[Skipped]
+    notices: list[str]
+
+
+class Store(Protocol):
+    """Where the saves of this session are: the last, and the one before it."""
+
+    async def save(self, copy: Worker, cell: int) -> Save:
+        """All that the copy holds, on the disk when this returns; the copy is gone then."""
+        ...
+
+    async def load(self, feed: Feed, skip: int) -> Returned:
+        """The last save that is whole, but for those to be skipped. NoneWhole when there is none."""
+        ...
+
+    async def forget(self) -> None: ...
+
+
+class Keeper:
+    def __init__(
+        self,
+        store: Store,
+        tell: Callable[[str], None],
+        *,
+        registry: Registry | None = None,
+        uid: str = "",
+        save: Save | None = None,
+    ) -> None:
+        self._store = store
+        self._tell = tell
+        self._registry = registry
+        self._uid = uid
+        self._loop = asyncio.get_running_loop()
+        self.last = save
+        self.automatic = registry is not None
+        self.trouble = ""
+        """Why the session is not saved as it is now."""
+        self.kept = ""
+        """Why its process was not freed when it was idle."""
+        self._version = self._copied = self._saved = 0
+        self._not_before = 0.0
+        self._unlike: list[str] = []
+        """What of the session the last copy did not have."""
+        self._failures = self._skip = 0
+        self.copying: asyncio.Task[None] | None = None
+        """A copy is being made: no cell may begin."""
+        self._saving: asyncio.Task[None] | None = None
+        self._waiting: tuple[Worker, int, int] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def durable(self) -> bool:
+        return self._registry is not None
+
+    @property
+    def current(self) -> bool:
+        """Whether what is saved is all that there is."""
+        return self._saved == self._version
+
+    @property
+    def has_something(self) -> bool:
+        """There is a save, or there will be in a moment."""
+        return self.last is not None or self._saving is not None
+
+    @property
+    def irreplaceable(self) -> str:
+        """What would be lost if the process were freed, in words."""
+        lost = [*self._unlike, *(_named(each) for each in (self.last.missing if self.last else []))]
+        return f"it has what cannot be saved: {_some(lost)}" if lost else ""
+
+    @property
+    def due(self) -> bool:
+        """A copy has to be made before the next cell changes what is there."""
+        return self.automatic and self._copied != self._version and self._loop.time() >= self._not_before
+
+    def notices(self, *, hibernated: bool) -> list[str]:
+        """What a listing says of it."""
+        if hibernated:
+            return [told_of(self.last, []) + "; the next call brings it back"] if self.last is not None else []
+        if self.kept:
+            return [f"its process was kept though it was idle: {self.kept}"]
+        return [f"not saved as it is now: {self.trouble}"] if self.trouble and not self.current else []
+
+    # --- saving ---
+
+    def begun(self, cell: int) -> None:
+        """A cell begins: its number is not given again, whatever becomes of it."""
+        if self._registry is not None:
+            self._registry.cell_begun(self._uid, cell)
+
+    def changed(self, when_quiet: Callable[[], None]) -> None:
+        """A cell has ended. `when_quiet` is called a moment later, to make a copy if no other cell has begun."""
+        self._version += 1
+        self.kept = ""
+        if self.automatic and not self._closed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(QUIET, when_quiet)
+
+    def copy(self, worker: Worker, cell: int) -> None:
+        """Have what the worker holds now saved, as soon as the save before it is done.
+
+        From this moment on no cell may begin, until `copying` is over: the copy must be of this cell and no other.
+        """
+        if self.copying is None and not self._closed and self._copied != self._version:
+            self.copying = self._loop.create_task(self._copy(worker, cell, self._version))
+
+    async def _copy(self, worker: Worker, cell: int, version: int) -> None:
+        began = self._loop.time()
+        try:
+            (copy,), self._unlike = await worker.fork()
+        except errors.IngleError as error:
+            self._fail(f"it could not be copied: {error.message}")
+            return
+        finally:
+            self.copying = None
+            now = self._loop.time()
+            self._not_before = now + SPARE * (now - began)
+        if self._is_closed():
+            copy.kill()
+            return
+        self._copied = version
+        if self._waiting is not None:
+            self._waiting[0].kill()
+        self._waiting = (copy, cell, version)
+        if self._saving is None:
+            self._saving = self._loop.create_task(self._save_waiting())
+
+    async def save(self, worker: Worker, cell: int) -> bool:
+        """Save what is there now; whether it is on the disk. The worker must be between cells."""
+        while not self.current and not self._closed:
+            asked = self._version
+            if self._copied != asked:
+                self.trouble = ""
+                self.copy(worker, cell)
+            await self.settle()
+            if self.trouble or self._saved >= asked:
+                break
+        return self.current
+
+    async def settle(self) -> None:
+        """Until nothing is being saved any more."""
+        while under_way := [each for each in (self._saving, self.copying, self._forgetting) if each is not None]:
+            await asyncio.wait(under_way)
+
+    async def _save_waiting(self) -> None:
+        try:
+            while self._waiting is not None:
+                copy, cell, version = self._waiting
+                self._waiting = None
+                try:
+                    await self._save(copy, cell, version)
+                except errors.TooLarge as error:
+                    self.automatic = False
+                    self._fail(f"{error.message}; it is saved on request only")
+                except (errors.IngleError, OSError) as error:
+                    self._fail(getattr(error, "message", str(error)))
+                finally:
+                    copy.kill()
+        finally:
+            self._saving = None
+
+    async def _save(self, copy: Worker, cell: int, version: int) -> None:
+        save = await self._store.save(copy, cell)
+        self.last = save
+        self._saved = max(self._saved, version)
+        self._skip = 0
+        self.trouble = ""
+        if self._registry is not None:
+            await self._registry.saved(self._uid, save)
+
+    def _fail(self, why: str) -> None:
+        if why != self.trouble:
+            since = f"the last save is that after cell {self.last.cell}" if self.last else "there is no save of it"
+            self._tell(f"the session could not be saved: {why}; {since}, and the session goes on")
+        self.trouble = why
+
+    # --- coming back ---
+
+    async def restore(self, feed: Feed) -> list[str] | None:
+        """Put the last save that is whole into this fresh worker, and say so; its names, or None if there is none.
+
+        Raises StartFailed when the worker is none any more that can be used: then again with another.
+        """
+        await self.settle()
+        try:
+            returned = await self._store.load(feed, self._skip)
+        except NoneWhole as error:
+            if self.last is not None:
+                self._tell(f"no save of this session can be used: {error.message}; this is a fresh worker")
+            return None
+        except (errors.SnapshotDamaged, errors.SnapshotUntrusted, errors.LoadFailed) as error:
+            self._failures += 1
+            if not isinstance(error, errors.LoadFailed) or self._failures >= GIVE_UP:
+                self._tell(f"a save of this session cannot be used: {error.message}")
+                self._skip, self._failures = self._skip + 1, 0
+            raise errors.StartFailed(error.message) from None
+        self._failures = 0
+        self._saved = self._copied = self._version
+        self._tell(told_of(returned.save, returned.failed))
+        for notice in returned.notices:
+            self._tell(notice)
+        return returned.names
+
+    def forget(self) -> None:
+        """The session has begun anew: nothing that was saved so far is to come back."""
+        self.last = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting[0].kill()
+        self._saved = self._copied = self._version
+        self._forgetting = self._loop.create_task(self._forget(self._saving))
+
+    async def _forget(self, saving: "asyncio.Task[None] | None") -> None:
+        try:
+            if saving is not None:
+                await asyncio.wait({saving})
+            self.last = None
+            await self._store.forget()
+            if self._registry is not None:
+                await self._registry.saved(self._uid, None)
+        except (errors.IngleError, OSError) as error:
+            self._fail(f"an earlier save could not be removed: {getattr(error, 'message', error)}")
+        finally:
+            self._forgetting = None
+
+    async def close(self, *, keep: bool, patience: float = 0.0) -> None:
+        """No more saves. Those that there are stay, or go with the session."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if keep and self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=patience)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting[0].kill()
+        if self._saving is not None:
+            self._saving.cancel()
+        await self.settle()
+        if not keep:
+            try:
+                if self._registry is not None:
+                    await self._registry.remove(self._uid)
+                if self.last is not None:
+                    await self._store.forget()
+            except (RegistryBroken, OSError):
+                return  # what is left over is cleared away by a later server
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+
+def told_of(save: Save, failed: list[Skipped]) -> str:
+    age = duration(max(0.0, time.time() - save.time))
+    text = f"this session is as it was after cell {save.cell}, saved {age} ago"
+    names = {each.name: _named(each) for each in (*save.missing, *failed)}
+    return f"{text}; missing: {_some(list(names.values()))}" if names else text
+
+
+def _named(each: Skipped) -> str:
+    return f"{each.name} ({each.type}: {each.reason})"
+
+
+def _some(texts: list[str]) -> str:
+    more = f" and {counted(len(texts) - NAMED, 'other')}" if len(texts) > NAMED else ""
+    return ", ".join(texts[:NAMED]) + more

@@ -1,0 +1,80 @@
+"""Sessions that have been idle: each is saved once, and its process freed when there is need, or at once if so set.
+
+What cannot be saved is not freed: the process is kept, and the listing says why. There is need when the number of
+sessions or the machine's memory runs out; those that were used longest ago go first.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterable
+
+from ingle import errors
+from ingle.sessions.session import Session
+from ingle.settings import Settings
+from ingle_worker.wire import states
+
+
+class Resting:
+    def __init__(
+        self, settings: Settings, sessions: Callable[[], Iterable[Session]], end: Callable[[Session, str], object]
+    ) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._end = end
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._room = asyncio.Lock()
+
+    def look(self) -> None:
+        """Once in a while: what has been idle for long enough?"""
+        pressed = False
+        for session in self._idle():
+            if session.plan.one_off or self._settings.idle_policy == "end":
+                self._end(session, "idle")
+            elif session.state == states.IDLE and session.key not in self._tasks and session.keeper is not None:
+                pressed = pressed or memory_is_short(self._settings.memory_floor)
+                free = (self._settings.idle_policy == "free" or pressed) and not session.keeper.kept
+                if free or not (session.keeper.current or session.keeper.trouble):
+                    task = asyncio.get_running_loop().create_task(self._rest(session, free))
+                    self._tasks[session.key] = task
+                    task.add_done_callback(functools.partial(self._forget, session.key))
+
+    def _forget(self, key: str, task: "asyncio.Task[None]") -> None:
+        self._tasks.pop(key, None)
+
+    def _idle(self) -> list[Session]:
+        found = [each for each in self._sessions() if each.idle_for >= each.plan.idle_timeout]
+        return sorted(found, key=lambda session: session.last_used)
+
+    async def _rest(self, session: Session, free: bool) -> None:
+        await (session.hibernate() if free else session.keep_for_later())
+
+    async def make_room(self, live: Callable[[], int]) -> None:
+        """Have room for one more process; an error when everything is in use."""
+        async with self._room:
+            for session in self._idle():
+                if live() < self._settings.max_sessions:
+                    return
+                if session.state == states.IDLE:
+                    await session.hibernate()
+        if live() >= self._settings.max_sessions:
+            raise errors.TooManySessions(self._settings.max_sessions)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def memory_is_short(floor: float) -> bool:
+    """Whether less than this share of the machine's memory can be had."""
+    if not floor:
+        return False
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            lines = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
+        total, free = (int(lines[name].split()[0]) for name in (b"MemTotal", b"MemAvailable"))
+    except (OSError, KeyError, ValueError, IndexError):
+        return False
+    return free < total * floor

@@ -1,0 +1,148 @@
+"""Where saves of sessions lie: on shelves of their own among the snapshots of each tenant, with the same chunks.
+
+A save takes the place of the one before in one step; that one stays beside it, in case the new one is damaged.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from ingle import errors
+from ingle.events import Skipped
+from ingle.render.wording import size
+from ingle.sessions.keeping import Keeping
+from ingle.sessions.preserving import Feed, NoneWhole, Returned
+from ingle.sessions.session import Session
+from ingle.state import manifest
+from ingle.state.manifest import Manifest, Summary
+from ingle.state.registry import Save
+from ingle.state.snapshots import Opened, Snapshots
+from ingle.workers.worker import Worker
+
+DURABLE, RESTING = "sessions", "resting"
+"""Saves of sessions that outlive their server, and of those that do not."""
+
+AT_ONCE = 2
+"""Saves and loads of sessions at a time; those that a caller asked for have threads of their own."""
+
+
+class Shelves:
+    def __init__(self, home: Path, limit: int) -> None:
+        self._home = home
+        self._limit = limit
+        self._snapshots: dict[str, Snapshots] = {}
+        self.executor = ThreadPoolExecutor(AT_ONCE, "ingle-saves")
+
+    def of(self, tenant: str) -> Snapshots:
+        """All snapshots of a tenant."""
+        if tenant not in self._snapshots:
+            self._snapshots[tenant] = Snapshots(self._home, tenant, self._limit)
+        return self._snapshots[tenant]
+
+    def store(self, session: Session, shelf: str, name: str, limit: int) -> "SessionStore":
+        tenant = session.key.rpartition("/")[0]
+        return SessionStore(self.of(tenant), self.executor, session, shelf, name, limit)
+
+    def tidy(self, shelf: str, wanted: Callable[[str], bool], older_than: float = 0.0) -> None:
+        """Remove from this shelf of every tenant what is not wanted. Blocks; the chunks go with a later save."""
+        now = time.time()
+        for path in self._home.glob(f"snapshots/*/{shelf}/*.json"):
+            with contextlib.suppress(OSError):
+                name = path.name.removesuffix(".json").removesuffix(".previous")
+                if not wanted(name) and now - path.stat().st_mtime >= older_than:
+                    os.unlink(path)
+
+    def close(self) -> None:
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+class SessionStore:
+    """The saves of one session."""
+
+    def __init__(
+        self, snapshots: Snapshots, executor: ThreadPoolExecutor, session: Session, shelf: str, name: str, limit: int
+    ) -> None:
+        self._snapshots = snapshots
+        self._executor = executor
+        self._session = session
+        self._shelf = shelf
+        self._name = name
+        self._limit = limit
+
+    async def save(self, copy: Worker, cell: int) -> Save:
+        plan, python = self._session.plan, copy.ready.result().python
+
+        def describe(summary: Summary) -> Manifest:
+            return Manifest(
+                version=manifest.VERSION,
+                session_id=self._session.id,
+                saved_at=time.time(),
+                python=python,
+                isolation=plan.grant.isolation,
+                cell=cell,
+                stdlib=plan.library is not None,
+                summary=summary,
+            )
+
+        def take(connection: socket.socket) -> tuple[Manifest, int]:
+            return self._snapshots.save(self._name, connection, describe, self._shelf, self._limit)
+
+        try:
+            made, _ = await Keeping().save(copy, take, self._executor)
+        except errors.TooLarge:
+            raise errors.TooLarge(f"it holds more than {size(self._limit)} (durable_size)") from None
+        return _save_of(made)
+
+    async def load(self, feed: Feed, skip: int) -> Returned:
+        loop = asyncio.get_running_loop()
+        opening = await loop.run_in_executor(self._executor, self._open)
+        try:
+            try:
+                for _ in range(skip + 1):
+                    opened = await loop.run_in_executor(self._executor, opening.next)
+            except errors.IngleError as error:
+                raise NoneWhole(error.message) from None
+            if opened is None:
+                raise NoneWhole("there is none")
+            loaded = await feed(msgspec.json.encode(opened.manifest.summary), opened.send, self._executor)
+        finally:
+            opening.close()
+        failed = [Skipped(each.name, each.type, each.reason[:1000]) for each in loaded.failed]
+        notices = [*opened.notices, *(each[:1000] for each in loaded.notices[:20])]
+        return Returned(_save_of(opened.manifest), loaded.names, failed, notices)
+
+    def _open(self) -> "_Opening":
+        return _Opening(self._snapshots.opened(self._name, False, self._shelf))
+
+    async def forget(self) -> None:
+        def delete() -> None:
+            with contextlib.suppress(errors.SnapshotNotFound):
+                self._snapshots.delete(self._name, self._shelf)
+
+        await asyncio.get_running_loop().run_in_executor(self._executor, delete)
+
+
+class _Opening:
+    """Saves to be tried in turn. A lock is held meanwhile, which is no thread's own: any may give it back."""
+
+    def __init__(self, context: contextlib.AbstractContextManager[Iterator[Opened]]) -> None:
+        self._context = context
+        self._candidates = context.__enter__()
+
+    def next(self) -> Opened | None:
+        return next(self._candidates, None)
+
+    def close(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
+def _save_of(made: Manifest) -> Save:
+    names = [each.name for group in made.summary.groups for each in group.names]
+    return Save(made.cell, made.saved_at, made.python, names, made.summary.skipped)

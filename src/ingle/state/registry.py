@@ -1,0 +1,294 @@
+"""Which sessions outlive their server: how each was made, who has it now, what was saved of it, what it was asked.
+
+One sqlite file for all servers of a data folder, in a thread of its own. A row is taken over only when the server that
+had it is dead, by the lock it held. A save is on the disk, and its row with it, before anybody is told that it is; what
+a request began is written down before it begins, so that no restart makes it begin again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from ingle.errors import IngleError
+from ingle.events import NewSession, Skipped
+
+VERSION = 1
+
+BUSY = 10.0
+"""Seconds that one server waits for another's transaction."""
+
+KEYS = 1000
+"""Requests that are remembered of each session."""
+
+SCHEMA = """
+CREATE TABLE sessions (
+    uid TEXT PRIMARY KEY,
+    place TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    name TEXT NOT NULL,
+    made BLOB NOT NULL,
+    created_at REAL NOT NULL,
+    cells INTEGER NOT NULL,
+    save BLOB
+) WITHOUT ROWID;
+CREATE INDEX sessions_by_place ON sessions (place);
+CREATE TABLE requests (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    uid TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+    key TEXT NOT NULL,
+    asked TEXT NOT NULL,
+    cell INTEGER,
+    UNIQUE (uid, key)
+);
+"""
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class RegistryBroken(IngleError):
+    """The registry cannot be read or written."""
+
+    code, status = "registry_broken", 503
+
+
+class Save(Struct, frozen=True):
+    """A session as it was after a cell, on the disk."""
+
+    cell: int
+    time: float
+    python: str = ""
+    names: list[str] = field(default_factory=list)
+    missing: list[Skipped] = field(default_factory=list)
+
+
+class Request(Struct, frozen=True):
+    """What was asked for with a key: a hash of it, and the cell that it began, if that is known."""
+
+    key: str
+    asked: str
+    cell: int | None
+
+
+class Row(Struct, frozen=True):
+    """A session in the registry."""
+
+    uid: str
+    name: str
+    made: NewSession
+    created_at: float
+    cells: int = 0
+    save: Save | None = None
+    requests: list[Request] = field(default_factory=list)
+
+
+class Registry:
+    def __init__(self, path: Path, server: str) -> None:
+        self._path = path
+        self._server = server
+        self._thread = ThreadPoolExecutor(1, "registry")
+        self._db: sqlite3.Connection | None = None
+        self._closed = False
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T], *, last: bool = False) -> T:
+        if self._closed and not last:
+            raise RegistryBroken("the server is stopping")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(self._open()))
+        except sqlite3.Error as error:
+            raise RegistryBroken(f"{self._path.name} in the data folder cannot be used: {error}") from None
+
+    def later(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """The same without waiting, in the order of asking; a failure is told to the log."""
+        if not self._closed:
+            asked = self._thread.submit(lambda: work(self._open()))
+            asked.add_done_callback(_tell_failure)
+
+    # --- in the thread ---
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                self._db = self._connect()
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise  # busy, full, not allowed: nothing is wrong with the file
+                aside = self._path.with_name(f"{self._path.name}.broken-{int(time.time())}")
+                logger.error("%s is damaged (%s) and was put aside as %s", self._path.name, error, aside.name)
+                os.replace(self._path, aside)
+                for suffix in ("-wal", "-shm"):
+                    self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+                self._db = self._connect()
+        return self._db
+
+    def _connect(self) -> sqlite3.Connection:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        db = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("PRAGMA foreign_keys = ON")
+            with _transaction(db):
+                (version,) = db.execute("PRAGMA user_version").fetchone()
+                if version == 0:
+                    for statement in SCHEMA.split(";"):
+                        db.execute(statement)
+                    db.execute(f"PRAGMA user_version = {VERSION}")
+                elif version > VERSION:
+                    raise sqlite3.OperationalError(f"it is of a later version of ingle ({version})")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    # --- what servers do ---
+
+    async def adopt(self, place: str, is_dead: Callable[[str], bool]) -> list[Row]:
+        """Take over what servers of this place left behind; sessions by the age of their last save, newest first."""
+
+        def work(db: sqlite3.Connection) -> list[Row]:
+            with _transaction(db):
+                found = db.execute(
+                    "SELECT owner, uid, name, made, created_at, cells, save FROM sessions WHERE place = ?", (place,)
+                ).fetchall()
+                dead = {owner: not owner or is_dead(owner) for owner in {each[0] for each in found} - {self._server}}
+                rows = [_row(db, *each[1:]) for each in found if dead.get(each[0])]
+                for row in rows:
+                    db.execute("UPDATE sessions SET owner = ? WHERE uid = ?", (self._server, row.uid))
+            return sorted(rows, key=lambda row: row.save.time if row.save is not None else row.created_at, reverse=True)
+
+        return await self._do(work)
+
+    async def known(self) -> set[str]:
+        """The ids of all sessions, whoever has them."""
+        return await self._do(lambda db: {uid for (uid,) in db.execute("SELECT uid FROM sessions")})
+
+    async def add(self, place: str, row: Row) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            made = msgspec.json.encode(row.made)
+            values = (row.uid, place, self._server, row.name, made, row.created_at, row.cells)
+            db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", values)
+
+        await self._do(work)
+
+    async def rename(self, uid: str, name: str) -> None:
+        await self._do(lambda db: db.execute("UPDATE sessions SET name = ? WHERE uid = ?", (name, uid)))
+
+    async def remove(self, uid: str) -> None:
+        await self._do(lambda db: db.execute("DELETE FROM sessions WHERE uid = ?", (uid,)))
+
+    async def saved(self, uid: str, save: Save | None) -> None:
+        """A save is complete, and is the session's last one when this returns; None when there is none any more."""
+
+        def work(db: sqlite3.Connection) -> None:
+            # What is told as saved must outlast a power cut, and all that was written before it too.
+            with _durably(db), _transaction(db):
+                data = msgspec.json.encode(save) if save is not None else None
+                cell = save.cell if save is not None else 0
+                db.execute("UPDATE sessions SET save = ?, cells = max(cells, ?) WHERE uid = ?", (data, cell, uid))
+
+        await self._do(work)
+
+    def cell_begun(self, uid: str, cell: int) -> None:
+        """Numbers go on from here, also where that cell is never saved."""
+        self.later(lambda db: db.execute("UPDATE sessions SET cells = max(cells, ?) WHERE uid = ?", (cell, uid)))
+
+    async def asked(self, uid: str, request: Request) -> None:
+        """A request is about to begin what it asks for."""
+
+        def work(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                db.execute(
+                    "INSERT OR REPLACE INTO requests (uid, key, asked, cell) VALUES (?, ?, ?, ?)",
+                    (uid, request.key, request.asked, request.cell),
+                )
+                (count,) = db.execute("SELECT count(*) FROM requests WHERE uid = ?", (uid,)).fetchone()
+                if count > KEYS * 2:
+                    db.execute(
+                        "DELETE FROM requests WHERE uid = ? AND number NOT IN "
+                        "(SELECT number FROM requests WHERE uid = ? ORDER BY number DESC LIMIT ?)",
+                        (uid, uid, KEYS),
+                    )
+
+        await self._do(work)
+
+    def answered(self, uid: str, key: str, cell: int | None) -> None:
+        """The cell that it began; None when nothing was begun after all."""
+        if cell is None:
+            self.later(lambda db: db.execute("DELETE FROM requests WHERE uid = ? AND key = ?", (uid, key)))
+        else:
+            self.later(
+                lambda db: db.execute("UPDATE requests SET cell = ? WHERE uid = ? AND key = ?", (cell, uid, key))
+            )
+
+    async def close(self) -> None:
+        """Let go of everything: whoever starts next in this place takes it over."""
+        if self._closed:
+            return
+        self._closed = True
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("UPDATE sessions SET owner = '' WHERE owner = ?", (self._server,))
+            db.close()
+
+        try:
+            if self._db is not None:
+                await self._do(work, last=True)
+        except RegistryBroken as error:
+            # Our lock says the same, once we are gone.
+            logger.warning("%s", error.message)
+        self._thread.shutdown(wait=False)
+
+
+def _row(
+    db: sqlite3.Connection, uid: str, name: str, made: bytes, created_at: float, cells: int, save: bytes | None
+) -> Row:
+    requests = db.execute("SELECT key, asked, cell FROM requests WHERE uid = ? ORDER BY number", (uid,))
+    return Row(
+        uid,
+        name,
+        msgspec.json.decode(made, type=NewSession),
+        created_at,
+        cells,
+        msgspec.json.decode(save, type=Save) if save is not None else None,
+        [Request(*each) for each in requests],
+    )
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if db.in_transaction:  # a full disk has ended it already
+            db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _durably(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("PRAGMA synchronous = FULL")
+    try:
+        yield
+    finally:
+        db.execute("PRAGMA synchronous = NORMAL")
+
+
+def _tell_failure(asked: "Future[object]") -> None:
+    error = asked.exception()
+    if error is not None:
+        logger.warning("the registry missed something: %s", error)

@@ -1,0 +1,21 @@
+"""The same rounds as in test_crash_rounds, two hundred of them, with sessions of several sizes."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from crashing import Rounds
+from http_server import Server
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.mark.parametrize("size", [1_000, 5_000_000])
+def test_a_hundred_rounds_of_kill_9(start: Callable[..., Server], size: int) -> None:
+    chance = random.Random(size)
+    rounds = Rounds(start, chance, size)
+    for _ in range(100):
+        rounds.run(chance.choice(["server", "server", "worker", "copy", "zygote"]))
+    print("\n".join(rounds.told))
+    rounds.server.client.delete("/v1/sessions/main")

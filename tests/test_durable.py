@@ -1,0 +1,530 @@
+"""Sessions that outlive their worker and their server: saved after each cell, and there again at the next call."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from conftest import marked_processes, until, wait_until
+from http_server import Server, problem
+from ingle import Client, errors
+from ingle.callers import Caller
+from ingle.events import Result, SessionInfo
+from ingle.service import Service
+from ingle.sessions import preserving
+from ingle.settings import Settings
+
+pytestmark = pytest.mark.req("state.restart")
+
+SETTINGS = Settings(preload=[], pool=1)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, mark: str) -> Path:
+    """A data folder in which sessions stay."""
+    return tmp_path / "kept"
+
+
+@asynccontextmanager
+async def serving(home: Path, settings: Settings = SETTINGS, kind: str = "serve") -> AsyncIterator[Service]:
+    async with Service.local(settings, home, kind) as service:
+        yield service
+
+
+async def value(service: Service, code: str, name: str = "s") -> str:
+    result = await service.execute(name, code)
+    assert result.error is None, result.error.traceback
+    assert result.result is not None
+    return result.result["text/plain"]
+
+
+async def saved(service: Service, cell: int, name: str = "s") -> SessionInfo:
+    """Once it is saved as it was after that cell."""
+    end = time.monotonic() + 20
+    while True:
+        info = await service.get_session(name)
+        if (info.saved_cell or 0) >= cell:
+            return info
+        assert time.monotonic() < end, info
+        await asyncio.sleep(0.01)
+
+
+def came_back(result: Result, cell: int) -> bool:
+    return any(notice.startswith(f"this session is as it was after cell {cell}, saved ") for notice in result.notices)
+
+
+# --- the next server ---------------------------------------------------------------------------------------
+
+
+async def test_a_durable_session_is_there_again_in_the_next_server(kept: Path) -> None:
+    async with serving(kept) as first:
+        info = await first.create_session("s", durable=True, env={"KEPT": "yes"})
+        assert (info.durable, info.saved_at) == (True, None)
+        await first.execute("s", "x = [1, 2]\ny = x\ndef f(): return x")
+        await first.execute("s", "open('file', 'w').write('text'); print('shown')")
+    async with serving(kept) as second:
+        (info,) = await second.list_sessions()
+        assert (info.session_id, info.state, info.durable, info.execution_count) == ("s", "hibernated", True, 2)
+        assert (info.saved_cell, info.variables) == (2, ["f", "x", "y"])
+        assert info.saved_at is not None
+        assert info.python.startswith("3.")
+        assert "saved" in info.notices[0]
+        assert "the next call brings it back" in info.notices[0]
+        back = await second.execute("s", "x is y, f() is x, open('file').read(), __import__('os').environ['KEPT']")
+        assert back.result == {"text/plain": "(True, True, 'text', 'yes')"}
+        assert back.cell == 3
+        assert came_back(back, 2)
+        assert (await second.execute("s", "1")).notices == []
+        assert (await second.get_session("s")).state == "idle"
+
+
+async def test_listing_its_variables_brings_it_back_too(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 5")
+    async with serving(kept) as second:
+        listed = await second.variables("s")
+        assert [(each.name, each.preview) for each in listed.variables] == [("x", "5")]
+
+
+async def test_what_ran_before_is_told_apart_from_what_never_ran(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "print('gone')")
+    async with serving(kept) as second:
+        with pytest.raises(errors.CellForgotten, match="cell 1 was begun before the server was started again"):
+            await second.wait("s", 1)
+        with pytest.raises(errors.CellNotFound, match="has no cell 2"):
+            await second.wait("s", 2)
+        assert await second.cells("s") == []
+        await second.execute("s", "2 + 2")
+        assert [(each.cell, each.code) for each in await second.cells("s")] == [(2, "2 + 2")]
+        assert [event.type async for event in _events(second, 2)][-1] == "done"  # type: ignore[attr-defined]
+
+
+async def _events(service: Service, cell: int) -> AsyncIterator[object]:
+    class Typed:
+        def __init__(self, event: object) -> None:
+            self.type = type(event).__name__.lower()
+
+    async for event in service.cell_events("s", cell):
+        yield Typed(event)
+
+
+async def test_a_session_that_was_ended_does_not_come_back(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 5")
+        await saved(first, 1)
+        await first.end_session("s")
+        await first.create_session("other")
+    assert list((kept / "sessions").iterdir()) == []
+    async with serving(kept) as second:
+        assert await second.list_sessions() == []
+
+
+async def test_sessions_come_back_where_they_were(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kind of server, and by the folder it was started in."""
+    monkeypatch.chdir(tmp_path)
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 'first'")
+    async with serving(kept, kind="mcp") as other:
+        assert await other.list_sessions() == []
+        await other.create_session("s", durable=True)
+        await other.execute("s", "x = 'other kind'")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    async with serving(kept) as third:
+        assert await third.list_sessions() == []
+    monkeypatch.chdir(tmp_path)
+    async with serving(kept) as again:
+        assert await value(again, "x") == "'first'"
+
+
+async def test_a_server_that_lives_keeps_what_it_has(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 'first'")
+        async with serving(kept) as second:
+            assert await second.list_sessions() == []
+            await second.create_session("s", durable=True)
+            await second.execute("s", "x = 'second'")
+        assert await value(first, "x") == "'first'"
+    async with serving(kept) as third:
+        # Both were called the same; the one that was used last has the name.
+        assert sorted(info.session_id for info in await third.list_sessions()) == ["s", "s-2"]
+        assert {await value(third, "x", "s"), await value(third, "x", "s-2")} == {"'first'", "'second'"}
+
+
+async def test_each_tenants_sessions_come_back_to_that_tenant(kept: Path) -> None:
+    them = Caller("them", "tenant-a")
+    async with serving(kept) as first:
+        for service in (first, first.acting_for(them)):
+            await service.create_session("s", durable=True)
+            await service.execute("s", f"x = {service.caller.tenant!r}")
+    async with serving(kept) as second:
+        assert await value(second, "x") == "''"
+        assert await value(second.acting_for(them), "x") == "'tenant-a'"
+
+
+async def test_the_library_is_there_for_clearing_and_does_not_undo_what_was_done(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.add_to_stdlib("def helper(): return 'library'\ndef gone(): pass")
+        await first.create_session("s", durable=True)
+        await first.execute("s", "helper = lambda: 'mine'\ndel gone")
+    async with serving(kept) as second:
+        assert await value(second, "helper(), 'gone' in globals()") == "('mine', False)"
+        await second.clear_session("s")
+        assert await value(second, "helper(), 'gone' in globals()") == "('library', True)"
+
+
+async def test_a_cleared_session_comes_back_cleared(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 5")
+        await saved(first, 1)
+        await first.clear_session("s")
+    async with serving(kept) as second:
+        assert await value(second, "'x' in globals()") == "False"
+
+
+async def test_what_cannot_be_saved_is_named(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "def f(): yield 1\nmade = f()\nx = 5")
+    async with serving(kept) as second:
+        back = await second.execute("s", "x, 'made' in globals()")
+        assert back.result == {"text/plain": "(5, False)"}
+        (notice,) = back.notices
+        assert "missing: made (generator: " in notice
+
+
+# --- saving ------------------------------------------------------------------------------------------------
+
+
+async def test_each_cell_is_saved_in_the_background(kept: Path) -> None:
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        for n in range(1, 4):
+            await service.execute("s", f"x = {n}")
+            info = await saved(service, n)
+            assert (info.state, info.saved_cell, info.notices) == ("idle", n, [])
+
+
+async def test_cells_one_after_the_other_are_saved_together_and_none_is_left_out(kept: Path) -> None:
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        seen: set[int | None] = set()
+        n = 0
+        while len(seen) < 5:
+            # Without a pause: what is saved is saved on the way.
+            n += 1
+            await service.execute("s", f"x = {n}")
+            seen.add((await service.get_session("s")).saved_cell)
+            assert n < 20_000
+        await saved(service, n)
+        assert n > 20
+
+
+async def test_before_a_long_cell_what_was_there_is_copied(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state before it is saved while it runs."""
+    monkeypatch.setattr(preserving, "SPARE", 0.0)
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        await service.execute("s", "x = 1")
+        await saved(service, 1)
+        await service.execute("s", "x = 2")
+        cell = await service.begin("s", "input()")
+        info = await saved(service, 2)
+        assert info.state in ("running", "waiting_for_input")
+        await service.wait("s", cell)
+        await service.input("s", "")
+
+
+async def test_a_session_beyond_the_bound_says_once_that_it_is_saved_on_request_only(kept: Path) -> None:
+    async with serving(kept, Settings(preload=[], pool=1, durable_size=2_000_000)) as service:
+        await service.create_session("s", durable=True)
+        await service.execute("s", "x = 1")
+        await saved(service, 1)
+        await service.execute("s", "import os; big = os.urandom(4_000_000)")
+        session = service._placement.manager.get("s")  # type: ignore[attr-defined]
+        assert await until(lambda: session.keeper.trouble)
+        told = await service.execute("s", "x = 2")
+        assert len(told.notices) == 1
+        assert "the last save is that after cell 1" in told.notices[0]
+        assert (await service.execute("s", "x = 3")).notices == []
+        info = await service.get_session("s")
+        assert info.saved_cell == 1
+        assert "not saved as it is now" in info.notices[0]
+
+
+async def test_a_server_that_saves_nothing_by_itself_refuses_durable_sessions(kept: Path) -> None:
+    async with serving(kept, Settings(preload=[], pool=1, durable_size=0)) as service:
+        with pytest.raises(errors.InvalidRequest, match="durable_size is 0"):
+            await service.create_session("s", durable=True)
+        await service.create_session("s")
+
+
+# --- a worker that ends ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["import os; os._exit(3)", "import os; os.kill(os.getpid(), 9)"])
+async def test_after_a_crash_the_last_save_comes_back_and_the_answer_says_so(kept: Path, end: str) -> None:
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        await service.execute("s", "x = 5")
+        await saved(service, 1)
+        crashed = await service.execute("s", f"x = 6; {end}")
+        assert crashed.status == "exit"
+        assert "the session comes back as it was when it was last saved" in crashed.notices[0]
+        back = await service.execute("s", "x")
+        assert back.result == {"text/plain": "5"}
+        assert came_back(back, 1)
+        assert back.cell == 3
+
+
+async def test_a_save_that_is_under_way_when_the_worker_dies_counts(kept: Path) -> None:
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        await service.execute("s", "x = 5")
+        # It had no time to be saved by itself; a copy is made before the next cell begins.
+        await service.execute("s", "import os; os._exit(3)")
+        back = await service.execute("s", "x")
+        assert back.result == {"text/plain": "5"}
+        assert came_back(back, 1)
+
+
+async def test_whoever_exits_begins_anew_also_after_a_restart(kept: Path) -> None:
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        await service.execute("s", "x = 5")
+        await saved(service, 1)
+        await service.execute("s", "exit()")
+        assert await value(service, "'x' in globals()") == "False"
+        await service.execute("s", "exit()")
+    async with serving(kept) as again:
+        assert await value(again, "'x' in globals()") == "False"
+
+
+# --- requests ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.req("cell.once")
+async def test_a_request_that_is_repeated_after_a_restart_runs_nothing(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = []", key="make")
+        await first.execute("s", "x.append(1)", key="add")
+    async with serving(kept) as second:
+        with pytest.raises(errors.CellForgotten, match=r"cell 2 was begun before .* and is not run again"):
+            await second.execute("s", "x.append(1)", key="add")
+        with pytest.raises(errors.KeyReused):
+            await second.execute("s", "x.append(2)", key="add")
+        assert await value(second, "x") == "[1]"
+        await second.execute("s", "x.append(3)", key="new")
+        assert (await second.execute("s", "x.append(3)", key="new")).cell == 4
+        assert await value(second, "x") == "[1, 3]"
+
+
+@pytest.mark.req("cell.once")
+def test_a_request_whose_server_is_killed_is_not_run_by_the_next(start: Callable[..., Server], tmp_path: Path) -> None:
+    first = start()
+    first.make_session(durable=True)
+    marker = tmp_path / "ran"
+    body = {"code": f"open({str(marker)!r}, 'a').write('x'); import time; time.sleep(600)", "wait": 0}
+    headers = {"Idempotency-Key": "once"}
+    with first.make_client() as http:
+        assert http.post("/v1/sessions/main/execute", json=body, headers=headers).json()["status"] == "running"
+        assert wait_until(marker.exists)
+    first.process.kill()
+    first.process.wait()
+    second = start()
+    with second.make_client() as http:
+        answer = http.post("/v1/sessions/main/execute", json=body, headers=headers)
+        assert "is not run again" in problem(answer, 410, "cell_forgotten")["detail"]
+        assert second.execute("1 + 1")["result"] == {"text/plain": "2"}
+        http.delete("/v1/sessions/main")
+    assert marker.read_text() == "x"
+
+
+# --- damage ------------------------------------------------------------------------------------------------
+
+
+async def test_a_registry_that_is_damaged_is_put_aside_and_named(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept.mkdir()
+    (kept / "registry.db").write_bytes(b"this is no database at all, it only has the name of one" * 100)
+    async with serving(kept) as service:
+        assert await service.list_sessions() == []
+        await service.create_session("s", durable=True)
+        assert await value(service, "1 + 1") == "2"
+    assert "registry.db is damaged" in caplog.text
+    assert [path.name for path in kept.glob("registry.db.broken-*")] != []
+
+
+async def test_a_registry_of_a_later_version_is_left_alone(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept.mkdir()
+    with sqlite3.connect(kept / "registry.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    async with serving(kept) as service:
+        assert "it is of a later version of ingle (99)" in caplog.text
+        await service.create_session("s")
+        with pytest.raises(errors.IngleError, match="later version"):
+            await service.create_session("d", durable=True)
+        assert await value(service, "1 + 1") == "2"
+
+
+async def test_a_session_whose_interpreter_is_gone_says_so_and_is_not_lost(kept: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(os.path.realpath(Settings().python))
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True, python=str(python))
+        await first.execute("s", "x = 5")
+    python.unlink()
+    async with serving(kept) as second:
+        assert [info.session_id for info in await second.list_sessions()] in ([], ["s"])
+    python.symlink_to(os.path.realpath(Settings().python))
+    async with serving(kept) as third:
+        assert await value(third, "x") == "5"
+
+
+# --- the doors ---------------------------------------------------------------------------------------------
+
+
+def test_over_http_with_the_client_after_kill_9(start: Callable[..., Server]) -> None:
+    first = start()
+    with Client(first.url, first.token) as client:
+        session = client.session("main", durable=True)
+        session.run("x = 41")
+        assert wait_until(lambda: session.info().saved_cell == 1)
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    second = start()
+    with Client(second.url, second.token) as client, client.session("main") as session:
+        assert client.sessions()[0].state == "hibernated"
+        result = session.run("x + 1")
+        assert (result.text, result.cell) == ("42", 2)
+        assert "this session is as it was after cell 1" in result.notices[0]
+        session.close()
+
+
+def test_nothing_outlives_a_killed_server_but_what_is_on_the_disk(start: Callable[..., Server], mark: str) -> None:
+    first = start()
+    first.make_session(durable=True)
+    first.execute("import os; data = os.urandom(30_000_000)")
+    first.process.kill()
+    first.process.wait()
+    assert wait_until(lambda: not marked_processes(mark), 5), marked_processes(mark)
+    second = start()
+    with second.make_client() as http:
+        http.delete("/v1/sessions/main")
+
+
+# --- the disk ----------------------------------------------------------------------------------------------
+
+
+def shelf(home: Path) -> dict[str, Path]:
+    """The files of the one durable session that there is."""
+    found = list(home.glob("snapshots/*/sessions/*.json"))
+    return {("previous" if path.name.endswith(".previous.json") else "current"): path for path in found}
+
+
+@pytest.mark.parametrize("how", ["torn", "changed", "gone"])
+async def test_when_the_last_save_is_damaged_the_one_before_it_is_used_and_that_is_said(kept: Path, how: str) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        for n in (1, 2):
+            await first.execute("s", f"x = {n}")
+            await saved(first, n)
+    files = shelf(kept)
+    data = files["current"].read_bytes()
+    if how == "torn":
+        files["current"].write_bytes(data[: len(data) // 2])
+    elif how == "changed":
+        files["current"].write_bytes(data.replace(b'"cell":2', b'"cell":3'))
+    else:
+        files["current"].unlink()
+    async with serving(kept) as second:
+        back = await second.execute("s", "x")
+        assert back.result == {"text/plain": "1"}
+        assert came_back(back, 1)
+        assert any("the last save" in notice and "could not be used" in notice for notice in back.notices)
+
+
+async def test_when_no_save_is_whole_the_session_begins_anew_and_says_why(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        for n in (1, 2):
+            await first.execute("s", f"x = {n}")
+            await saved(first, n)
+    for path in kept.glob("snapshots/*/sessions/*.json"):
+        path.write_bytes(path.read_bytes()[:40])
+    async with serving(kept) as second:
+        back = await second.execute("s", "'x' in globals()")
+        assert back.result == {"text/plain": "False"}
+        (notice,) = back.notices
+        assert notice.startswith("no save of this session can be used: ")
+        assert notice.endswith("this is a fresh worker")
+
+
+async def test_a_save_that_ends_the_worker_is_given_up_for_the_one_before(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 1")
+        await saved(first, 1)
+        await first.execute(
+            "s", "import os\nclass Bad:\n    def __reduce__(self): return (os._exit, (7,))\nbad = Bad()"
+        )
+        await saved(first, 2)
+    async with serving(kept) as second:
+        back = await second.execute("s", "x")
+        assert back.result == {"text/plain": "1"}
+        assert came_back(back, 1), back.notices
+        assert any("cannot be used" in notice for notice in back.notices), back.notices
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, mark: str) -> Iterator[Path]:
+    """A data folder on a disk of a few megabytes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=12m,mode=0700", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("no file system may be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_full_disk_is_named_and_the_session_goes_on_with_the_last_save_intact(small_disk: Path) -> None:
+    async with serving(small_disk) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 1")
+        await saved(first, 1)
+        await first.execute("s", "import os; x = 2; big = os.urandom(30_000_000)")
+        session = first._placement.manager.get("s")  # type: ignore[attr-defined]
+        assert await until(lambda: session.keeper.trouble, 20)
+        told = await first.execute("s", "x")
+        assert told.result == {"text/plain": "2"}
+        (notice,) = told.notices
+        assert "the session could not be saved" in notice
+        assert "No space left on device" in notice
+        assert "the last save is that after cell 1, and the session goes on" in notice
+        assert (await first.get_session("s")).saved_cell == 1
+        # What was begun is gone from the disk: there is room for a smaller one.
+        await first.execute("s", "del big; x = 3")
+        await saved(first, 4)
+    async with serving(small_disk) as second:
+        assert await value(second, "x") == "3"
+        await second.execute("s", "big = __import__('os').urandom(30_000_000)")
+        await second.execute("s", "__import__('os')._exit(1)")
+        assert await value(second, "x") == "3"
+        await second.end_session("s")
