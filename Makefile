@@ -45,6 +45,7 @@ lint: $(STAMP_DEV)
 bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(BIN)/python bench/shell.py $(ARGS)
+	@$(BIN)/python bench/state.py $(ARGS)
 	@$(BIN)/python bench/door.py $(ARGS)
 	@$(BIN)/python bench/mcp.py $(ARGS)
 

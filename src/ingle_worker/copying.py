@@ -21,7 +21,7 @@ import tempfile
 import threading
 import weakref
 from _thread import get_ident, get_native_id
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from ingle_worker import installing, kernel
@@ -32,14 +32,11 @@ from ingle_worker.stdin import Input
 from ingle_worker.streams import Channel
 from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, Rehome, Started
 
-BATCH = 8
+BATCH = 16
 """Copies made in one go: each takes four descriptors of the session's until it is made."""
 
 PATIENCE = 5
 """Seconds for what a library does after a fork; then the process in between is ended by an alarm."""
-
-ADOPTION = 500
-"""How often a copy looks whether it is init's child by now, every fifth of a millisecond."""
 
 NAMED = 10
 """Threads or children that are named; of more the number is told."""
@@ -67,6 +64,9 @@ class Copying:
         self._shared = memoryview(b"")
         self._init = -1
         self._under_way = False
+        self._between: list[int] = []
+        self.settled = True
+        """It dies with init. A copy does not from the beginning, since it is not init's child then."""
 
     def publish_to(self, shared: memoryview) -> None:
         """Where the places of all copies are."""
@@ -81,9 +81,12 @@ class Copying:
 
     def fork(self, order: ForkSelf) -> bool:
         """Make copies, and tell. True in a copy, which has yet to say that it is there."""
-        # No handler of the user's may raise in the middle of this. SIGCHLD is not blocked, because it would be kept
-        # for later: while it is ignored (see `_breed`) it is never sent.
+        # No handler of the user's may raise in the middle of this. That the processes in between end is nobody's
+        # business: while SIGCHLD is ignored it is never sent, but blocked it would be kept for later.
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - {_signal.SIGCHLD})
+        on_child = _signal.getsignal(_signal.SIGCHLD)
+        if callable(on_child):
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         original = os.getpid()
         try:
             return self._fork(order, original)
@@ -92,6 +95,17 @@ class Copying:
                 os._exit(1)  # there is one session on a wire, never two
             raise
         finally:
+            # Last: each takes as long to end as it took to make, and nobody waits for that any more.
+            between, self._between = self._between, []
+            missed = False
+            if os.getpid() == original:
+                for pid in between:
+                    _wait_for(pid)
+                missed = callable(on_child) and _child_has_ended()
+            if callable(on_child):
+                _signal.signal(_signal.SIGCHLD, on_child)
+                if missed:
+                    _signal.raise_signal(_signal.SIGCHLD)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
     def _fork(self, order: ForkSelf, original: int) -> bool:
@@ -139,31 +153,32 @@ class Copying:
         if not family:
             return None
         state = _random_state()
-        # That the process in between ends is nobody's business.
-        on_child, on_alarm = _signal.getsignal(_signal.SIGCHLD), _signal.getsignal(_signal.SIGALRM)
-        if callable(on_child):
-            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        on_alarm = _signal.getsignal(_signal.SIGALRM)
+        word, its_word = os.pipe()
         mine: Own | None = None
         try:
             self._under_way = True
             between = kernel.fork_whole()
             if between == 0:
-                mine = self._fork_each(family)
+                mine = self._fork_each(family, its_word)
                 _signal.alarm(0)
                 if on_alarm is not None:
                     _signal.signal(_signal.SIGALRM, on_alarm)
                 _set_random_state(state)
             else:
-                _check(_wait_for(between))
+                self._between.append(between)
+                _close([its_word])
+                said = os.read(word, 1)
+                if not said:
+                    raise _failure(_wait_for(self._between.pop()))
+                if said[0]:
+                    raise OSError(said[0], os.strerror(said[0]))
         finally:
             self._under_way = False
+            _close([word] if mine is None else [word, its_word])
             for _, fds in family:
                 if mine is None or fds is not mine[1]:
                     _close(fds)
-            if callable(on_child):
-                _signal.signal(_signal.SIGCHLD, on_child)
-                if mine is None and _child_has_ended():
-                    _signal.raise_signal(_signal.SIGCHLD)
         return mine
 
     def in_between(self) -> None:
@@ -172,8 +187,12 @@ class Copying:
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGALRM})
         _signal.alarm(PATIENCE)
 
-    def _fork_each(self, family: list[Own]) -> Own:
-        """In the process in between, which does not return: only the copies do."""
+    def _fork_each(self, family: list[Own], word: int) -> Own:
+        """In the process in between, which does not return: only the copies do. Its last word is why it failed, or 0.
+
+        That word comes before its end, which takes as long as a fork.
+        """
+        failure = 0
         try:
             while family:
                 slot, fds = family[0]
@@ -187,7 +206,8 @@ class Copying:
                 _close(fds)
                 del family[0]
         except OSError as error:
-            os._exit(error.errno or 1)
+            failure = error.errno or 1
+        os.write(word, bytes([failure]))
         os._exit(0)
 
     def _missing(self) -> list[str]:
@@ -214,6 +234,7 @@ class Copying:
 
     def _become(self, slot: int, fds: list[int]) -> None:
         os.setsid()
+        self.settled = False
         self._interrupts.publish_to(place(self._shared, slot))
         self._take_descriptors(fds)
         self._channel.start_anew()
@@ -244,13 +265,10 @@ class Copying:
         _close(fds)
 
     def settle(self) -> None:
-        """Die with init from now on, whose child this is as soon as the process in between is gone."""
-        for _ in range(ADOPTION):
-            if os.getppid() == self._init:
-                kernel.die_with_parent()
-                if os.getppid() == self._init:
-                    return
-            sleep(0.0002)
+        """Die with init from now on, if this is its child by now: if the process in between is gone."""
+        if os.getppid() == self._init:
+            kernel.die_with_parent()
+            self.settled = True
 
     def rehome(self, order: Rehome) -> None:
         """Become a session of its own: with its own folder for temporary files, and for packages."""
@@ -333,12 +351,10 @@ def _wait_for(pid: int) -> int:
         return 0
 
 
-def _check(status: int) -> None:
-    if os.WIFSIGNALED(status):
-        raise OSError(0, f"what a library does after a fork was ended by signal {os.WTERMSIG(status)}")
-    if status:
-        code = os.WEXITSTATUS(status)
-        raise OSError(code, os.strerror(code))
+def _failure(status: int) -> OSError:
+    """Of one that ended without a word."""
+    how = f"by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"with code {os.WEXITSTATUS(status)}"
+    return OSError(0, f"what a library does after a fork was ended {how}")
 
 
 def _child_has_ended() -> bool:

@@ -13,7 +13,7 @@ import os
 import select
 import struct
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from ingle_worker import kernel, reaper
@@ -22,6 +22,10 @@ from ingle_worker.wire import FrameReader, encode_frame, messages
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
 ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
+
+
+ADOPTION = 100
+"""How often init looks whether a copy that shall end is its child by now."""
 
 
 def _notice(number: int, frame: object) -> None:
@@ -132,6 +136,10 @@ class Init:
     def _bury(self, member: Member) -> None:
         """End a worker and all it has left behind. That it is done, the host learns by the end of its socket."""
         others = [each for each in self._members if each is not member]
+        for _ in range(ADOPTION):
+            if member.pid or not kernel.parent_of(member.place[PID]):
+                break
+            sleep(0.002)  # it has just been made, and will be our child when the process in between is gone
         if not others:
             reaper.sweep(self._on_exit)
             os._exit(0)  # which closes the socket: for the last one, init itself shall be gone too

@@ -250,6 +250,8 @@ class Worker:
         self._link.send(Ready(self._pid, VERSION, sys.executable))
         while True:
             message = self._next()
+            if not self._copying.settled:
+                self._copying.settle()
             if isinstance(message, Execute):
                 self._execute(message)
             elif isinstance(message, Start):
@@ -287,7 +289,6 @@ class Worker:
         if is_copy:
             self._pid = os.getpid()
             self._link.send(Ready(self._pid, VERSION, sys.executable))
-            self._copying.settle()
 
     def _next(self) -> Any:
         """Wait for the next message, the event loop running if there is one.
