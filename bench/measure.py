@@ -3,6 +3,7 @@
 import os
 import statistics
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,7 +18,11 @@ def p95(values: Iterable[float]) -> float:
 
 def pss(pid: int) -> float:
     """Proportional set size of one process in MB: its own pages, and its share of those it has in common."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # it has just ended
+    for line in lines:
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024
     return 0.0
@@ -29,8 +34,9 @@ def tree(pid: int) -> list[int]:
     while todo:
         each = todo.pop()
         found.append(each)
-        for task in os.listdir(f"/proc/{each}/task"):
-            todo += [int(child) for child in Path(f"/proc/{each}/task/{task}/children").read_text().split()]
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for task in os.listdir(f"/proc/{each}/task"):
+                todo += [int(child) for child in Path(f"/proc/{each}/task/{task}/children").read_text().split()]
     return found
 
 

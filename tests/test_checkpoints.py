@@ -248,6 +248,21 @@ class TestAuto:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(each) for each in answers if isinstance(each, Exception)] == [errors.Busy]
 
+    async def test_whoever_waits_gets_his_turn_when_the_worker_ends_while_it_is_copied(
+        self, service: Service, main: str
+    ) -> None:
+        for number in range(10):
+            await say(service, main, "0")
+            worker = session_of(service, main).worker
+            assert worker is not None
+            assert worker.pid is not None
+            asked = [asyncio.ensure_future(service.execute(main, "1", queue=queue)) for queue in (False, True, True)]
+            for _ in range(number):
+                await asyncio.sleep(0.001)
+            os.kill(worker.pid, signal.SIGKILL)
+            answers = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 20)
+            assert [each for each in answers if isinstance(each, Exception) and not isinstance(each, errors.Busy)] == []
+
     async def test_without_a_copy_the_cell_runs_and_says_so(
         self, service: Service, main: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

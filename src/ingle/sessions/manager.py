@@ -28,9 +28,10 @@ from ingle.isolation.probe import Verdict
 from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.durables import PREFIX, Durables
 from ingle.sessions.launchers import Launchers
+from ingle.sessions.plans import Origin, Plan
 from ingle.sessions.record import Record
 from ingle.sessions.resting import Resting
-from ingle.sessions.session import Origin, Plan, Session
+from ingle.sessions.session import Session
 from ingle.sessions.shelves import Shelves
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings

@@ -12,10 +12,8 @@ import functools
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
 from ingle.isolation.levels import TMP
 from ingle.isolation.limits import behind as limit_behind
-from ingle.isolation.policy import NO_GRANT, Grant, Mount
+from ingle.isolation.policy import Mount
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
@@ -39,10 +37,12 @@ from ingle.sessions.inquiries import Inquiries
 from ingle.sessions.intake import Intake, bounded
 from ingle.sessions.keeping import Keeping
 from ingle.sessions.patience import Patience
+from ingle.sessions.plans import Origin, Plan
 from ingle.sessions.preparing import Preparing
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.record import Record
 from ingle.sessions.requests import Requests
+from ingle.sessions.turns import Turns
 from ingle.settings import Settings
 from ingle.state.registry import Row
 from ingle.state.stdlib import Library
@@ -70,38 +70,6 @@ RESEND_SIGINT = 0.02
 """While the worker does not take SIGINT (libc's system() ignores it), it is sent again this often."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a session is to be made."""
-
-    session_id: str
-    folder: Path
-    cwd: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    idle_timeout: float = 300.0
-    one_off: bool = False
-    key: str = ""
-    """What the manager finds it by, where that is not its name."""
-    library: Library | None = None
-    """The user's library as it was when the session was made."""
-    grant: Grant = NO_GRANT
-    """What the operator's policy gives it."""
-    home: Home | None = None
-    """Where its code's own files are, if not in its folder: a fork shares those of its original."""
-    auto_checkpoints: bool = False
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What a session that begins as a copy has of its original, beside its process."""
-
-    session_id: str
-    moment: Moment
-    notices: list[str]
-    """What it has not."""
-    reseed: bool = False
-
-
 class Session:
     def __init__(
         self,
@@ -126,10 +94,7 @@ class Session:
         self._worker_number = 0
         self._starting: asyncio.Task[None] | None = None
         self._cell: RunningCell | None = None
-        self._queue: deque[asyncio.Future[None]] = deque()
-        self._granted: asyncio.Future[None] | None = None
-        self._held: asyncio.Future[None] | None = None
-        """Done when somebody who needs the worker between cells is through with it."""
+        self.turns = Turns(self)
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._crowded = False
@@ -185,7 +150,7 @@ class Session:
     async def start(self) -> None:
         """Until the first worker is ready."""
         self._begin_start()
-        await self._ensure_started()
+        await self.ensure_started()
 
     def _begin_start(self) -> None:
         self._starting = self._loop.create_task(self._start_worker())
@@ -380,7 +345,7 @@ class Session:
         if self._worker is not None:
             self._worker.kill(f"was killed: {limit}")
 
-    async def _ensure_started(self) -> None:
+    async def ensure_started(self) -> None:
         """Wait for the worker that is being started; try again if the last try failed."""
         while True:
             if self._ended:
@@ -427,17 +392,18 @@ class Session:
             )
         self.last_used = time.monotonic()
         worker = self._worker
+        turns = self.turns
         quiet = self.state == states.IDLE and not (
-            self._queue
-            or self._granted
+            turns.queue
+            or turns.granted
             or self._inquiries.asked
             or self._preparing.asked
             or self._keeping.asked
-            or self._held
+            or turns.held
             or (self.keeper is not None and (self.keeper.copying or self.keeper.due))
         )
         if worker is None or worker.signalled or not quiet:
-            await self._wait_for_turn(queue)
+            await self.turns.wait(queue)
             worker = self._worker
             assert worker is not None
         if self.checkpoints.auto:
@@ -463,57 +429,28 @@ class Session:
             self._timers.append(self._loop.call_later(timeout, self._on_timeout, cell))
         return number
 
-    async def _wait_for_turn(self, queue: bool) -> None:
-        """Until a cell may begin: none runs, the worker is there, no earlier interrupt is under way."""
-        granted: asyncio.Future[None] | None = None
-        if self._cell is not None or self._queue or self._granted is not None:
-            granted = await self._line_up(queue)
-        try:
-            while True:
-                await self._ensure_started()
-                if self._cell is not None or (self._granted is not None and self._granted is not granted):
-                    # Somebody else was quicker when the worker came up, or when what was under way was over.
-                    granted = await self._line_up(queue)
-                    continue
-                assert self._worker is not None
-                under_way = self._under_way(self._worker)
-                if under_way:
-                    await asyncio.wait(under_way)
-                elif self.keeper is not None and self.keeper.due:
-                    self.keeper.copy(self._worker, self.last_cell)
-                else:
-                    return
-        finally:
-            if granted is not None:
-                self._granted = None
-
     async def _park_before_cell(self, worker: Worker, queue: bool) -> Worker:
-        """An automatic checkpoint; it is the cell's turn all the while. The worker that the cell is for."""
-        turn = self._granted = self._loop.create_future()
-        try:
+        """An automatic checkpoint. The worker that the cell is for: its own may have ended meanwhile."""
+        async with self.turns.keep():
             why_not = await self.checkpoints.make_auto(worker)
-        finally:
-            if self._granted is turn:
-                self._granted = None
         if why_not is not None:
             self._pending_notices.append(why_not)
         while self._worker is None or self.state != states.IDLE or self._under_way(self._worker):
-            await self._wait_for_turn(queue)
+            self.turns.next()
+            await self.turns.wait(queue)
         return self._worker
 
-    @contextlib.asynccontextmanager
-    async def own_turn(self) -> AsyncIterator[Worker]:
-        """The worker between cells, for a moment: a cell that is asked for meanwhile waits. Busy while one runs."""
+    def own_turn(self) -> contextlib.AbstractAsyncContextManager[Worker]:
+        """The worker between cells, for a moment. Busy while one runs."""
         self.last_used = time.monotonic()
-        await self._wait_for_turn(False)
-        held = self._held = self._loop.create_future()
-        try:
-            assert self._worker is not None
-            yield self._worker
-        finally:
-            self._held = None
-            held.set_result(None)
-            self._next_in_queue()
+        return self.turns.own()
+
+    def before_turn(self, worker: Worker) -> list[asyncio.Future[Any]] | None:
+        under_way = self._under_way(worker)
+        if not under_way and self.keeper is not None and self.keeper.due:
+            self.keeper.copy(worker, self.last_cell)
+            return []
+        return under_way or None
 
     @property
     def moment(self) -> Moment:
@@ -563,20 +500,6 @@ class Session:
         if tmp != self._tmp and not self.checkpoints.uses(tmp) and not self.home.shared:
             self._keep(asyncio.to_thread(remove_below, self.home.folder, tmp))
 
-    async def _line_up(self, queue: bool) -> "asyncio.Future[None]":
-        """Until those before have had their turn; with what it is granted by. Busy, without `queue`."""
-        if not queue:
-            self._refuse_as_busy()
-        granted: asyncio.Future[None] = self._loop.create_future()
-        self._queue.append(granted)
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.cancelled() or granted is self._granted:
-                self._leave_queue(granted)
-            raise
-        return granted
-
     def _under_way(self, worker: Worker) -> list[asyncio.Future[Any]]:
         """What the next cell waits for: a signal that was meant for an earlier one must have landed, and what is being
         told of a variable has its own limit."""
@@ -584,7 +507,7 @@ class Session:
             self._inquiries.asked,
             self._preparing.asked,
             self._keeping.asked,
-            self._held,
+            self.turns.held,
             self.keeper.copying if self.keeper is not None else None,
         ]
         return [*worker.signalled.values(), *(each for each in under_way if each is not None)]
@@ -625,25 +548,13 @@ class Session:
         self._move(states.HIBERNATED)
 
     def _is_quiet(self, worker: Worker) -> bool:
-        waited_for = self._queue or self._granted or self._asking.background or self._under_way(worker)
+        waited_for = self.turns.queue or self.turns.granted or self._asking.background or self._under_way(worker)
         return self.state == states.IDLE and not waited_for and not self._ended
 
     async def keep_for_later(self) -> None:
         """Save what is not saved yet, if nothing goes on."""
         if self.keeper is not None and self._worker is not None and self._is_quiet(self._worker):
             await self.keeper.save(self._worker, self.last_cell)
-
-    def _refuse_as_busy(self) -> None:
-        running = self._cell
-        number = running.number if running is not None else self.last_cell + 1
-        raise errors.Busy(number, running.age if running is not None else 0.0)
-
-    def _leave_queue(self, turn: "asyncio.Future[None]") -> None:
-        if self._granted is turn:
-            self._granted = None
-            self._next_in_queue()
-        else:
-            self._queue.remove(turn)
 
     async def settle(self, number: int, seconds: float, from_event: int = 0) -> Result:
         """The result of a cell once it has ended or waits for input, or after so many seconds.
@@ -689,7 +600,7 @@ class Session:
     async def clear(self) -> None:
         """Reset the namespace to the initial one, and forget the code of the cells so far; all else stays."""
         self.last_used = time.monotonic()
-        await self._wait_for_turn(False)
+        await self.turns.wait(False)
         assert self._worker is not None
         cleared = await self._preparing.clear(self._worker)
         self._history.forget()
@@ -704,7 +615,7 @@ class Session:
         self, text: bytes, addition: str
     ) -> tuple[messages.StdlibDescribed | None, messages.StdlibLoaded | None]:
         """What this library holds, or would hold with this added, and what became of loading it here then."""
-        await self._wait_for_turn(False)
+        await self.turns.wait(False)
         assert self._worker is not None
         return await self._preparing.edit(self._worker, text, addition)
 
@@ -717,7 +628,7 @@ class Session:
 
     async def load(self, summary: bytes, send: Callable[[socket.socket], None], executor: Executor) -> messages.Loaded:
         """Take a snapshot's variables. Cells wait until it is done."""
-        await self._wait_for_turn(False)
+        await self.turns.wait(False)
         assert self._worker is not None
         loaded = await self._keeping.load(self._worker, summary, send, executor)
         self._names.update(loaded.names)
@@ -729,9 +640,7 @@ class Session:
             await self._ended_event.wait()
             return
         self._ended = True
-        for turn in self._queue:
-            turn.set_exception(errors.SessionNotFound(self.id))
-        self._queue.clear()
+        self.turns.end(errors.SessionNotFound(self.id))
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
@@ -828,7 +737,7 @@ class Session:
         """Each variable with its type, extent, size and preview; while a cell runs, the names as they were before."""
         self.last_used = time.monotonic()
         if self._cell is None:
-            await self._ensure_started()
+            await self.ensure_started()
         running = self._cell is not None
         why_not = "a cell is running; the variables are those of the last finished cell" if running else None
         return await self._inquiries.list(self._worker, self._names, why_not)
@@ -836,7 +745,7 @@ class Session:
     async def variable(self, name: str, limit: float) -> VariableValue:
         """One variable in full. Runs its `__repr__` and `__str__` in the session, so it needs an idle one."""
         self.last_used = time.monotonic()
-        await self._wait_for_turn(False)
+        await self.turns.wait(False)
         assert self._worker is not None
         return await self._inquiries.tell(self._worker, name, limit, lambda: self._names)
 
@@ -932,8 +841,8 @@ class Session:
         self._move(states.IDLE)
         if self.keeper is not None:
             self.keeper.changed(self._when_quiet)
-        if self._queue:
-            self._next_in_queue()
+        if self.turns.queue:
+            self.turns.next()
 
     def _limits_met(self, cell: RunningCell, worker: Worker) -> list[str]:
         """What a cell that lived on was refused, or lost, by its limits."""
@@ -988,11 +897,6 @@ class Session:
     @property
     def _disk_trouble(self) -> str:
         return self.timeline.broken or "this session's share of the disk for output is used up"
-
-    def _next_in_queue(self) -> None:
-        if self._queue and self._granted is None and self._cell is None:
-            self._granted = self._queue.popleft()
-            self._granted.set_result(None)
 
     # --- standard input ---
 
@@ -1108,11 +1012,11 @@ class Session:
     async def _go_on(self) -> None:
         """After a replacement: the next in the queue, if the new worker came up."""
         try:
-            await self._ensure_started()
+            await self.ensure_started()
         except errors.IngleError:
             # Told again, as an error, to the next who asks.
             pass
-        self._next_in_queue()
+        self.turns.next()
 
     def _keep(self, coroutine: Any) -> None:
         task = self._loop.create_task(coroutine)
