@@ -273,6 +273,16 @@ async def test_a_server_that_saves_nothing_by_itself_refuses_durable_sessions(ke
         await service.create_session("s")
 
 
+async def test_a_server_that_saves_nothing_by_itself_leaves_what_there_is_alone(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 5")
+    async with serving(kept, Settings(preload=[], pool=1, durable_size=0)) as second:
+        assert await second.list_sessions() == []
+    async with serving(kept) as third:
+        assert await value(third, "x") == "5"
+
+
 # --- a worker that ends ------------------------------------------------------------------------------------
 
 

@@ -215,3 +215,26 @@ def test_it_is_marked(mark: str, home: Path) -> None:
         host.initialize()
         data: Any = Path(f"/proc/{host.process.pid}/environ").read_bytes()
         assert f"{MARK}={mark}".encode() in data
+
+
+@pytest.mark.req("state.restart")
+def test_main_comes_back_in_the_folder_where_it_was(home: Path, mark: str, tmp_path: Path) -> None:
+    """After kill -9 of the server, in the next one that a host starts there; in another folder it is another one."""
+    for name in ("project", "elsewhere"):
+        (tmp_path / name).mkdir()
+    with Host(home, cwd=tmp_path / "project") as first:
+        first.initialize()
+        assert "41" in text_of(first.call("python_session", code="x = 41; x"))
+        assert wait_until(lambda: first.call("list_repl_sessions")["_meta"]["ingle/sessions"][0]["saved_cell"] == 1)
+        first.process.kill()
+    with Host(home, cwd=tmp_path / "elsewhere") as other:
+        other.initialize()
+        assert "NameError" in text_of(other.call("python_session", code="x"))
+    with Host(home, cwd=tmp_path / "project") as second:
+        second.initialize()
+        listed = text_of(second.call("list_repl_sessions"))
+        assert "hibernated" in listed
+        assert "this session is as it was after cell 1, saved " in listed
+        back = text_of(second.call("python_session", code="x + 1"))
+        assert "42" in back
+        assert "this session is as it was after cell 1, saved " in back

@@ -58,7 +58,7 @@ class Durables:
             return not gone[server]
 
         await asyncio.to_thread(self._shelves.tidy, RESTING, lives)
-        if not await asyncio.to_thread(self._path.exists):
+        if not self._settings.durable_size or not await asyncio.to_thread(self._path.exists):
             return []
         try:
             rows = await self.registry.adopt(self._place, is_dead)
