@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ingle.callers import EXECUTE, IMPLIED, Caller
 from ingle.events import Skipped
 from ingle.service import Service
 from ingle.settings import Settings
+from test_pythons import GOOD, Python
 
 
 async def run(service: Service, code: str, session: str = "main") -> str:
@@ -173,6 +175,30 @@ async def test_source_and_tracebacks_know_loaded_code(service: Service) -> None:
         '  File "<cell 1 before loading>", line 2, in f\n    return 1 / a\n'
         "ZeroDivisionError: division by zero\n"
     )
+
+
+@pytest.mark.req("state.save")
+@pytest.mark.req("state.load")
+async def test_arrays_come_back_whole_and_look_into_each_other_through_two_generations(service: Service) -> None:
+    code = (
+        "import numpy as np, pandas as pd\nwhole = np.arange(3_000_000.0)\npart = whole[5:10]\n"
+        "turned = whole.reshape(3, -1).T\ntext = 'x' * 2_000_000\nboth = [text, text]\nraw = bytes(9_000_000)\n"
+        "frame = pd.DataFrame({'a': whole, 'b': 'b'})"
+    )
+    await through_disk(service, code)
+    check = (
+        "whole[5] += 1; part[0], turned[5, 0], float(whole.sum()), frame.shape, both[0] is both[1] is text, len(raw), "
+        "whole.flags.writeable"
+    )
+    first = await run(service, check)
+    assert first == "(np.float64(6.0), np.float64(6.0), 4499998500001.0, (3000000, 2), True, 9000000, True)"
+    await service.save_session("main", "again")
+    await service.load_session("again", "second")
+    assert await run(service, check, "second") == (
+        "(np.float64(7.0), np.float64(7.0), 4499998500002.0, (3000000, 2), True, 9000000, True)"
+    )
+    saved = await service.save_session("second", "third")
+    assert saved.size < 2 * 24_000_000 + 60_000_000
 
 
 # --- saving again ----------------------------------------------------------------------------------------------
@@ -441,3 +467,68 @@ async def test_what_cannot_be_loaded_is_named_and_the_rest_is_there(service: Ser
     why = "ModuleNotFoundError: No module named 'gone'"
     assert restored.skipped == [Skipped("gone", "module", why), Skipped("thing", "gone.Thing", why)]
     assert restored.session.variables == ["sys", "x"]
+
+
+# --- from one Python to another ---------------------------------------------------------------------------------
+
+TRAVELLING = """
+from __future__ import annotations
+import collections, dataclasses, enum, functools, typing
+count = 0
+def inc(by=1, *, twice: bool = False):
+    global count
+    count += by * (2 if twice else 1)
+    return count
+def make():
+    n = 5
+    def up():
+        nonlocal n
+        n += 1
+        return n
+    return up, (lambda: n)
+up, get = make()
+class Base:
+    def f(self): return [x * 2 for x in (1, 2)]
+class Point(Base):
+    __slots__ = ("x",)
+    def f(self): return (super().f(), self.x)
+point = Point(); point.x = 3
+@dataclasses.dataclass
+class Data:
+    a: int
+    b: list = dataclasses.field(default_factory=list)
+data = Data(1)
+class Color(enum.Enum):
+    RED = 1
+red = Color.RED
+Pair = collections.namedtuple("Pair", "a b"); pair = Pair(1, 2)
+@functools.lru_cache
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+values = {"list": [1, (2, 3)], "set": {4}}
+code = compile("1 + 1", "nowhere", "eval")
+"""
+
+ARRIVED = """
+assert (inc(), inc(2, twice=True), count) == (1, 5, 5)
+assert (up(), get()) == (6, 6)
+assert point.f() == ([2, 4], 3) and isinstance(point, Base)
+assert data == Data(1) and dataclasses.replace(data, a=2).a == 2
+assert red is Color.RED and pair == Pair(1, 2) and fib(20) == 6765
+assert values == {"list": [1, (2, 3)], "set": {4}}
+"""
+
+
+@pytest.mark.req("state.load")
+@pytest.mark.parametrize("python", GOOD, ids=lambda python: python.name)
+async def test_a_snapshot_goes_from_one_python_to_another_and_back(service: Service, python: Python) -> None:
+    same = python.version[:2] == sys.version_info[:2]
+    for number, (there, here) in enumerate(((sys.executable, python.path), (python.path, sys.executable))):
+        await service.create_session(f"from-{number}", python=there)
+        await run(service, TRAVELLING, f"from-{number}")
+        saved = await service.save_session(f"from-{number}", "trip")
+        assert saved.skipped == []
+        restored = await service.load_session("trip", f"to-{number}", python=here)
+        # Code that no cell holds has no source to be made of.
+        assert [each.name for each in restored.skipped] == ([] if same else ["code"])
+        assert bool(restored.notices) is not same
+        await run(service, ARRIVED, f"to-{number}")

@@ -184,6 +184,7 @@ class Incoming:
         view = view[len(ready) :]
         if view.nbytes >= READ_AHEAD:
             read_into(self._socket, view)
+            return size
         while view.nbytes:
             self._fill()
             ready = self._ahead[: view.nbytes]

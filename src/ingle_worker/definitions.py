@@ -90,6 +90,8 @@ def is_importable(value: Any) -> bool:
         except (KeyError, TypeError):
             # An attribute that the module makes when it is asked for, or one of a base class.
             found = getattr(found, part, None)
+        if type(found) is staticmethod:
+            found = found.__func__
     return found is value
 
 
@@ -128,13 +130,25 @@ def is_own_globals(space: dict[str, Any]) -> bool:
     return not (main is not None and vars(main) is space) and module_of_globals(space) is None
 
 
+def globals_used(function: types.FunctionType) -> dict[str, Any]:
+    """Of a function's globals, those that its code may look up."""
+    names: set[str] = set()
+    stack = [function.__code__]
+    while stack:
+        code = stack.pop()
+        names.update(code.co_names)
+        stack += [each for each in code.co_consts if type(each) is types.CodeType]
+    space = function.__globals__
+    return {name: space[name] for name in sorted(names | {"__name__"}) if name in space}
+
+
 def parts_of(definition: Any) -> list[Any]:
     """What a definition refers to, as far as it is saved with it."""
     if type(definition) is types.FunctionType:
         parts = [definition.__closure__, definition.__defaults__, definition.__kwdefaults__, vars(definition)]
         parts.append(annotations_of(definition))
         if is_own_globals(definition.__globals__):
-            parts.append(definition.__globals__)
+            parts += globals_used(definition).values()
         return parts
     if issubclass(type(definition), type):
         return [*state_of_class(definition).values(), *bases_of(definition), type(definition)]

@@ -7,7 +7,6 @@ use: each is a *definition* with a place of its own, and groups that use it refe
 reach each other stay together. Nothing here runs code of the user's.
 """
 
-import _thread
 import functools
 import gc
 import sys
@@ -20,13 +19,16 @@ from typing import Any
 from ingle_worker import definitions
 
 BATCH = 4096
+LONG = 4096
+"""Text from this length on is kept once, however many names lead to it."""
+
 MAX_SEEN = 2_000_000
 """Objects that are remembered at most. What comes after that is one group: nothing is torn, but saved more often."""
 
 _count: Any = sys.getrefcount
 _referent: Any = weakref.ReferenceType.__call__
 
-ATOM, PLAIN, HIDDEN, ASKED = 0, 1, 2, 3
+ATOM, PLAIN, HIDDEN, ASKED, TEXT = 0, 1, 2, 3, 9
 MODULE, MEMBER, DEFINED = 3, 4, 5
 """How an object is followed: not at all, as the collector tells, as only we know; the others are looked at first."""
 
@@ -38,15 +40,11 @@ ATOMS: frozenset[type] = frozenset(
         float,
         complex,
         bool,
-        str,
-        bytes,
         range,
         slice,
         type(None),
         type(...),
         type(NotImplemented),
-        types.BuiltinFunctionType,
-        types.CodeType,
         types.FrameType,
         types.TracebackType,
         types.GeneratorType,
@@ -54,12 +52,9 @@ ATOMS: frozenset[type] = frozenset(
         types.AsyncGeneratorType,
         types.MethodDescriptorType,
         types.WrapperDescriptorType,
-        types.MethodWrapperType,
         types.ClassMethodDescriptorType,
         types.GetSetDescriptorType,
         types.MemberDescriptorType,
-        _thread.LockType,
-        _thread.RLock,
     }
 )
 """Frames and what has them are here too: they can be saved by nobody, and lead to everything."""
@@ -106,10 +101,11 @@ class _Walk:
         self._looked_into: dict[int, list[Any]] = {}
         """Arrays in which others look, by their identity, once for each of those."""
         self._arrays: set[int] = set()
+        self._spaces: dict[int, int] = {}
         self._overflown: int | None = None
         self._array = _array_type()
         # By identity: a metaclass may have any __hash__ and __eq__, or none.
-        self._ways = {id(kind): ATOM for kind in ATOMS}
+        self._ways = {id(str): TEXT, id(bytes): TEXT, **{id(kind): ATOM for kind in ATOMS}}
 
     def run(self, space: dict[str, Any]) -> Groups:
         roots = {name: self._new_root() for name in space}
@@ -123,6 +119,9 @@ class _Walk:
         while done < len(self._definitions):
             number, definition = self._definitions[done]
             done += 1
+            if type(definition) is types.FunctionType and definitions.is_own_globals(definition.__globals__):
+                # Not all that these hold is followed, but functions that share them stay together.
+                self._unite(number, self._spaces.setdefault(id(definition.__globals__), number))
             self._reach(number, definitions.parts_of(definition), defining=True)
         return self._gather(roots)
 
@@ -165,6 +164,10 @@ class _Walk:
                     way = ways[id(kind)] = _way_of(kind, self._array)
                 if way == ATOM or ((kind is tuple or kind is frozenset) and not each):
                     continue
+                if way == TEXT:
+                    if len(each) < LONG:
+                        continue
+                    way = PLAIN
                 if way >= ASKED:
                     if way == DEFINED and definitions.is_definition(each):
                         self._refer(root, each, defining)

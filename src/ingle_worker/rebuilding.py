@@ -52,6 +52,10 @@ class Rebuilding:
         self.sources: dict[str, str] = {}
         """Sources of cells by the name that code has in the stream."""
         self.renamed: dict[str, str] = {}
+        self.lost: list[Lost] = []
+        """Functions of the present group that nobody could make again so far."""
+        self.marks: dict[int, int] = {}
+        """By class: how many were lost before its own."""
 
     def begin(self, space: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
@@ -78,10 +82,13 @@ def code(magic: bytes, fields: dict[str, Any]) -> Any:
     """A code object; of another Python, from the source of its cell."""
     filename = fields["co_filename"]
     if magic != MAGIC:
-        return _from_source(fields)
-    lost = [each for each in fields["co_consts"] if type(each) is Lost]
-    if lost:
-        return lost[0]
+        made = _from_source(fields)
+        # What stands inside is made with it.
+        inside = [each for each in fields["co_consts"] if type(each) is Lost]
+        now.lost = [each for each in now.lost if each not in inside]
+        if type(made) is Lost:
+            now.lost.append(made)
+        return made
     return _TEMPLATE.replace(**{**fields, "co_filename": now.renamed.get(filename, filename)})
 
 
@@ -112,10 +119,10 @@ FUTURE_MASK &= ~0x10
 
 
 @maker
-def function(made: Any, where: Any, closure: Any) -> types.FunctionType:
+def function(made: Any, where: Any, closure: Any) -> Any:
     """`where`: None for the session's own globals, the name of a module for that module's, or a dictionary."""
     if type(made) is Lost:
-        raise CannotRebuild(made.why)
+        return made
     if where is None:
         where = now.space
     elif type(where) is str:
@@ -124,10 +131,15 @@ def function(made: Any, where: Any, closure: Any) -> types.FunctionType:
 
 
 @maker
-def function_state(target: types.FunctionType, state: dict[str, Any]) -> None:
+def function_state(target: Any, state: dict[str, Any]) -> None:
+    if type(target) is Lost:
+        return
     for name, value in state.items():
         if name == "dict":
             vars(target).update(value)
+        elif name == "globals":
+            for each, content in value.items():
+                target.__globals__.setdefault(each, content)
         elif name == "__annotations__" and sys.version_info >= (3, 14):
             setattr(target, "__annotate__" if callable(value) else name, value)
         elif name == "__annotate__" and sys.version_info < (3, 14):
@@ -144,6 +156,15 @@ def cell() -> types.CellType:
 @maker
 def cell_state(target: types.CellType, contents: Any) -> None:
     target.cell_contents = contents
+
+
+@maker
+def match_again(pattern: Any, string: Any, start: int, end: int, span: tuple[int, int]) -> Any:
+    """The match of a regular expression, found again."""
+    for found in (pattern.match(string, start, end), pattern.search(string, start, end), pattern.match(string, *span)):
+        if found is not None and found.span() == span:
+            return found
+    return None
 
 
 @maker
@@ -182,18 +203,94 @@ class _Quiet:
 @maker
 def new_class(meta: type, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> type:
     with _Quiet(bases):
-        return type.__new__(meta, name, bases, dict(space))
+        made: type = type.__new__(meta, name, bases, dict(space))
+    now.marks[id(made)] = len(now.lost)
+    return made
+
+
+@maker
+def new_enum(
+    magic: bytes, meta: Any, name: str, bases: tuple[type, ...], space: dict[str, Any], members: dict[str, Any]
+) -> type:
+    """An enumeration. What its metaclass keeps in it differs between versions: on another, that makes it anew."""
+    if magic == MAGIC:
+        return new_class(meta, name, bases, space)  # type: ignore[no-any-return]
+    content = meta.__prepare__(name, bases)
+    for key, value in [*space.items(), *members.items()]:
+        content[key] = value
+    made: type = meta.__new__(meta, name, bases, content)
+    return made
+
+
+@maker
+def enum_state(target: type, state: tuple[bytes, dict[str, Any]]) -> None:
+    magic, own = state
+    if magic != MAGIC:
+        known = definitions.dict_of(target)
+        own = {name: value for name, value in own.items() if name not in known and not name.startswith("_")}
+    class_state(target, own, None)
 
 
 @maker
 def class_state(target: type, state: dict[str, Any], registered: list[type] | None) -> None:
+    lost = {name: value for name, value in state.items() if type(value) is Lost}
     for name, value in state.items():
-        type.__setattr__(target, name, value)
+        if name not in lost:
+            type.__setattr__(target, name, value)
+    if lost and "__dataclass_fields__" in state:
+        _make_dataclass_again(target)
+        # A newer version may have written some that this one does not know of.
+        if all(name in definitions.dict_of(target) or name.startswith("__") for name in lost):
+            del now.lost[now.marks[id(target)] :]
     if registered is not None:
         abc = importlib.import_module("_abc")
         abc._abc_init(target)
         for each in registered:
             abc._abc_register(target, each)
+
+
+def _make_dataclass_again(cls: type) -> None:
+    """Methods that `dataclasses` wrote have no source; on another Python it writes them anew."""
+    import dataclasses
+
+    own = definitions.dict_of(cls)
+    given = own["__dataclass_params__"]
+    names = ("init", "repr", "eq", "order", "unsafe_hash", "frozen", "match_args", "kw_only")
+    options = {name: getattr(given, name) for name in names if hasattr(given, name)}
+    fields = [own["__dataclass_fields__"][name] for name in own.get("__annotations__", {})]
+    for each in fields:
+        told = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
+        about = {name: getattr(each, name) for name in told}
+        type.__setattr__(
+            cls, each.name, dataclasses.field(**{k: v for k, v in about.items() if v is not dataclasses.MISSING})
+        )
+    dataclasses.dataclass(**options)(cls)
+
+
+@maker
+def of_dataclasses(name: str) -> Any:
+    cls = getattr(importlib.import_module("dataclasses"), name)
+    return object.__new__(cls)
+
+
+@maker
+def as_far_as_known(target: Any, state: dict[str, Any]) -> None:
+    """Set the attributes that there are in this version."""
+    for name, value in state.items():
+        try:
+            setattr(target, name, value)
+        except AttributeError:
+            continue
+
+
+@maker
+def named_tuple(name: str, fields: tuple[str, ...], defaults: dict[str, Any], module: Any) -> type:
+    import collections
+
+    given = [defaults[field] for field in fields if field in defaults]
+    made: type = collections.namedtuple(name, fields, defaults=given or None)  # type: ignore[misc]
+    made.__module__ = module
+    return made
 
 
 @maker
@@ -202,9 +299,26 @@ def set_class_state(target: type, state: tuple[dict[str, Any], list[type] | None
 
 
 @maker
-def member(cls: type, base: type | None, value: Any) -> Any:
+def member(magic: bytes, cls: Any, base: type | None, value: Any, name: str | None) -> Any:
     """A member of an enumeration that is itself being loaded."""
+    if magic != MAGIC:
+        return cls._member_map_[name] if name in cls._member_map_ else cls(value)
     return object.__new__(cls) if base is None else base.__new__(cls, value)
+
+
+@maker
+def new_object(cls: type) -> Any:
+    return object.__new__(cls)
+
+
+@maker
+def object_state(target: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Put attributes where they were, past what the class has to say about attributes."""
+    own, slots = state
+    if own:
+        object.__getattribute__(target, "__dict__").update(own)
+    for name, value in slots.items():
+        object.__setattr__(target, name, value)
 
 
 @maker

@@ -8,10 +8,12 @@ that uses one of another group refers to it by its key.
 import _io
 import _pickle
 import _thread
+import collections
 import contextvars
 import functools
 import linecache
 import os
+import re
 import stat
 import sys
 import types
@@ -67,6 +69,7 @@ class Pickler(_pickle.Pickler):
         self.sources: set[str] = set()
         # By identity: a metaclass may have any __hash__ and __eq__, or none.
         self._ways: dict[int, Any] = {}
+        self._spaces: dict[int, _Space] = {}
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -93,10 +96,12 @@ class Pickler(_pickle.Pickler):
         space = value.__globals__
         main = sys.modules.get(definitions.MAIN)
         where: Any = None
+        own: dict[str, Any] | None = None
         if main is None or vars(main) is not space:
             where = definitions.module_of_globals(space)
             if where is None:
-                where = space
+                own = definitions.globals_used(value)
+                where = self._spaces.setdefault(id(space), _Space(space))
         elsewhere = self.defined_elsewhere(value)
         if elsewhere is not None:
             return elsewhere
@@ -116,6 +121,8 @@ class Pickler(_pickle.Pickler):
             state["__type_params__"] = value.__type_params__  # type: ignore[attr-defined]
         if vars(value):
             state["dict"] = vars(value)
+        if own is not None:
+            state["globals"] = own
         made = (value.__code__, where, value.__closure__)
         return (_m.function, made, state, None, None, _m.function_state)
 
@@ -133,11 +140,15 @@ class Pickler(_pickle.Pickler):
 
     def cls(self, value: type) -> Any:
         if not definitions.is_definition(value):
+            if value is _loaded("enum", "EnumMeta"):
+                return (_m.named, ("enum", "EnumMeta"))  # under this name in every version
             return _C_TYPES.get(id(value)) or _by_alias(value)
         elsewhere = self.defined_elsewhere(value)
         if elsewhere is not None:
             return elsewhere
         own = definitions.dict_of(value)
+        if _is_named_tuple(value):
+            return _named_tuple(value)
         space = {"__module__": definitions.module_of(value), "__qualname__": definitions.qualname_of(value)}
         for name in ("__doc__", "__slots__"):
             if name in own:
@@ -148,6 +159,10 @@ class Pickler(_pickle.Pickler):
             registered = [each() for each in dump[0] if each() is not None]
         state = (definitions.state_of_class(value), registered)
         made = (type(value), definitions.name_of_type(value), definitions.bases_of(value), space)
+        if issubclass(type(value), _loaded("enum", "EnumMeta")):
+            members = {name: each._value_ for name, each in own.get("_member_map_", {}).items()}
+            content = (rebuilding.MAGIC, state[0])
+            return (_m.new_enum, (rebuilding.MAGIC, *made, members), content, None, None, _m.enum_state)
         return (_m.new_class, made, state, None, None, _m.set_class_state)
 
     def member(self, value: Any) -> Any:
@@ -169,7 +184,8 @@ class Pickler(_pickle.Pickler):
             None,
         )
         plain = None if base is None else base(value) if base in (int, float, str, bytes, tuple) else value._value_
-        return (_m.member, (cls, base, plain), dict(vars(value)), None, None, _m.set_dict)
+        made = (rebuilding.MAGIC, cls, base, plain if base is not None else value._value_, value._name_)
+        return (_m.member, made, dict(vars(value)), None, None, _m.set_dict)
 
     def by_name(self, value: Any) -> Any:
         if not definitions.is_definition(value):
@@ -197,6 +213,7 @@ class Pickler(_pickle.Pickler):
             return (_m.module, (definitions.MAIN,))
         if definitions.is_importable_module(value):
             return (_m.module, (value.__name__,))
+        self._spaces[id(vars(value))] = _Space(vars(value), value)
         state = {name: each for name, each in vars(value).items() if name != "__builtins__"}
         return (_m.new_module, (vars(value).get("__name__", "?"),), state, None, None, _m.set_dict)
 
@@ -327,9 +344,46 @@ def _readonly_address(view: memoryview) -> int:
         release(ctypes.byref(raw))
 
 
+class _Space:
+    """Stands for globals that are neither the session's nor a module's: of them each function brings what it uses."""
+
+    def __init__(self, space: dict[str, Any], module: types.ModuleType | None = None) -> None:
+        self._alive = space
+        self._module = module
+
+    def __reduce__(self) -> Any:
+        return (dict, ()) if self._module is None else (vars, (self._module,))
+
+
+_GENERATED: frozenset[str] = frozenset(vars(collections.namedtuple("_", "")))
+
+
+def _is_named_tuple(cls: type) -> bool:
+    own = definitions.dict_of(cls)
+    return definitions.bases_of(cls) == (tuple,) and own.keys() | {"__orig_bases__", "__annotations__"} >= _GENERATED
+
+
+def _named_tuple(cls: type) -> Any:
+    """One that `collections.namedtuple` made is made by it again, whatever Python that is then."""
+    own = definitions.dict_of(cls)
+    fields = own["_fields"]
+    state = {name: each for name, each in own.items() if name not in _GENERATED and name not in fields}
+    state.update({"__qualname__": definitions.qualname_of(cls), "__doc__": own["__doc__"]})
+    made = (definitions.name_of_type(cls), fields, own["_field_defaults"], definitions.module_of(cls))
+    return (_m.named_tuple, made, (state, None), None, None, _m.set_class_state)
+
+
 def _by_alias(value: Any) -> Any:
     alias = definitions.alias_of(value)
     return NotImplemented if alias is None else (_m.named, (value.__module__, alias))
+
+
+def _match(pickler: Pickler, value: Any) -> Any:
+    made = (value.re, value.string, value.pos, value.endpos, value.span())
+    again = _m.match_again(*made)
+    if again is None or again.regs != value.regs:
+        raise Unsavable("a match that is not found again")
+    return (_m.match_again, made)
 
 
 def _rlock(value: Any) -> Any:
@@ -410,12 +464,44 @@ WAYS: dict[type, Callable[[Pickler, Any], Any]] = {
     _io.BufferedWriter: Pickler.buffered_file,
     _io.BufferedRandom: Pickler.buffered_file,
     _io.FileIO: Pickler.raw_file,
+    re.Match: _match,
     types.GeneratorType: _no("a generator: its place in running code cannot be saved"),
     types.CoroutineType: _no("a coroutine: its place in running code cannot be saved"),
     types.AsyncGeneratorType: _no("an asynchronous generator: its place in running code cannot be saved"),
     types.FrameType: _no("a frame of running code"),
     types.TracebackType: _no("a traceback: it holds frames of running code"),
 }
+
+
+_STATE_METHODS = frozenset(
+    {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"}
+)
+
+
+def _hides_its_state(kind: type) -> bool:
+    """A class of plain objects that answers for every attribute, also for those that pickle asks for."""
+    own = [definitions.dict_of(each) for each in definitions.mro_of(kind)[:-1]]
+    return (
+        any("__getattr__" in each for each in own)
+        and not any(_STATE_METHODS & each.keys() for each in own)
+        and all(definitions.is_heap(each) for each in definitions.mro_of(kind)[:-1])
+    )
+
+
+def _plain_object(pickler: Pickler, value: Any) -> Any:
+    cls = type(value)
+    slots = {}
+    for each in definitions.mro_of(cls)[:-1]:
+        for name in definitions.slots_of(each):
+            try:
+                slots[name] = definitions.dict_of(each)[name].__get__(value)
+            except AttributeError:
+                continue
+    try:
+        own: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        own = {}
+    return (_m.new_object, (cls,), (own, slots), None, None, _m.object_state)
 
 
 _BY_IDENTITY = {id(kind): way for kind, way in WAYS.items()}
@@ -433,6 +519,8 @@ def _find_way(kind: type) -> Any:
         return Pickler.member
     if issubclass(kind, BaseException):
         return Pickler.exception
+    if _hides_its_state(kind):
+        return _plain_object
     if type(kind).__hash__ is None:
         # pickle looks types up in a table, which such a one cannot be.
         return lambda pickler, value: value.__reduce_ex__(PROTOCOL)
@@ -456,6 +544,11 @@ def _dataclass_mark(pickler: Pickler, value: Any) -> Any:
     for name, each in vars(sys.modules["dataclasses"]).items():
         if each is value:
             return (_m.named, ("dataclasses", name))
+    name = definitions.name_of_type(type(value))
+    if name in ("Field", "_DataclassParams"):
+        # Which attributes these have differs between versions.
+        own = {slot: getattr(value, slot) for slot in type(value).__slots__ if hasattr(value, slot)}
+        return (_m.of_dataclasses, (name,), own, None, None, _m.as_far_as_known)
     return NotImplemented
 
 

@@ -54,34 +54,38 @@ class Surroundings:
 
 def save(fd: int, main: types.ModuleType, around: Surroundings, flags: int) -> None:
     """Send the whole session over the channel."""
+    _Save(fd, main, around, flags).run()
+
+
+def _deeply(run: Callable[[], Any]) -> Any:
+    """Call this in a thread with a large stack: what is nested deeply takes more than the main thread has.
+
+    Only then: some objects (connections to databases, locks that are held) are their thread's own.
+    """
+    import threading
+
+    done: list[Any] = []
     failed: list[BaseException] = []
 
-    def run() -> None:
+    def attempt() -> None:
         try:
-            _Save(fd, main, around, flags).run()
-        except BaseException as error:  # told below, in the thread that the caller waits for
+            done.append(run())
+        except BaseException as error:  # raised again below, in the thread that waits
             failed.append(error)
-
-    _with_deep_stack(run)
-    if failed:
-        raise failed[0]
-
-
-def _with_deep_stack(run: Callable[[], None]) -> None:
-    """In a thread with a large stack, so that what is nested deeply can be saved too."""
-    import threading
 
     before = sys.getrecursionlimit()
     try:
         threading.stack_size(STACK)
-        thread = threading.Thread(target=run)
+        thread = threading.Thread(target=attempt)
         sys.setrecursionlimit(max(before, DEEP))
         thread.start()
-    except (RuntimeError, ValueError, MemoryError):
+        thread.join()
+    finally:
+        threading.stack_size(0)
         sys.setrecursionlimit(before)
-        run()
-        return
-    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
 
 
 class _Save:
@@ -95,6 +99,8 @@ class _Save:
         self._written: dict[grouping.Group, int] = {}
         self._groups: list[dict[str, Any]] = []
         self._failed: dict[grouping.Group, str] = {}
+        self._lost: set[str] = set()
+        """Keys of definitions that could not be saved."""
 
     def run(self) -> None:
         gc.disable()
@@ -130,55 +136,62 @@ class _Save:
             if need in self._failed:
                 self._leave_out(group, space, f"it needs {self._failed[need]}")
                 return
-        names = list(group.names)
+        names, keys = list(group.names), list(group.keys)
         try:
-            saved = self._pickle_names(group, names, space, found)
+            saved = self._pickle_names(group, names, keys, space, found)
         except BaseException as error:  # the border to the user's own code, of which all may run here
-            reason = reducing.why_not(error)
-            good = self._names_that_can(group, space, found) if len(names) > 1 else []
-            if not good and group.keys:
-                self._leave_out(group, space, reason)
+            alone = {id(space[name]) for name in names} | {id(found.defined[key]) for key in keys}
+            if len(alone) == 1:
+                self._leave_out(group, space, reducing.why_not(error))
                 return
-            for name in names:
-                if name not in good:
-                    self._skip(name, space[name], self._reasons.pop(name, reason) if len(names) > 1 else reason)
-            if not good:
+            names, keys = self._those_that_can(group, space, found)
+            if not names and not keys:
                 return
             try:
-                saved = self._pickle_names(group, good, space, found)
+                saved = self._pickle_names(group, names, keys, space, found)
             except BaseException as again:  # as above
-                group.names = good
+                group.names = names
                 self._leave_out(group, space, reducing.why_not(again))
                 return
-            names = good
         stream, buffers, size = saved
         needs = sorted({self._written[need] for need in group.needs})
         self._written[group] = len(self._groups)
         about = [{"name": _plain(name), "type": _plain(variables.type_name(space[name]))[:MAX_TEXT]} for name in names]
         self._groups.append(
-            {"names": about, "keys": group.keys, "needs": needs, "stream": stream, "buffers": buffers, "size": size}
+            {"names": about, "keys": keys, "needs": needs, "stream": stream, "buffers": buffers, "size": size}
         )
 
-    def _names_that_can(self, group: grouping.Group, space: dict[str, Any], found: grouping.Groups) -> list[str]:
-        """The names of a group that can be saved each by itself: one that cannot must not cost the others."""
-        good = []
-        self._reasons: dict[str, str] = {}
-        for name in group.names:
+    def _those_that_can(
+        self, group: grouping.Group, space: dict[str, Any], found: grouping.Groups
+    ) -> tuple[list[str], list[str]]:
+        """The names and definitions of a group that can be saved each by itself: one that cannot costs no other."""
+        reasons: dict[str, str] = {}
+
+        def can(value: Any, name: str) -> bool:
             try:
-                pickler = reducing.Pickler(
-                    chunks.Nowhere(), found.keys, frozenset(group.keys), group.views, lambda buffer: False
-                )
-                pickler.dump(space[name])
-                good.append(name)
+                self._dump(chunks.Nowhere(), value, found, group, lambda buffer: False)
             except BaseException as error:  # as above
-                self._reasons[name] = reducing.why_not(error)
-        return good
+                reasons[name] = reducing.why_not(error)
+                return False
+            return True
+
+        keys = [key for key in group.keys if can(found.defined[key], key)]
+        self._lost.update(key for key in group.keys if key not in keys)
+        names = [name for name in group.names if can(space[name], name)]
+        for name in group.names:
+            if name not in names:
+                self._skip(name, space[name], reasons[name])
+        return names, keys
 
     def _pickle_names(
-        self, group: grouping.Group, names: list[str], space: dict[str, Any], found: grouping.Groups
+        self, group: grouping.Group, names: list[str], keys: list[str], space: dict[str, Any], found: grouping.Groups
     ) -> tuple[Any, Any, int]:
-        content = ({name: space[name] for name in names}, {key: found.defined[key] for key in group.keys})
-        return self._pickle(content, found, group)
+        content = ({name: space[name] for name in names}, {key: found.defined[key] for key in keys})
+        try:
+            return self._pickle(content, found, group)
+        except RecursionError:
+            made: tuple[Any, Any, int] = _deeply(lambda: self._pickle(content, found, group))
+            return made
 
     def _pickle(self, content: Any, found: grouping.Groups, group: grouping.Group) -> tuple[Any, Any, int]:
         stream = chunks.Stream(self._offers)
@@ -196,13 +209,23 @@ class _Save:
             buffers.append(names)
             return False
 
-        pickler = reducing.Pickler(stream, found.keys, frozenset(group.keys), group.views, on_buffer)
-        pickler.dump(content)
+        sources = self._dump(stream, content, found, group, on_buffer)
         stream.cut()
-        for file in pickler.sources:
+        for file in sources:
             self._keep_source(file)
         size = sum(size for _, size in stream.names) + sum(size for names in buffers for _, size in names)
         return stream.names, buffers, size
+
+    def _dump(
+        self, file: Any, value: Any, found: grouping.Groups, group: grouping.Group, on_buffer: Callable[[Any], bool]
+    ) -> set[str]:
+        """Pickle this into a file; the sources of the code in it."""
+        pickler = reducing.Pickler(file, found.keys, frozenset(group.keys), group.views, on_buffer)
+        pickler.dump(value)
+        lost = pickler.needed & self._lost
+        if lost:
+            raise reducing.Unsavable(f"it needs {', '.join(sorted(lost)[:3])}")
+        return pickler.sources
 
     def _keep_source(self, file: str) -> None:
         if file not in self._sources:

@@ -1,0 +1,46 @@
+"""What is kept of more than a hundred kinds of objects, and that the docs say the same."""
+
+from pathlib import Path
+
+import pytest
+
+import kinds
+from ingle.service import Service
+from ingle.settings import Settings
+
+PAGE = Path(__file__).parent.parent / "docs" / "kinds.md"
+
+NOT_SAVED = {
+    "executor with a thread",
+    "socket",
+    "running thread",
+    "child process",
+    "generator",
+    "coroutine",
+    "traceback of an exception",
+}
+"""Each of them is part of a running process, or of another one."""
+
+NOT_COPIED = {"executor with a thread", "running thread", "child process"}
+"""The kernel copies one thread of one process."""
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return Settings(preload=["numpy", "pandas"], pool=1)
+
+
+@pytest.mark.req("state.save")
+@pytest.mark.req("state.load")
+@pytest.mark.req("state.fork")
+@pytest.mark.req("state.rollback")
+async def test_all_but_a_few_kinds_of_objects_are_kept_and_the_docs_say_which(service: Service) -> None:
+    chosen = kinds.present()
+    assert len(chosen) > 100
+    answers = dict(zip([kind.name for kind in chosen], await kinds.look(service, chosen), strict=True))
+    for number, way in enumerate(kinds.WAYS):
+        lost = {name for name, answer in answers.items() if not answer[number]}
+        assert lost == (NOT_SAVED if way in ("saved", "identical") else NOT_COPIED), way
+    assert PAGE.read_text() == kinds.table(chosen, list(answers.values())), (
+        "run `python tests/kinds.py > docs/kinds.md`"
+    )
