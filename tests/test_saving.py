@@ -148,6 +148,21 @@ async def test_a_copy_that_ends_itself_is_an_error_and_the_session_goes_on(servi
 
 
 @pytest.mark.req("state.save")
+async def test_saving_writes_nothing_that_the_session_itself_will_write(service: Service) -> None:
+    await service.create_session("main")
+    await run(service, "out = open('out.txt', 'w'); out.write('one\\n'); raw = open('raw', 'wb'); raw.write(b'1')")
+    await service.save_session("main", "calc")
+    assert await run(service, "open('out.txt').read(), open('raw', 'rb').read()") == "('', b'')"
+    await service.load_session("calc", "other")
+    assert await run(service, "out.write('two\\n'); out.close(); raw.close(); open(out.name).read()", "other") == (
+        "'one\\ntwo\\n'"
+    )
+    assert (
+        await run(service, "out.write('2\\n'); out.close(); raw.close(); open('out.txt').read()[:6]") == "'one\\n2\\n'"
+    )
+
+
+@pytest.mark.req("state.save")
 async def test_surroundings_come_back(service: Service, tmp_path: Path) -> None:
     (tmp_path / "mod.py").write_text("value = 7\n")
     await through_disk(

@@ -437,36 +437,28 @@ def look(base: Any, dtype: Any, shape: tuple[int, ...], offset: int, strides: tu
 
 
 @maker
-def file(name: Any, mode: str, kind: str, position: int, text: dict[str, Any]) -> Any:
+def file(name: Any, mode: str, kind: str, position: int, pending: bytes, text: dict[str, Any]) -> Any:
     """A file that was open, opened again at the same place. What it held before is not truncated."""
-    flags = os.O_CLOEXEC
-    if "+" in mode:
-        flags |= os.O_RDWR
-    elif "r" in mode:
-        flags |= os.O_RDONLY
-    else:
-        flags |= os.O_WRONLY
+    reads = "r" in mode
+    flags = os.O_CLOEXEC | (os.O_RDONLY if reads else os.O_WRONLY | os.O_CREAT)
     if "a" in mode:
         flags |= os.O_APPEND
-    if "r" not in mode:
-        flags |= os.O_CREAT
-
-    def opener(path: Any, _: int) -> int:
-        return os.open(path, flags, 0o666)
-
-    raw = io.FileIO(name, "r+" if "+" in mode else "a" if "a" in mode else "r" if "r" in mode else "w", opener=opener)
-    if kind == "raw":
+    plain = "r" if reads else "a" if "a" in mode else "w"
+    raw = io.FileIO(name, plain, opener=lambda path, _: os.open(path, flags, 0o666))
+    if kind == "raw" or not reads:
         raw.seek(position)
+    if kind == "raw":
         return raw
-    buffered: Any = (
-        io.BufferedRandom(raw) if "+" in mode else io.BufferedReader(raw) if "r" in mode else io.BufferedWriter(raw)
-    )
+    buffered: Any = io.BufferedReader(raw) if reads else io.BufferedWriter(raw)
+    if pending:
+        buffered.write(pending)
     if kind == "buffered":
-        buffered.seek(position)
+        if reads:
+            buffered.seek(position)
         return buffered
     made = io.TextIOWrapper(buffered, **text)
     made.mode = mode  # type: ignore[misc]
-    if position:
+    if reads:
         made.seek(position)
     return made
 

@@ -245,12 +245,6 @@ class Pickler(_pickle.Pickler):
 
     def text_file(self, value: Any) -> Any:
         self._refuse_odd_file(value)
-        try:
-            if value.writable():
-                value.flush()
-            position = value.tell()
-        except (OSError, ValueError) as error:
-            raise Unsavable(f"a file whose position is not known ({error})") from None
         options = {
             "encoding": value.encoding,
             "errors": value.errors,
@@ -258,17 +252,35 @@ class Pickler(_pickle.Pickler):
             "write_through": value.write_through,
         }
         mode = getattr(value, "mode", None) or value.buffer.raw.mode
-        return (_m.file, (os.path.abspath(value.name), mode, "text", position, options))
+        return self._file(value, mode, "text", options)
 
     def buffered_file(self, value: Any) -> Any:
         self._refuse_odd_file(value)
-        if value.writable():
-            value.flush()
-        return (_m.file, (os.path.abspath(value.name), value.raw.mode, "buffered", value.tell(), {}))
+        return self._file(value, value.raw.mode, "buffered", {})
 
     def raw_file(self, value: Any) -> Any:
         self._refuse_odd_file(value)
-        return (_m.file, (os.path.abspath(value.name), value.mode, "raw", value.tell(), {}))
+        return self._file(value, value.mode, "raw", {})
+
+    def _file(self, value: Any, mode: str, kind: str, options: dict[str, Any]) -> Any:
+        """Where it is, and what was written and has not reached the disk.
+
+        The file's place is shared with the session, and what this copy would write is written by the session too: so
+        the descriptor is turned to something else before anything may be written or moved.
+        """
+        path = os.path.abspath(value.name)
+        if "+" in mode:
+            raise Unsavable("a file open for reading and writing at once")
+        if "r" in mode:
+            return (_m.file, (path, mode, kind, value.tell(), b"", options))
+        fd = value.fileno()
+        position = os.lseek(fd, 0, os.SEEK_CUR)
+        aside = os.memfd_create("ingle")
+        os.dup2(aside, fd, inheritable=False)
+        value.flush()
+        pending = os.pread(aside, os.fstat(aside).st_size, 0)
+        os.close(aside)
+        return (_m.file, (path, mode, kind, position, pending, options))
 
     def _refuse_odd_file(self, value: Any) -> None:
         if value.closed:
