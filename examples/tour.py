@@ -25,6 +25,14 @@ print("Oslo:", total("Oslo"))
 total("Bern")
 """
 
+SHARE = '''
+def share(part, whole):
+    """A part of a whole, in per cent."""
+    return round(100 * part / whole)
+'''
+
+SOURCE = {"code", "function_code"}
+
 
 class Conversation:
     def __init__(self, client: Client) -> None:
@@ -32,10 +40,10 @@ class Conversation:
 
     async def ask(self, tool: str, **arguments: Any) -> str:
         """Call a tool, and print the call and the answer."""
-        shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if name != "code")
+        shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if name not in SOURCE)
         print(f"\n→ {tool}({shown})")
-        if "code" in arguments:
-            print("\n".join(f"  │ {line}" for line in arguments["code"].strip().splitlines()))
+        for name in SOURCE & arguments.keys():
+            print("\n".join(f"  │ {line}" for line in arguments[name].strip().splitlines()))
         result = await self._client.call_tool(tool, arguments)
         lines: list[str] = []
         for part in result.content:
@@ -50,27 +58,45 @@ async def tour(client: Client) -> None:
     tools = [tool.name for tool in (await client.list_tools()).tools]
     print(f"{len(tools)} tools: {', '.join(tools)}")
 
+    # What a model has written once, every later session knows.
+    await ask("add_to_stdlib", function_code=SHARE)
+    await ask("list_stdlib_functions")
     await ask("create_repl_session", session_id="calc")
     await ask("python_session", session_id="calc", code=SALES)
     await ask("python_session", session_id="calc", code=TOTALS)
+    await ask("python_session", session_id="calc", code="share(total('Oslo'), 29)")
     # An exception is an answer like any other.
     await ask("python_session", session_id="calc", code="total(city)")
     await ask("list_repl_sessions")
-    if "get_session_namespace" in tools:
-        await ask("get_session_namespace", session_id="calc")
-        await ask("get_session_namespace", session_id="calc", variable_name="sales")
+    await ask("get_session_namespace", session_id="calc")
+    await ask("get_session_namespace", session_id="calc", variable_name="sales")
+
     # Code that asks is answered.
     await ask("python_session", session_id="calc", code="name = input('Who are you? ')\nprint('Hello', name)")
     await ask("send_input", session_id="calc", text="Ada")
     # Code that takes long goes on while the model does something else.
     await ask("python_session", session_id="calc", code="import time\ntime.sleep(1)\nprint('rested')", wait=0.1)
     await ask("wait", session_id="calc")
-    if "shell" in tools:
-        await ask("shell", command="echo from the shell; exit 3")
+    await ask("shell", command="echo from the shell; exit 3")
+
+    # A session is saved, and is there again in another one: the function finds its data.
+    await ask("save_repl_session", session_id="calc", filepath="private/sessions/calc.pkl")
+    await ask("load_repl_session", session_id="again", filepath="private/sessions/calc.pkl")
+    await ask("python_session", session_id="again", code="total('Bern')")
+    # Try something out: on a copy, or with a way back.
+    await ask("fork_repl_session", session_id="again", new_session_id="what-if")
+    await ask("python_session", session_id="what-if", code="sales.amount *= 2\ntotal('Bern')")
+    await ask("rollback_repl_session", session_id="again", action="checkpoint", checkpoint="good")
+    await ask("python_session", session_id="again", code="del sales, total")
+    await ask("rollback_repl_session", session_id="again", checkpoint="good")
+    await ask("python_session", session_id="again", code="total('Bern')")
+
     # What was made in `calc` is not in `main`, which needs no creating.
     await ask("python_session", code="'sales' in globals()")
     await ask("python", code="sum(range(10))")
-    await ask("destroy_repl_session", session_id="calc")
+    await ask("clear_repl_session", session_id="calc")
+    for name in ("calc", "again", "what-if"):
+        await ask("destroy_repl_session", session_id=name)
 
 
 async def main() -> None:

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.usefixtures("mark")
 ROOT = Path(__file__).parent.parent
 
 
-def run(*args: str, home: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
+def run(*args: str, home: Path, cwd: Path | None = None, **settings: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "INGLE_HOME": str(home), "HOME": str(home), "INGLE_PRELOAD": "", **settings}
     return subprocess.run(
-        [sys.executable, *args], env=environment, capture_output=True, text=True, cwd=home.parent, timeout=100
+        [sys.executable, *args], env=environment, capture_output=True, text=True, cwd=cwd or home.parent, timeout=100
     )
 
 
@@ -69,16 +69,22 @@ def test_without_hosts_the_first_step_is_named(tmp_path: Path) -> None:
 def test_the_tour_is_a_readable_conversation(home: Path) -> None:
     pytest.importorskip("pandas")
     home.mkdir(mode=0o700)
-    told = run(str(ROOT / "examples" / "tour.py"), home=home)
+    folder = home.parent / "project"
+    folder.mkdir()
+    told = run(str(ROOT / "examples" / "tour.py"), home=home, cwd=folder)
     assert told.returncode == 0, told.stderr
     shown = told.stdout
     marks = [
+        "→ add_to_stdlib()",
+        "· added: share",
+        "· share(part, whole): A part of a whole, in per cent.",
         "→ create_repl_session(session_id='calc')",
         "· session calc is ready",
         "  │ import pandas as pd",
         "· 3  Bern      13",
         "· Oslo: 11",
         "· 18",
+        "· 38",
         "NameError: name 'city' is not defined",
         "→ list_repl_sessions()",
         "· calc · idle",
@@ -91,8 +97,19 @@ def test_the_tour_is_a_readable_conversation(home: Path) -> None:
         "· rested",
         "· from the shell",
         "exit code 3",
+        "→ save_repl_session(session_id='calc', filepath='private/sessions/calc.pkl')",
+        "· session calc is saved as private/sessions/calc.pkl",
+        "→ load_repl_session(session_id='again', filepath='private/sessions/calc.pkl')",
+        "· session again is ready with 6 variables",
+        "· 18",
+        "· a copy of again as of cell 1: what-if",
+        "· 36",
+        "· kept as 'good'",
+        "rolled back to checkpoint 'good' of cell 1",
+        "· 18",
         "· False",
         "· 45",
+        "· session calc is cleared",
         "· ended: calc · dead",
     ]
     at = 0

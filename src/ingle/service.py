@@ -13,6 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 from ingle import errors
@@ -40,6 +41,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.isolation.policy import can_be_granted
 from ingle.once import Once
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.placement import OpenFile, Placement
@@ -103,6 +105,14 @@ class Service:
         service = cls(settings, Local(settings, home, f"{kind}:{os.getcwd()}"))
         service.workspace = home / "workspace"
         return service
+
+    @classmethod
+    def beginning_in(cls, folder: str, settings: Settings, home: Path, kind: str) -> tuple["Service", str | None]:
+        """A service whose sessions are granted this folder, to begin in; None in its place where they cannot be."""
+        granted = can_be_granted(folder, home)
+        if granted:
+            settings = replace(settings, mount=[*settings.mount, folder])
+        return cls.local(settings, home, kind), folder if granted or settings.isolation == "none" else None
 
     def acting_for(self, caller: Caller) -> "Service":
         """The same service, with the rights and the sessions of this caller."""

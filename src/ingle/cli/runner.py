@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -16,7 +16,7 @@ from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, SessionInfo, Stderr, Stdout
 from ingle.render.bundles import lines_of
 from ingle.service import Service
-from ingle.settings import load
+from ingle.settings import Settings, load
 
 SECOND_PRESS = 2.0
 """A Ctrl-C so soon after another means the command, not the cell."""
@@ -35,10 +35,16 @@ class Job:
     takes_stdin: bool = True
 
 
+def own_settings() -> Settings:
+    """For one piece of one's own code, from one's own hand: it is held only where that is asked for."""
+    settings = load({"preload": [], "pool": 0})
+    return replace(settings, isolation="none") if settings.isolation == "auto" else settings
+
+
 def run_job(job: Job) -> int:
     """Run it to its end. The exit code."""
     # One session is all there will be: nothing is prepared for a second.
-    settings = load({"preload": [], "pool": 0})
+    settings = own_settings()
 
     async def main() -> int:
         return await Run(job, Service.local(settings)).main()

@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 
-from ingle.cli.runner import BROKEN_PIPE, SECOND_PRESS, TIMED_OUT
+from ingle.cli.runner import BROKEN_PIPE, SECOND_PRESS, TIMED_OUT, own_settings
 from ingle.cli.terminal import CHUNK, Hand, Output
 from ingle.errors import Conflict, InputClosed, TaskOver
 from ingle.events import Stderr, Stdout, Task
 from ingle.service import Service
-from ingle.settings import load
 
 LONG = 3600.0
 """One wait of many."""
@@ -39,7 +38,7 @@ class Job:
 
 def run_job(job: Job) -> int:
     """Run it to its end. The exit code."""
-    settings = load({"preload": [], "pool": 0})
+    settings = own_settings()
 
     async def main() -> int:
         return await Run(job, Service.local(settings)).main()

@@ -80,6 +80,12 @@ def read_mount(text: str) -> Mount:
     return Mount(folder, read_only)
 
 
+def can_be_granted(folder: str, home: Path) -> bool:
+    """Whether sessions may have this folder: not everything there is, and nothing that the server's own data is in."""
+    asked, data = Mount(os.path.realpath(folder)), Mount(os.path.realpath(home))
+    return asked.folder != "/" and not asked.holds(data.folder) and not data.holds(asked.folder)
+
+
 class Policy:
     """`level` is the one in force, once `auto` has been settled."""
 

@@ -68,12 +68,16 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     _watch_parent(loop, stop.set)
     settings = dataclasses.replace(settings, exit_grace=min(settings.exit_grace, EXIT_GRACE))
-    service = Service.local(settings, home, "mcp")
+    service, start = Service.beginning_in(folder, settings, home, "mcp")
+    if start is None:
+        logger.warning(
+            "sessions begin in folders of their own, as they cannot have %s: start it in a project's", folder
+        )
     await service.start()
     # The zygote loads the user's libraries in its own process while this one loads the SDK.
     tasks = [
         loop.create_task(
-            _talk(Door(service, listed, cwd=folder, durable=settings.durable_size > 0), wire, loaded := asyncio.Event())
+            _talk(Door(service, listed, cwd=start, durable=settings.durable_size > 0), wire, loaded := asyncio.Event())
         ),
         loop.create_task(stop.wait()),
     ]
