@@ -46,6 +46,7 @@ bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(BIN)/python bench/shell.py $(ARGS)
 	@$(BIN)/python bench/state.py $(ARGS)
+	@$(BIN)/python bench/saving.py $(ARGS)
 	@$(BIN)/python bench/door.py $(ARGS)
 	@$(BIN)/python bench/mcp.py $(ARGS)
 

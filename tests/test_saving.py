@@ -355,6 +355,17 @@ async def test_tenants_see_only_their_own(service: Service, home: Path) -> None:
         await bob.load_session("calc", trust=True)
 
 
+@pytest.mark.req("state.load")
+async def test_a_snapshot_is_loaded_into_no_weaker_confinement_than_it_came_from(service: Service) -> None:
+    await service.create_session("main", isolation="limits")
+    await run(service, "x = 1")
+    await service.save_session("main", "calc")
+    restored = await service.load_session("calc", "other")
+    assert (await service.get_session("main")).isolation == restored.session.isolation == "limits"
+    with pytest.raises(errors.NotGranted):
+        await service.load_session("calc", "third", isolation="none")
+
+
 # --- what is not as it was written -----------------------------------------------------------------------------
 
 

@@ -8,34 +8,22 @@ that uses one of another group refers to it by its key.
 import _io
 import _pickle
 import _thread
-import collections
 import contextvars
 import functools
 import linecache
-import os
 import re
-import stat
 import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import definitions, rebuilding
+from ingle_worker import definitions, oddities, rebuilding
 from ingle_worker.rebuilding import MAKERS
 
 PROTOCOL = 5
 OUT_OF_BAND = 1 << 16
 """Buffers from this size on go straight from memory; smaller ones are part of the stream."""
-
-_SIMPLE = """
-BaseException Exception ArithmeticError AssertionError BufferError EOFError FloatingPointError GeneratorExit
-IndexError KeyError KeyboardInterrupt LookupError MemoryError NotImplementedError OverflowError RecursionError
-ReferenceError RuntimeError StopAsyncIteration SystemError TabError TypeError ValueError Warning
-ZeroDivisionError BaseExceptionGroup ExceptionGroup
-"""
-SIMPLE_EXCEPTIONS = frozenset(_SIMPLE.split())
-"""Those whose `__init__` keeps nothing but `args`."""
 
 _m: Any = types.SimpleNamespace(**MAKERS)
 
@@ -44,10 +32,6 @@ co_argcount co_posonlyargcount co_kwonlyargcount co_nlocals co_stacksize co_flag
 co_names co_varnames co_freevars co_cellvars co_filename co_name co_qualname co_exceptiontable co_linetable
 """
 _CODE_FIELDS = [name for name in _ALL_CODE_FIELDS.split() if hasattr(types.CodeType, name)]
-
-
-class Unsavable(Exception):
-    """An object that cannot be saved; the text says why."""
 
 
 class Pickler(_pickle.Pickler):
@@ -140,15 +124,15 @@ class Pickler(_pickle.Pickler):
 
     def cls(self, value: type) -> Any:
         if not definitions.is_definition(value):
-            if value is _loaded("enum", "EnumMeta"):
+            if value is oddities.loaded("enum", "EnumMeta"):
                 return (_m.named, ("enum", "EnumMeta"))  # under this name in every version
             return _C_TYPES.get(id(value)) or _by_alias(value)
         elsewhere = self.defined_elsewhere(value)
         if elsewhere is not None:
             return elsewhere
         own = definitions.dict_of(value)
-        if _is_named_tuple(value):
-            return _named_tuple(value)
+        if oddities.is_named_tuple(value):
+            return oddities.named_tuple(value)
         space = {"__module__": definitions.module_of(value), "__qualname__": definitions.qualname_of(value)}
         for name in ("__doc__", "__slots__"):
             if name in own:
@@ -159,7 +143,7 @@ class Pickler(_pickle.Pickler):
             registered = [each() for each in dump[0] if each() is not None]
         state = (definitions.state_of_class(value), registered)
         made = (type(value), definitions.name_of_type(value), definitions.bases_of(value), space)
-        if issubclass(type(value), _loaded("enum", "EnumMeta")):
+        if issubclass(type(value), oddities.loaded("enum", "EnumMeta")):
             members = {name: each._value_ for name, each in own.get("_member_map_", {}).items()}
             content = (rebuilding.MAGIC, state[0])
             return (_m.new_enum, (rebuilding.MAGIC, *made, members), content, None, None, _m.enum_state)
@@ -175,14 +159,8 @@ class Pickler(_pickle.Pickler):
             if name is not None and definitions.dict_of(cls)["_member_map_"].get(name) is value:
                 return (getattr, (cls, name))
             return (cls, (value._value_,))
-        base = next(
-            (
-                each
-                for each in definitions.mro_of(cls)
-                if each is not object and not definitions.flags_of(each) & 1 << 9
-            ),
-            None,
-        )
+        builtin = (each for each in definitions.mro_of(cls) if each is not object and not definitions.is_heap(each))
+        base = next(builtin, None)
         plain = None if base is None else base(value) if base in (int, float, str, bytes, tuple) else value._value_
         made = (rebuilding.MAGIC, cls, base, plain if base is not None else value._value_, value._name_)
         return (_m.member, made, dict(vars(value)), None, None, _m.set_dict)
@@ -226,135 +204,6 @@ class Pickler(_pickle.Pickler):
                 return (_m.look, made)
         return NotImplemented
 
-    def exception(self, value: BaseException) -> Any:
-        cls = type(value)
-        if cls.__reduce__ is not BaseException.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
-            return NotImplemented
-        builtin = next(
-            each for each in definitions.mro_of(cls) if not definitions.flags_of(each) & definitions.HEAP_TYPE
-        )
-        if definitions.name_of_type(builtin) not in SIMPLE_EXCEPTIONS:
-            return NotImplemented
-        state = {
-            "dict": dict(vars(value)),
-            "cause": value.__cause__,
-            "context": value.__context__,
-            "suppress": value.__suppress_context__,
-        }
-        return (_m.exception, (cls, value.args), state, None, None, _m.exception_state)
-
-    def text_file(self, value: Any) -> Any:
-        self._refuse_odd_file(value)
-        options = {
-            "encoding": value.encoding,
-            "errors": value.errors,
-            "line_buffering": value.line_buffering,
-            "write_through": value.write_through,
-        }
-        mode = getattr(value, "mode", None) or value.buffer.raw.mode
-        return self._file(value, mode, "text", options)
-
-    def buffered_file(self, value: Any) -> Any:
-        self._refuse_odd_file(value)
-        return self._file(value, value.raw.mode, "buffered", {})
-
-    def raw_file(self, value: Any) -> Any:
-        self._refuse_odd_file(value)
-        return self._file(value, value.mode, "raw", {})
-
-    def _file(self, value: Any, mode: str, kind: str, options: dict[str, Any]) -> Any:
-        """Where it is, and what was written and has not reached the disk.
-
-        The file's place is shared with the session, and what this copy would write is written by the session too: so
-        the descriptor is turned to something else before anything may be written or moved.
-        """
-        path = os.path.abspath(value.name)
-        if "+" in mode:
-            raise Unsavable("a file open for reading and writing at once")
-        if "r" in mode:
-            return (_m.file, (path, mode, kind, value.tell(), b"", options))
-        fd = value.fileno()
-        position = os.lseek(fd, 0, os.SEEK_CUR)
-        aside = os.memfd_create("ingle")
-        os.dup2(aside, fd, inheritable=False)
-        value.flush()
-        pending = os.pread(aside, os.fstat(aside).st_size, 0)
-        os.close(aside)
-        return (_m.file, (path, mode, kind, position, pending, options))
-
-    def _refuse_odd_file(self, value: Any) -> None:
-        if value.closed:
-            raise Unsavable("a closed file")
-        if not isinstance(value.name, (str, bytes)):
-            raise Unsavable("an open file that has no path")
-        try:
-            about, there = os.fstat(value.fileno()), os.stat(value.name)
-        except OSError as error:
-            raise Unsavable(f"an open file whose path leads nowhere ({error.strerror})") from None
-        if not stat.S_ISREG(about.st_mode) or not os.path.samestat(about, there):
-            raise Unsavable("an open file that is no regular file of that path any more")
-
-    def standard(self, value: Any) -> Any:
-        for name in ("stdin", "stdout", "stderr"):
-            if value is getattr(sys, name, None) or value is getattr(sys, f"__{name}__", None):
-                return (_m.standard, (name,))
-        return NotImplemented
-
-    def context_variable(self, value: Any) -> Any:
-        try:
-            return (_m.context_variable, (value.name, True, value.get()))
-        except LookupError:
-            return (_m.context_variable, (value.name, False, None))
-
-    def memory(self, value: memoryview) -> Any:
-        owner = value.obj
-        if value.format != "B" or value.ndim != 1 or not value.c_contiguous or type(owner) not in (bytes, bytearray):
-            raise Unsavable("a memoryview of something that is neither bytes nor a bytearray")
-        whole = memoryview(owner)
-        start = _address(value) - _address(whole)
-        return (_m.memory, (owner, start, value.nbytes))
-
-    def database(self, value: Any) -> Any:
-        path = next((row[2] for row in value.execute("PRAGMA database_list") if row[1] == "main"), "")
-        options = {"isolation_level": value.isolation_level}
-        if path:
-            if value.in_transaction:
-                raise Unsavable("a database in the middle of a transaction")
-            return (_m.database, (None, path, options))
-        if not hasattr(value, "serialize"):
-            raise Unsavable("a database in memory, which this Python cannot copy (3.11 can)")
-        return (_m.database, (value.serialize(), ":memory:", options))
-
-
-def _address(view: memoryview) -> int:
-    import ctypes
-
-    if not view.nbytes:
-        return 0
-    return ctypes.addressof(ctypes.c_char.from_buffer(view)) if not view.readonly else _readonly_address(view)
-
-
-def _readonly_address(view: memoryview) -> int:
-    import ctypes
-
-    class Raw(ctypes.Structure):
-        _fields_ = [
-            ("buf", ctypes.c_void_p),
-            ("obj", ctypes.py_object),
-            *[(name, ctypes.c_ssize_t) for name in ("len", "itemsize")],
-            ("readonly", ctypes.c_int),
-            ("ndim", ctypes.c_int),
-            *[(name, ctypes.c_void_p) for name in ("format", "shape", "strides", "suboffsets", "internal")],
-        ]
-
-    raw = Raw()
-    get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
-    get(ctypes.py_object(view), ctypes.byref(raw), 0)
-    try:
-        return raw.buf or 0
-    finally:
-        release(ctypes.byref(raw))
-
 
 class _Space:
     """Stands for globals that are neither the session's nor a module's: of them each function brings what it uses."""
@@ -367,70 +216,9 @@ class _Space:
         return (dict, ()) if self._module is None else (vars, (self._module,))
 
 
-_GENERATED: frozenset[str] = frozenset(vars(collections.namedtuple("_", "")))
-
-
-def _is_named_tuple(cls: type) -> bool:
-    own = definitions.dict_of(cls)
-    return definitions.bases_of(cls) == (tuple,) and own.keys() | {"__orig_bases__", "__annotations__"} >= _GENERATED
-
-
-def _named_tuple(cls: type) -> Any:
-    """One that `collections.namedtuple` made is made by it again, whatever Python that is then."""
-    own = definitions.dict_of(cls)
-    fields = own["_fields"]
-    state = {name: each for name, each in own.items() if name not in _GENERATED and name not in fields}
-    state.update({"__qualname__": definitions.qualname_of(cls), "__doc__": own["__doc__"]})
-    made = (definitions.name_of_type(cls), fields, own["_field_defaults"], definitions.module_of(cls))
-    return (_m.named_tuple, made, (state, None), None, None, _m.set_class_state)
-
-
 def _by_alias(value: Any) -> Any:
     alias = definitions.alias_of(value)
     return NotImplemented if alias is None else (_m.named, (value.__module__, alias))
-
-
-def _match(pickler: Pickler, value: Any) -> Any:
-    made = (value.re, value.string, value.pos, value.endpos, value.span())
-    again = _m.match_again(*made)
-    if again is None or again.regs != value.regs:
-        raise Unsavable("a match that is not found again")
-    return (_m.match_again, made)
-
-
-def _rlock(value: Any) -> Any:
-    count = 0
-    if value._is_owned():
-        state = value._release_save()
-        count = state[0]
-        value._acquire_restore(state)
-    return (_m.rlock, (count,))
-
-
-def _view(kind: str) -> Callable[[Pickler, Any], Any]:
-    import gc
-
-    return lambda pickler, value: (_m.view, (kind, gc.get_referents(value)[0]))
-
-
-def _weak(pickler: Pickler, value: Any) -> Any:
-    return (_m.weak, (weakref.ReferenceType.__call__(value), value.__callback__))
-
-
-def _lru(pickler: Pickler, value: Any) -> Any:
-    if definitions.is_importable(value):
-        return NotImplemented
-    options = value.cache_parameters()
-    wrapped = value.__wrapped__
-    state = {name: each for name, each in vars(value).items() if name not in ("__wrapped__", "cache_parameters")}
-    return (_m.lru_cache, (wrapped, options["maxsize"], options["typed"]), state, None, None, _m.set_dict)
-
-
-def _no(why: str) -> Callable[[Pickler, Any], Any]:
-    def refuse(pickler: Pickler, value: Any) -> Any:
-        raise Unsavable(why)
-
-    return refuse
 
 
 class _None:
@@ -452,71 +240,51 @@ WAYS: dict[type, Callable[[Pickler, Any], Any]] = {
     types.CodeType: Pickler.code,
     types.CellType: Pickler.cell,
     types.ModuleType: Pickler.module,
-    property: lambda pickler, value: (property, (value.fget, value.fset, value.fdel, value.__doc__)),
-    classmethod: lambda pickler, value: (classmethod, (value.__func__,)),
-    staticmethod: lambda pickler, value: (staticmethod, (value.__func__,)),
-    types.MethodType: lambda pickler, value: (types.MethodType, (value.__func__, value.__self__)),
-    types.MappingProxyType: lambda pickler, value: (types.MappingProxyType, (dict(value),)),
-    types.GetSetDescriptorType: lambda pickler, value: (getattr, (value.__objclass__, value.__name__)),
-    type({}.keys()): _view("keys"),
-    type({}.values()): _view("values"),
-    type({}.items()): _view("items"),
-    super: lambda pickler, value: (super, (value.__thisclass__, value.__self__)),
-    _thread.LockType: lambda pickler, value: (_m.lock, (value.locked(),)),
-    _thread.RLock: lambda pickler, value: _rlock(value),
-    weakref.ReferenceType: _weak,
-    weakref.WeakValueDictionary: lambda pickler, value: (_m.weak_values, (dict(value),)),
-    weakref.WeakKeyDictionary: lambda pickler, value: (_m.weak_keys, (list(value.items()),)),
-    weakref.WeakSet: lambda pickler, value: (_m.weak_set, (list(value),)),
-    functools._lru_cache_wrapper: _lru,
-    contextvars.ContextVar: Pickler.context_variable,
-    memoryview: Pickler.memory,
-    _io.TextIOWrapper: Pickler.text_file,
-    _io.BufferedReader: Pickler.buffered_file,
-    _io.BufferedWriter: Pickler.buffered_file,
-    _io.BufferedRandom: Pickler.buffered_file,
-    _io.FileIO: Pickler.raw_file,
-    re.Match: _match,
-    types.GeneratorType: _no("a generator: its place in running code cannot be saved"),
-    types.CoroutineType: _no("a coroutine: its place in running code cannot be saved"),
-    types.AsyncGeneratorType: _no("an asynchronous generator: its place in running code cannot be saved"),
-    types.FrameType: _no("a frame of running code"),
-    types.TracebackType: _no("a traceback: it holds frames of running code"),
+}
+"""Those that need to know about the group."""
+
+PLAIN_WAYS: dict[type, Callable[[Any], Any]] = {
+    property: lambda value: (property, (value.fget, value.fset, value.fdel, value.__doc__)),
+    classmethod: lambda value: (classmethod, (value.__func__,)),
+    staticmethod: lambda value: (staticmethod, (value.__func__,)),
+    types.MethodType: lambda value: (types.MethodType, (value.__func__, value.__self__)),
+    types.MappingProxyType: lambda value: (types.MappingProxyType, (dict(value),)),
+    types.GetSetDescriptorType: lambda value: (getattr, (value.__objclass__, value.__name__)),
+    type({}.keys()): oddities.view("keys"),
+    type({}.values()): oddities.view("values"),
+    type({}.items()): oddities.view("items"),
+    super: lambda value: (super, (value.__thisclass__, value.__self__)),
+    _thread.LockType: lambda value: (_m.lock, (value.locked(),)),
+    _thread.RLock: oddities.rlock,
+    weakref.ReferenceType: oddities.weak,
+    weakref.WeakValueDictionary: lambda value: (_m.weak_values, (dict(value),)),
+    weakref.WeakKeyDictionary: lambda value: (_m.weak_keys, (list(value.items()),)),
+    weakref.WeakSet: lambda value: (_m.weak_set, (list(value),)),
+    functools._lru_cache_wrapper: oddities.lru_cache,
+    contextvars.ContextVar: oddities.context_variable,
+    memoryview: oddities.memory,
+    _io.TextIOWrapper: oddities.text_file,
+    _io.BufferedReader: oddities.buffered_file,
+    _io.BufferedWriter: oddities.buffered_file,
+    _io.BufferedRandom: oddities.buffered_file,
+    _io.FileIO: oddities.raw_file,
+    re.Match: oddities.match,
+    types.GeneratorType: oddities.no("a generator: its place in running code cannot be saved"),
+    types.CoroutineType: oddities.no("a coroutine: its place in running code cannot be saved"),
+    types.AsyncGeneratorType: oddities.no("an asynchronous generator: its place in running code cannot be saved"),
+    types.FrameType: oddities.no("a frame of running code"),
+    types.TracebackType: oddities.no("a traceback: it holds frames of running code"),
 }
 
 
-_STATE_METHODS = frozenset(
-    {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"}
-)
+def _alone(way: Callable[[Any], Any]) -> Callable[[Pickler, Any], Any]:
+    return lambda pickler, value: way(value)
 
 
-def _hides_its_state(kind: type) -> bool:
-    """A class of plain objects that answers for every attribute, also for those that pickle asks for."""
-    own = [definitions.dict_of(each) for each in definitions.mro_of(kind)[:-1]]
-    return (
-        any("__getattr__" in each for each in own)
-        and not any(_STATE_METHODS & each.keys() for each in own)
-        and all(definitions.is_heap(each) for each in definitions.mro_of(kind)[:-1])
-    )
-
-
-def _plain_object(pickler: Pickler, value: Any) -> Any:
-    cls = type(value)
-    slots = {}
-    for each in definitions.mro_of(cls)[:-1]:
-        for name in definitions.slots_of(each):
-            try:
-                slots[name] = definitions.dict_of(each)[name].__get__(value)
-            except AttributeError:
-                continue
-    try:
-        own: dict[str, Any] = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        own = {}
-    return (_m.new_object, (cls,), (own, slots), None, None, _m.object_state)
-
-
-_BY_IDENTITY = {id(kind): way for kind, way in WAYS.items()}
+_BY_IDENTITY: dict[int, Callable[[Pickler, Any], Any]] = {
+    **{id(kind): way for kind, way in WAYS.items()},
+    **{id(kind): _alone(way) for kind, way in PLAIN_WAYS.items()},
+}
 
 
 def _find_way(kind: type) -> Any:
@@ -527,50 +295,33 @@ def _find_way(kind: type) -> Any:
         return Pickler.cls
     if definitions.is_by_name(kind):
         return Pickler.by_name
-    if isinstance(kind, _loaded("enum", "EnumMeta")):
+    if isinstance(kind, oddities.loaded("enum", "EnumMeta")):
         return Pickler.member
+    if kind is oddities.loaded("numpy", "ndarray"):
+        return Pickler.array
+    plain = _find_plain_way(kind)
+    return None if plain is None else _alone(plain)
+
+
+def _find_plain_way(kind: type) -> Callable[[Any], Any] | None:
     if issubclass(kind, BaseException):
-        return Pickler.exception
-    if _hides_its_state(kind):
-        return _plain_object
+        return oddities.exception
+    if oddities.hides_its_state(kind):
+        return oddities.plain_object
     if type(kind).__hash__ is None:
         # pickle looks types up in a table, which such a one cannot be.
-        return lambda pickler, value: value.__reduce_ex__(PROTOCOL)
-    if kind is _loaded("numpy", "ndarray"):
-        return Pickler.array
-    if kind is _loaded("sqlite3", "Connection"):
-        return Pickler.database
+        return lambda value: value.__reduce_ex__(PROTOCOL)
+    if kind is oddities.loaded("sqlite3", "Connection"):
+        return oddities.database
     if kind.__module__ in ("ingle_worker.streams", "ingle_worker.stdin"):
-        return Pickler.standard
-    if kind is _loaded("socket", "socket") or kind is _loaded("_socket", "socket"):
-        return _no("a socket: the other end knows this process only")
-    if kind is _loaded("threading", "Thread"):
-        return _no("a thread")
-    if kind is _loaded("subprocess", "Popen"):
-        return _no("a running process")
-    return _dataclass_mark if kind.__module__ == "dataclasses" else None
-
-
-def _dataclass_mark(pickler: Pickler, value: Any) -> Any:
-    """`MISSING` and the like are known by who they are."""
-    for name, each in vars(sys.modules["dataclasses"]).items():
-        if each is value:
-            return (_m.named, ("dataclasses", name))
-    name = definitions.name_of_type(type(value))
-    if name in ("Field", "_DataclassParams"):
-        # Which attributes these have differs between versions.
-        own = {slot: getattr(value, slot) for slot in type(value).__slots__ if hasattr(value, slot)}
-        return (_m.of_dataclasses, (name,), own, None, None, _m.as_far_as_known)
-    return NotImplemented
-
-
-def _loaded(module: str, name: str) -> type:
-    found = getattr(sys.modules.get(module), name, None)
-    return found if isinstance(found, type) else _Nothing
-
-
-class _Nothing:
-    """Stands for a type of a library that is not there: nothing is of it."""
+        return oddities.standard
+    if kind is oddities.loaded("socket", "socket") or kind is oddities.loaded("_socket", "socket"):
+        return oddities.no("a socket: the other end knows this process only")
+    if kind is oddities.loaded("threading", "Thread"):
+        return oddities.no("a thread")
+    if kind is oddities.loaded("subprocess", "Popen"):
+        return oddities.no("a running process")
+    return oddities.dataclass_mark if kind.__module__ == "dataclasses" else None
 
 
 def why_not(error: BaseException) -> str:
@@ -578,6 +329,6 @@ def why_not(error: BaseException) -> str:
     text = str(error).strip().replace("\n", " ") or type(error).__name__
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    if isinstance(error, Unsavable):
+    if isinstance(error, oddities.Unsavable):
         return text[:300]
     return f"{type(error).__name__}: {text}"[:300]

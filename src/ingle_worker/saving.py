@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import chunks, definitions, grouping, reducing, variables
+from ingle_worker import chunks, definitions, grouping, oddities, reducing, variables
 from ingle_worker.rebuilding import MAKERS, MODULE
 
 DEEP = 50_000
@@ -110,6 +110,7 @@ class _Save:
         vars(made).update(MAKERS)
         sys.modules[MODULE] = made
         definitions.forget()
+        oddities.forget()
         space = {
             name: value
             for name, value in vars(self._main).copy().items()
@@ -224,7 +225,7 @@ class _Save:
         pickler.dump(value)
         lost = pickler.needed & self._lost
         if lost:
-            raise reducing.Unsavable(f"it needs {', '.join(sorted(lost)[:3])}")
+            raise oddities.Unsavable(f"it needs {', '.join(sorted(lost)[:3])}")
         return pickler.sources
 
     def _keep_source(self, file: str) -> None:
