@@ -248,10 +248,11 @@ class TestAuto:
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(each) for each in answers if isinstance(each, Exception)] == [errors.Busy]
 
-    async def test_whoever_waits_gets_his_turn_when_the_worker_ends_while_it_is_copied(
-        self, service: Service, main: str
+    @pytest.mark.parametrize("end", ["worker", "request"])
+    async def test_whoever_waits_gets_his_turn_when_the_one_before_is_given_up(
+        self, service: Service, main: str, end: str
     ) -> None:
-        for number in range(10):
+        for number in range(8):
             await say(service, main, "0")
             worker = session_of(service, main).worker
             assert worker is not None
@@ -259,9 +260,13 @@ class TestAuto:
             asked = [asyncio.ensure_future(service.execute(main, "1", queue=queue)) for queue in (False, True, True)]
             for _ in range(number):
                 await asyncio.sleep(0.001)
-            os.kill(worker.pid, signal.SIGKILL)
+            if end == "worker":
+                os.kill(worker.pid, signal.SIGKILL)
+            else:
+                asked[0].cancel()
             answers = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 20)
-            assert [each for each in answers if isinstance(each, Exception) and not isinstance(each, errors.Busy)] == []
+            assert not any(isinstance(each, BaseException) for each in answers[1:]), answers
+            assert not isinstance(answers[0], Exception) or isinstance(answers[0], errors.Busy), answers
 
     async def test_without_a_copy_the_cell_runs_and_says_so(
         self, service: Service, main: str, monkeypatch: pytest.MonkeyPatch
