@@ -6,7 +6,6 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,12 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """For servers that tests start, and for settings that they make."""
     level = config.getoption("--isolation")
-    os.environ["INGLE_ISOLATION"] = level
-    named = {"isolation": level}
-    before = Settings.__init__.__defaults__
-    Settings.__init__.__defaults__ = tuple(
-        named.get(each.name, default) for each, default in zip(fields(Settings), before, strict=True)
-    )
+    os.environ.update(INGLE_ISOLATION=level, INGLE_KEEP_ENV=MARK)
+    make = Settings.__init__
+
+    def make_for_tests(self: Settings, *args: object, **given: object) -> None:
+        make(self, *args, **{"isolation": level, "keep_env": [MARK], **given})
+
+    Settings.__init__ = make_for_tests
 
 
 def marked_processes(mark: str) -> list[tuple[int, str]]:

@@ -527,10 +527,10 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from ingle.service import Service
-from ingle.settings import Settings
+from ingle.settings import load
 
 async def main():
-    async with Service.local(Settings(preload=[], pool=1), Path(sys.argv[1])) as service:
+    async with Service.local(load({'preload': [], 'pool': 1}), Path(sys.argv[1])) as service:
         sid = (await service.create_session()).session_id
         result = await service.execute(sid, sys.stdin.read())
         await service.begin(sid, "while True: pass")

@@ -224,9 +224,9 @@ async def test_tasks_outlive_the_zygote_and_the_next_comes_from_a_new_one(servic
 SERVER = """
 import asyncio, pathlib, sys
 from ingle.service import Service
-from ingle.settings import Settings
+from ingle.settings import load
 async def main():
-    async with Service.local(Settings(preload=[], pool=1), pathlib.Path(sys.argv[1])) as service:
+    async with Service.local(load({'preload': [], 'pool': 1}), pathlib.Path(sys.argv[1])) as service:
         await service.shell("setsid sleep 600 & sleep 601", wait=0)
         await service.shell("cd /; sleep 602", shell_session="s", wait=0)
         print("up", flush=True)

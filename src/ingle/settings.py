@@ -94,6 +94,9 @@ class Settings:
         [],
         "Interpreters that a request may name, beside the default and virtual environments in mounts.",
     )
+    keep_env: list[str] = setting(  # noqa: RUF009
+        [], "Variables of the server's environment that confined sessions see, beside PATH and the language."
+    )
     limit_memory: int = setting(2 * 1024**3, "Memory of a session, all its processes together; 0 is no limit.")
     limit_processes: int = setting(256, "Processes and threads of a session at once; 0 is no limit.")
     limit_files: int = setting(1024, "Open files of each process in a session; 0 is no limit.")

@@ -82,6 +82,8 @@ class Init:
         self._wake_read = self._wake_write = -1
         self.on_enter: Callable[[messages.Enter], None] | None = None
         """Lays the session's folders into its room, where it has one."""
+        self.on_shell: Callable[[int], None] | None = None
+        """Becomes the init of a shell task, on this status socket."""
 
     def run(self, status_fd: int, worker: int, shared: memoryview) -> None:
         """Until the last worker or the host is gone; then all below is gone too. Never returns."""
@@ -178,12 +180,31 @@ class Init:
                 self._interrupt(member, message)
             elif isinstance(message, messages.Adopt):
                 self._adopt(message.slot, fds.pop())
+            elif isinstance(message, messages.Shell):
+                self._run_shell(fds.pop())
             elif isinstance(message, messages.Enter):
                 if not self._enter(member, message):
                     return False
             elif isinstance(message, messages.Kill):
                 return False
         return True
+
+    def _run_shell(self, fd: int) -> None:
+        """In a child of ours, and so in the same room. That it could not be had is told by the end of the socket."""
+        try:
+            pid = kernel.fork_bare() if self.on_shell is not None else -1
+        except OSError:
+            pid = -1
+        if pid == 0:
+            try:
+                _signal.set_wakeup_fd(-1)
+                for each in (*(member.fd for member in self._members), self._wake_read, self._wake_write):
+                    os.close(each)
+                assert self.on_shell is not None
+                self.on_shell(fd)
+            finally:
+                os._exit(0)
+        os.close(fd)
 
     def _enter(self, member: Member, message: messages.Enter) -> bool:
         try:

@@ -10,6 +10,7 @@ killed.
 """
 
 import _signal  # type: ignore[import-not-found]
+import fcntl
 import gc
 import os
 import resource
@@ -17,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import termios
 from typing import Any
 
 from ingle_worker import kernel, reaper
@@ -32,6 +34,9 @@ CHECKS = 3
 
 AGAIN = 20
 """How often SIGINT is sent again because of them."""
+
+NOT_STARTED = 127
+"""Exit code of a program that could not be executed, as shells have it."""
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
 ENVIRONMENT = dict(os.environ)
@@ -305,18 +310,19 @@ class TaskInit:
                 # Counted over all processes of the user, and not for root: the last resort, where looking is too late.
                 _limit_processes(run.processes)
             actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(self._fds)]
+            environment = {**ENVIRONMENT, "PWD": run.cwd, **run.env}
             if run.pty:
-                # A terminal that the leader of a new session opens becomes its own.
-                actions.insert(0, (os.POSIX_SPAWN_OPEN, 0, os.ttyname(self._fds[0]), os.O_RDWR, 0))
-            self._program = os.posix_spawn(
-                run.argv[0],
-                run.argv,
-                {**ENVIRONMENT, "PWD": run.cwd, **run.env},
-                file_actions=actions,
-                setsid=True,
-                setsigdef=DEFAULT_SIGNALS,
-                setsigmask=(),
-            )
+                self._program = self._start_on_terminal(run.argv, environment)
+            else:
+                self._program = os.posix_spawn(
+                    run.argv[0],
+                    run.argv,
+                    environment,
+                    file_actions=actions,
+                    setsid=True,
+                    setsigdef=DEFAULT_SIGNALS,
+                    setsigmask=(),
+                )
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             self._send(messages.RunFailed(f"{reason}: {why}"))
@@ -328,6 +334,26 @@ class TaskInit:
             self._fds = []
         os.chdir("/")
         self._send(messages.InitUp(os.getpid(), self._program))
+
+    def _start_on_terminal(self, argv: list[str], environment: dict[str, str]) -> int:
+        """Forked by hand: the terminal is made the program's own by its descriptor, since in a room of its own there
+        is no name for it."""
+        # A program that is not there shall be told of, not end the child without a word.
+        os.close(os.open(argv[0], os.O_PATH | os.O_CLOEXEC))
+        pid = kernel.fork_bare()
+        if pid:
+            return pid
+        try:
+            _signal.set_wakeup_fd(-1)
+            for signal_number in DEFAULT_SIGNALS:
+                _signal.signal(signal_number, _signal.SIG_DFL)
+            os.setsid()
+            fcntl.ioctl(self._fds[0], termios.TIOCSCTTY, 0)
+            for number, fd in enumerate(self._fds):
+                os.dup2(fd, number, inheritable=True)
+            os.execve(argv[0], argv, environment)
+        finally:
+            os._exit(NOT_STARTED)
 
     # --- limits ---
 

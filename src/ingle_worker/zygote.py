@@ -148,6 +148,7 @@ def become_session(
     gc.disable()
     if confinement is not None:
         init.on_enter = confinement.enter
+        init.on_shell = confinement.run_shell
     for fd in (*fds[:4], 0, 1, 2):
         os.close(fd)
     try:

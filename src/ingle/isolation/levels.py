@@ -3,7 +3,6 @@
 import itertools
 import os
 import secrets
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -47,6 +46,8 @@ class Confinement(msgspec.Struct, frozen=True):
     data: int = 0
     nice: int = 5
     memfd: bool = True
+    kept: tuple[str, ...] = ()
+    """Variables of the server's environment that sessions see."""
 
     @property
     def has_rooms(self) -> bool:
@@ -60,7 +61,7 @@ class Confinement(msgspec.Struct, frozen=True):
         return fd
 
 
-def environment(confinement: Confinement | None, kept: Iterable[str] = ()) -> dict[str, str]:
+def environment(confinement: Confinement | None) -> dict[str, str]:
     """What workers see of the server's environment: without confinement all but the server's own settings and secrets,
     else next to nothing."""
     if confinement is None:
@@ -68,7 +69,7 @@ def environment(confinement: Confinement | None, kept: Iterable[str] = ()) -> di
     seen = {
         name: value
         for name, value in os.environ.items()
-        if name in KEPT_VARIABLES or name.startswith("LC_") or name in kept
+        if name in KEPT_VARIABLES or name.startswith("LC_") or name in confinement.kept
     }
     if confinement.has_rooms:
         seen |= {"HOME": HOME, "USER": "session", "LOGNAME": "session", "SHELL": "/bin/sh", "TMPDIR": TMP}

@@ -33,10 +33,12 @@ from ingle.outputs.reading import OutputPage, Reading
 from ingle.placement import OpenFile
 from ingle.placement.keeping import Keeping
 from ingle.sessions.files import write_file
+from ingle.sessions.homes import SHELL
 from ingle.sessions.manager import Manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.shell.log import TaskOutput
+from ingle.shell.rooms import Room
 from ingle.shell.task import Order
 from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks
@@ -205,6 +207,7 @@ class Local:
     ) -> str:
         session = None if session_id is None else self.manager.get(session_id)
         folder = await self._folder_for(session, cwd, tenant)
+        room = await self._room_for(session, tenant)
         self.manager.record.note("shell", session_id or f"{tenant}/", code=command, isolation=self.manager.policy.level)
         task = await self.tasks.start(
             Order(
@@ -220,14 +223,29 @@ class Local:
                 session_id,
                 shell_session,
                 tenant,
-            )
+            ),
+            room,
         )
         return task.id
+
+    def _base_folder(self, tenant: str) -> str:
+        return os.path.join(self._tenants_folder, tenant) if tenant else self._shell_folder
+
+    async def _room_for(self, session: Session | None, tenant: str) -> Room | None:
+        """A command is held as its session is; one without, in a room of its tenant's, at the server's level."""
+        if session is None:
+            level = (await self.manager.settled()).level
+            if level == "none":
+                return None
+            session = await self.manager.shell_room(self._base_folder(tenant) if level == "sandbox" else None, tenant)
+        if session.launcher.confinement is None:
+            return None
+        return Room(await session.live_worker(), session.home.root / SHELL)
 
     async def _folder_for(self, session: Session | None, cwd: str | None, tenant: str) -> str:
         """Where a command runs: where it is told to, where its session is now, or in the tenant's own folder."""
         if session is None:
-            folder = os.path.join(self._tenants_folder, tenant) if tenant else self._shell_folder
+            folder = self._base_folder(tenant)
             if folder not in self._folders_made:
                 await asyncio.to_thread(os.makedirs, folder, 0o700, exist_ok=True)
                 self._folders_made.add(folder)

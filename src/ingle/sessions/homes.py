@@ -17,6 +17,9 @@ FORKS = "forks"
 ROOM_FOLDERS = ("workspace", "packages", FORKS)
 """What of the first one's folder is laid into the room of a sandbox."""
 
+SHELL = "shell"
+"""What the host makes for shell tasks there: seen in the room, and not to be changed."""
+
 
 class Home:
     def __init__(self, folder: Path, parent: "Home | None" = None) -> None:

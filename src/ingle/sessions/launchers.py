@@ -68,6 +68,8 @@ class Launchers:
             processes=settings.limit_processes,
             files=settings.limit_files,
             file_size=settings.limit_file_size,
+            nice=min(settings.nice, 19),
+            kept=tuple(settings.keep_env),
         )
 
     async def stop(self) -> None:

@@ -62,6 +62,8 @@ class Manager:
         self._launchers = Launchers(settings, home)
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
+        self._rooms: dict[tuple[str, str | None], asyncio.Task[Session]] = {}
+        """Of shell commands without a session."""
         self._chores: list[asyncio.Task[None]] = []
         self._endings: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
@@ -333,6 +335,29 @@ class Manager:
             del self._making[key]
             await session.end()
 
+    async def shell_room(self, folder: str | None, tenant: str) -> Session:
+        """A session that nobody sees, in whose room the commands run that a tenant gives without a session."""
+        key = (tenant, folder)
+        making = self._rooms.get(key)
+        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
+            making = self._rooms[key] = self._loop.create_task(self._make_room(folder, tenant))
+        return await asyncio.shield(making)
+
+    async def _make_room(self, folder: str | None, tenant: str) -> Session:
+        if self._stopped:
+            raise errors.Unavailable("the server is stopping; start it again")
+        name = f".shell-{secrets.token_hex(4)}"
+        grant = await self._grant(NewSession(tenant=tenant, cwd=folder), f"{tenant}/{name}")
+        place = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
+        plan = Plan(name, place, grant.cwd, key=f"{tenant}/{name}", grant=grant)
+        session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding)
+        try:
+            await session.start()
+        except BaseException:
+            await session.end()
+            raise
+        return session
+
     def _launcher(self, grant: Grant) -> Launcher:
         return self._launchers.get(grant, self.bounding)
 
@@ -401,6 +426,10 @@ class Manager:
             self.record.session_ended(session.key, time.time() - session.created_at, "the server stops")
         sessions += [session for session in self._making.values() if session is not None]
         await self._resting.stop()
+        for making in self._rooms.values():
+            await asyncio.wait([making])
+            if not making.cancelled() and making.exception() is None:
+                sessions.append(making.result())
         durable = [session for session in sessions if session.keeper is not None and session.keeper.durable]
         if durable:
             saving = [self._loop.create_task(session.keep_for_later()) for session in durable]

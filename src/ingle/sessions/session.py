@@ -32,7 +32,7 @@ from ingle.sessions.cell import RunningCell
 from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
 from ingle.sessions.files import Folder
 from ingle.sessions.history import History
-from ingle.sessions.homes import ROOM_FOLDERS, Home, remove_below
+from ingle.sessions.homes import ROOM_FOLDERS, SHELL, Home, remove_below
 from ingle.sessions.inquiries import Inquiries
 from ingle.sessions.intake import Intake, bounded
 from ingle.sessions.keeping import Keeping
@@ -196,11 +196,14 @@ class Session:
         self._take(worker)
         home, workspace = str(self.home.folder), str(self.home.workspace)
         tmp = self._new_tmp()
-        entered = self._enter(worker)
-        folders = [*self.home.folders[1:], tmp] if entered else [*self.home.folders, workspace, tmp]
-        start = messages.Start(
-            self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=f"{home}/packages"
-        )
+        packages = f"{home}/packages"
+        if self._has_room:
+            folders = [*self.home.folders[1:], tmp]
+            self._enter(worker, [f"{self.home.root}/{name}" for name in ROOM_FOLDERS], [f"{self.home.root}/{SHELL}"])
+        else:
+            folders = [*self.home.folders, workspace, tmp]
+            self._enter(worker, [workspace, tmp, packages], [])
+        start = messages.Start(self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=packages)
         worker.send(start)
 
     def _new_tmp(self) -> str:
@@ -215,6 +218,12 @@ class Session:
             return TMP if self.home.folder == self.home.root else f"{TMP}/fork-{self.home.folder.name}"
         self._tmp = f"{self.home.folder}/tmp-{self._worker_number}"
         return self._tmp
+
+    async def live_worker(self) -> Worker:
+        """The worker, as soon as there is one."""
+        await self._ensure_started()
+        assert self._worker is not None
+        return self._worker
 
     @property
     def _has_room(self) -> bool:
@@ -254,20 +263,19 @@ class Session:
             self._note(notice)
         self._move(states.IDLE)
 
-    def _enter(self, worker: Worker) -> bool:
-        """Have this session's folders laid into the worker's room. False where it has none."""
+    def _enter(self, worker: Worker, own: list[str], shown: list[str]) -> None:
+        """Have this session's folders laid into the worker's room; where it has none, its init knows them at least."""
         confinement = self.launcher.confinement
-        if confinement is None or not confinement.has_rooms:
-            return False
+        if confinement is None:
+            return
         self.home.user = worker.user
         data = confinement.data_folder
-        own = [f"{self.home.root}/{name}" for name in ROOM_FOLDERS]
         within = [each for each in self.plan.grant.mounts if Mount(data).holds(each.folder)]
-        shared, shown = ([each.folder for each in within if each.read_only == only] for only in (False, True))
+        shared = [each.folder for each in within if not each.read_only]
+        shown += [each.folder for each in within if each.read_only]
         worker.enter(
             messages.Enter(*([os.path.relpath(each, data) for each in folders] for folders in (own, shared, shown)))
         )
-        return True
 
     async def _load_library(self, worker: Worker, library: Library) -> None:
         """The user's library, as much of it as can be had: it never keeps a session from starting."""

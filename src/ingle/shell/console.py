@@ -25,6 +25,7 @@ from ingle.shell import trees
 from ingle.shell.launcher import Launcher
 from ingle.shell.process import Process
 from ingle.shell.reading import Reader
+from ingle.shell.rooms import Room
 from ingle.shell.task import KILLED, Task
 from ingle.workers.merge import STDERR, STDOUT
 from ingle.workers.sender import Sender
@@ -60,6 +61,7 @@ class Console:
         self._name = name
         self._shell = shell
         self._folder = folder / f"shell-{secrets.token_hex(4)}"
+        self._room: Room | None = None
         self._launcher = launcher
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -80,7 +82,7 @@ class Console:
         self._strays: set[int] = set()
         """What earlier commands have left running."""
 
-    async def start(self, task: Task) -> None:
+    async def start(self, task: Task, room: Room | None = None) -> None:
         """Run a task's command in this shell, or refuse it while another runs."""
         if self._ended:
             raise errors.Unavailable(f"the shell {self._name!r} was ended; ask again for a fresh one")
@@ -88,12 +90,15 @@ class Console:
             turn = self._turn
             raise errors.ShellBusy(self._name, turn.task.id if turn else "to come", turn.task.age if turn else 0.0)
         self._starting = True
+        self._room = room
+        if room is not None:
+            self._folder = room.folder / self._folder.name
         try:
             await self._settle()
             self._numbers += 1
             turn = Turn(self, task, self._numbers, self._folder / str(self._numbers))
             await self._ensure_open(task)
-            await asyncio.to_thread(turn.make_files)
+            await asyncio.to_thread(turn.make_files, room)
             # It may have ended meanwhile; nothing has begun, so another can take its place.
             await self._ensure_open(task)
             if self._process is None or self._ended:
@@ -120,7 +125,7 @@ class Console:
 
     async def _open(self, task: Task) -> None:
         """A fresh bash, in the task's folder and environment."""
-        process = await self._launcher.take()
+        process = await self._launcher.take(self._room)
         child_in, self._input = os.pipe()
         self._reports, child_out = os.pipe()
         child_err = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -306,7 +311,7 @@ class Turn:
         self._reported = False
         self._over = False
 
-    def make_files(self) -> None:
+    def make_files(self, room: Room | None) -> None:
         """Blocking, for a thread."""
         order = self.task.order
         os.makedirs(self.folder, 0o700)
@@ -315,6 +320,9 @@ class Turn:
             (self.folder / "stdin").write_bytes(order.stdin.encode("utf-8", "surrogateescape"))
         for name in ("out", "err"):
             os.mkfifo(self.folder / name, 0o600)
+        if room is not None:
+            for path in (self.folder, *self.folder.iterdir()):
+                room.give(path)
 
     def remove_files(self) -> None:
         """Blocking, for a thread."""

@@ -13,6 +13,7 @@ import sys
 from ingle.errors import InterpreterRefused, StartFailed, Unavailable
 from ingle.settings import Settings
 from ingle.shell.process import Process
+from ingle.shell.rooms import Room
 from ingle.workers.zygote import Zygote
 
 TRIES = 3
@@ -28,8 +29,10 @@ class Launcher:
         self._pool: list[Process] = []
         self._stopped = False
 
-    async def take(self) -> Process:
-        """An init that waits to be told what to run."""
+    async def take(self, room: Room | None = None) -> Process:
+        """An init that waits to be told what to run; in a room, one that serves this once."""
+        if room is not None:
+            return await self._make_in(room)
         process: Process | None = None
         while self._pool and process is None:
             process = self._pool.pop(0)
@@ -46,6 +49,16 @@ class Launcher:
             self._pool.append(fresh)
         else:
             fresh.close()
+
+    async def _make_in(self, room: Room) -> Process:
+        process = Process(self._loop)
+        try:
+            (status,) = process.make_ends().fds
+            await room.worker.run_shell(status)
+        except OSError as error:
+            process.close()
+            raise StartFailed(f"the session's process has just ended ({error.strerror}); ask again") from None
+        return process
 
     async def _make(self) -> Process:
         for _ in range(TRIES):

@@ -12,8 +12,10 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ingle.shell import trees
 from ingle.workers import codec
 from ingle.workers.sender import Sender
+from ingle.workers.sockets import expect_pid, receive_with_pid
 from ingle.workers.worker import ChildEnds
 from ingle_worker.wire import FrameReader, WireError, messages
 
@@ -62,6 +64,8 @@ class Process:
         """Create the status socket; the child's end is given away, ours is watched."""
         self._status, child = socket.socketpair()
         self._status.setblocking(False)
+        # Its own word for its number means nothing where it is in a pid namespace.
+        expect_pid(self._status)
         self._out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
         self._loop.add_reader(self._status.fileno(), self._on_status)
         return ChildEnds([child.detach()])
@@ -114,7 +118,10 @@ class Process:
         # Until there is nothing more: libuv reports a socket that was reset only once.
         while not self.gone.done():
             try:
-                data = self._status.recv(65536)
+                if self.init_pid is None:
+                    data, self.init_pid = receive_with_pid(self._status, 65536)
+                else:
+                    data = self._status.recv(65536)
             except BlockingIOError:
                 return
             except OSError:
@@ -131,7 +138,8 @@ class Process:
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.InitUp):
-            self.init_pid, self.pid = message.pid, message.worker
+            inside = self.init_pid is not None and message.pid != self.init_pid
+            self.pid = trees.outside(self.init_pid or 0, message.worker) if inside else message.worker
             self._settle_start()
         elif isinstance(message, messages.RunFailed):
             self.failure = self.failure or message.reason

@@ -14,6 +14,7 @@ from ingle.settings import Settings
 from ingle.shell.console import Console
 from ingle.shell.launcher import Launcher
 from ingle.shell.program import Program
+from ingle.shell.rooms import Room
 from ingle.shell.task import KILLED, Order, Task
 
 LONG = 100_000
@@ -39,28 +40,29 @@ class Tasks:
         self._helpers: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._shell: str | None = None
+        self._scripts: dict[str, Path] = {}
         self._last_cwd: str | None = None
 
     # --- starting ---
 
-    async def start(self, order: Order) -> Task:
-        """Start a command. It runs once, whoever still waits for it."""
+    async def start(self, order: Order, room: Room | None = None) -> Task:
+        """Start a command, in a room if it is to be confined. It runs once, whoever still waits for it."""
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
         if len(self._running) >= self._settings.max_tasks:
             raise errors.TooManyTasks(self._settings.max_tasks)
-        shell = await self._prepare(order)
+        shell = await self._prepare(order, room)
         task_id = f"t{secrets.token_hex(6)}"
         task = Task(task_id, order, self._folder / f"{task_id}.ndjson", self._settings, self._on_over)
         self._running[task.id] = task
         try:
             if order.shell_session is not None:
-                await self._start_in_console(task, shell)
+                await self._start_in_console(task, shell, room)
             else:
-                process = await self._launcher.take()
+                process = await self._launcher.take(room)
                 program = Program(task, process)
                 argv = [shell, "-c", order.command]
-                if (script := await self._script(task)) is not None:
+                if (script := await self._script(task, room)) is not None:
                     argv = [shell, script]
                 task.begin(program)
                 program.start(argv)
@@ -71,7 +73,7 @@ class Tasks:
         self._tasks[task.id] = task
         return task
 
-    async def _prepare(self, order: Order) -> str:
+    async def _prepare(self, order: Order, room: Room | None) -> str:
         """Check what can be known before. The shell's path."""
         if "\0" in order.command:
             raise errors.InvalidRequest("the command has a NUL character, which no shell takes; remove it")
@@ -86,23 +88,24 @@ class Tasks:
         shell = self._shell = self._shell or await asyncio.to_thread(_find, self._settings.shell)
         if shell is None:
             raise errors.StartFailed(f"there is no shell {self._settings.shell!r}; install it, or set shell to another")
-        if order.cwd != self._last_cwd:
+        if room is None and order.cwd != self._last_cwd:
             # Looked at once, not for every command; should it go meanwhile, init finds out and tells.
             if not await asyncio.to_thread(_is_folder, order.cwd):
                 raise errors.InvalidRequest(f"there is no folder {order.cwd[:200]!r} to run in; give an absolute path")
             self._last_cwd = order.cwd
         return shell
 
-    async def _script(self, task: Task) -> str | None:
+    async def _script(self, task: Task, room: Room | None) -> str | None:
         """The command as a file, where it is too long for an argument."""
         data = task.order.command.encode("utf-8", "surrogateescape")
         if len(data) <= LONG:
             return None
-        path = self._folder / f"{task.id}.sh"
-        await asyncio.to_thread(path.write_bytes, data)
+        path = (self._folder if room is None else room.folder) / f"{task.id}.sh"
+        self._scripts[task.id] = path
+        await asyncio.to_thread(_write, path, data, room)
         return str(path)
 
-    async def _start_in_console(self, task: Task, shell: str) -> None:
+    async def _start_in_console(self, task: Task, shell: str, room: Room | None) -> None:
         order = task.order
         assert order.shell_session is not None
         key = (order.tenant, order.session_id, order.shell_session)
@@ -113,7 +116,7 @@ class Tasks:
             console = self._consoles[key] = Console(
                 order.shell_session, shell, self._folder, self._launcher, self._settings
             )
-        await console.start(task)
+        await console.start(task, room)
 
     # --- finding and ending ---
 
@@ -150,7 +153,9 @@ class Tasks:
         self._running.pop(task.id, None)
         self._ended[task.id] = time.monotonic()
         if len(task.order.command) > LONG // 4:
-            self._keep_helper(asyncio.to_thread((self._folder / f"{task.id}.sh").unlink, missing_ok=True))
+            script = self._scripts.pop(task.id, None)
+            if script is not None:
+                self._keep_helper(asyncio.to_thread(script.unlink, missing_ok=True))
         while len(self._ended) > self._settings.tasks_kept:
             self._forget(next(iter(self._ended)))
 
@@ -199,6 +204,12 @@ class Tasks:
 def _find(shell: str) -> str | None:
     found = shutil.which(shell)
     return found and os.path.abspath(found)
+
+
+def _write(path: Path, data: bytes, room: Room | None) -> None:
+    path.write_bytes(data)
+    if room is not None:
+        room.give(path)
 
 
 def _is_folder(path: str) -> bool:

@@ -50,6 +50,15 @@ def below(root: int) -> list[int]:
     return found
 
 
+def outside(parent: int, inside: int) -> int | None:
+    """The child of a process that is known by this number in its own pid namespace."""
+    for pid in children(parent):
+        for line in _read(f"/proc/{pid}/status").splitlines():
+            if line.startswith(b"NSpid:") and int(line.split()[-1]) == inside:
+                return pid
+    return None
+
+
 def _stat(pid: int) -> list[bytes]:
     """State and what follows it."""
     return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()

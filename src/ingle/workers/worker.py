@@ -215,6 +215,13 @@ class Worker:
         """Have folders of the data folder laid into the room of this worker, which waits for it with its Start."""
         self._status_out.write(messages.encode(order))
 
+    async def run_shell(self, status: int) -> None:
+        """Have a shell task's init made in this worker's room; its status socket is given away."""
+        try:
+            await send_with(self._status, self._status_out, messages.encode(messages.Shell()), [status])
+        finally:
+            os.close(status)
+
     # --- copies ---
 
     async def fork(self, count: int = 1) -> Copies:

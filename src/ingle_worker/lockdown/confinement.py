@@ -11,7 +11,7 @@ import resource
 import socket
 from typing import Any
 
-from ingle_worker import kernel
+from ingle_worker import kernel, shells
 from ingle_worker.lockdown import calls, filters, landlock, rooms
 from ingle_worker.wire import messages
 
@@ -136,6 +136,17 @@ class Confinement:
                 # Later, since a session that is not root cannot go there anyway.
                 rooms.close(self._places)
             self._lock(init=True)
+        else:
+            self._own = [f"{self.plan.data_folder}/{folder}" for folder in order.own]
+
+    def run_shell(self, status: int) -> None:
+        """As a child of init: be the init of a shell task, held as the session is."""
+        if self.plan.nice:
+            os.nice(self.plan.nice)
+        if self._places is None:
+            # Init itself stands outside of the walls there.
+            self._lock()
+        shells.TaskInit(status).run()
 
     # --- in the worker ---
 
@@ -177,7 +188,7 @@ class Confinement:
             calls.set_dumpable(True)
             calls.unshare(calls.CLONE_NEWUSER, "user")
             calls.map_self(self._uid, self._gid)
-        self._set_limits(init)
+        self._set_limits()
         if self._files is None or self._filter is None:
             calls.no_new_privileges()
             return
@@ -193,7 +204,7 @@ class Confinement:
         self._rule_files(self._files)
         self._filter.install()
 
-    def _set_limits(self, init: bool) -> None:
+    def _set_limits(self) -> None:
         plan = self.plan
         bounds = {
             resource.RLIMIT_FSIZE: plan.file_size,
@@ -210,8 +221,6 @@ class Confinement:
                 resource.setrlimit(limit, (value, value))
         for limit in (resource.RLIMIT_CORE, resource.RLIMIT_RTPRIO):
             resource.setrlimit(limit, (0, 0))
-        if plan.nice and not init:
-            os.nice(plan.nice)
 
     def _rule_files(self, files: landlock.Rules) -> None:
         if self._places is not None:

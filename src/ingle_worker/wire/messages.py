@@ -462,6 +462,11 @@ class Enter:
 
 
 @dataclass(frozen=True)
+class Shell:
+    """A shell task is to run in this session's room. The status socket of its init comes along with this frame."""
+
+
+@dataclass(frozen=True)
 class NotEntered:
     """It could not be done, and everything ends."""
 
@@ -615,6 +620,7 @@ KINDS: dict[int, type] = {
     35: Signal,
     36: Adopt,
     40: Enter,
+    41: Shell,
     48: Fork,
     64: Ready,
     65: Started,
