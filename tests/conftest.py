@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import getpass
 import os
 import sqlite3
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -27,10 +29,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """For servers that tests start, and for settings that they make."""
     level = config.getoption("--isolation")
     os.environ.update(INGLE_ISOLATION=level, INGLE_KEEP_ENV=MARK)
+    named = {"isolation": level, "keep_env": [MARK]}
+    if level != "none":
+        # Where tests and the code of sessions meet, in files that both look at.
+        common = Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}"
+        common.mkdir(exist_ok=True, mode=0o700)
+        named["mount"] = [str(common)]
     make = Settings.__init__
 
     def make_for_tests(self: Settings, *args: object, **given: object) -> None:
-        make(self, *args, **{"isolation": level, "keep_env": [MARK], **given})
+        make(self, *args, **{**named, **given})
 
     Settings.__init__ = make_for_tests
 
@@ -80,11 +88,13 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
+def home() -> Iterator[Path]:
     """A data folder; afterwards no session's folder and no lock may be left in it."""
-    folder = tmp_path / "home"
-    yield folder
-    assert_empty(folder)
+    # Apart from the test's own folder, which sessions may be let into.
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as parent:
+        folder = Path(parent) / "home"
+        yield folder
+        assert_empty(folder)
 
 
 def assert_empty(folder: Path) -> None:

@@ -127,3 +127,33 @@ def test_only_what_lies_in_a_sessions_folder_is_removed(tmp_path: Path) -> None:
     assert (outside.exists(), (inside / "tmp-1").exists()) == (True, True)
     homes.remove_below(inside, str(inside / "tmp-1"))
     assert not (inside / "tmp-1").exists()
+
+
+# --- shell tasks ---
+
+
+async def test_a_task_of_a_session_runs_in_its_room(service: Service, session: str) -> None:
+    await service.execute(session, "open('here', 'w').close()\nopen('/tmp/there', 'w').close()\nimport os")
+    task = await service.shell("id -u; ls; ls /tmp/there; grep -c . /proc/1/comm; echo done > mine", session_id=session)
+    user = (await value(service, session, "os.getuid()")).strip()
+    assert (task.status, task.stdout.split()) == ("done", [user, "here", "/tmp/there", "1"])
+    assert await value(service, session, "open('mine').read()") == "'done\\n'"
+
+
+async def test_tasks_without_a_session_have_a_room_of_their_own(service: Service, session: str) -> None:
+    await service.execute(session, "open('/tmp/there', 'w').close()")
+    look = await service.shell("ls /tmp/there; ls /proc | grep -c '^[0-9]*$'; touch /tmp/kept made; pwd")
+    assert "No such file" in look.stderr
+    assert look.stdout.splitlines()[-1].endswith("/home/shell")
+    assert (await service.shell("ls made /tmp/kept")).stdout == "/tmp/kept\nmade\n"
+
+
+async def test_a_terminal_a_persistent_shell_and_a_long_command_work_in_a_room(service: Service, session: str) -> None:
+    for bound in (session, None):
+        task = await service.shell("test -t 0 && echo on a terminal > /dev/tty", session_id=bound, pty=True)
+        assert (task.exit_code, task.stdout) == (0, "on a terminal\r\n")
+        await service.shell("cd /tmp; x=41", session_id=bound, shell_session="s")
+        task = await service.shell("cat; echo $((x + 1)) $PWD", session_id=bound, shell_session="s", stdin="in\n")
+        assert task.stdout == "in\n42 /tmp\n"
+        task = await service.shell(f": {'x' * 200_000}; echo long", session_id=bound)
+        assert task.stdout == "long\n"

@@ -17,7 +17,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from ingle_worker import kernel, reaper
-from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, RUNNING, TAGGED, place
+from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, PLACES, RUNNING, TAGGED, place
 from ingle_worker.wire import FrameReader, encode_frame, messages
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
@@ -84,6 +84,9 @@ class Init:
         """Lays the session's folders into its room, where it has one."""
         self.on_shell: Callable[[int], None] | None = None
         """Becomes the init of a shell task, on this status socket."""
+        self._tasks: dict[int, int] = {}
+        """The inits of shell tasks, and the tags by which what they leave behind is known."""
+        self._last_tag = PLACES
 
     def run(self, status_fd: int, worker: int, shared: memoryview) -> None:
         """Until the last worker or the host is gone; then all below is gone too. Never returns."""
@@ -130,6 +133,10 @@ class Init:
         os.write(member.fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d}' % (os.getpid(), worker)))
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
+        tag = self._tasks.pop(pid, 0)
+        if tag and os.WIFSIGNALED(status):
+            # Somebody has killed it: what ran below it ends here.
+            reaper.sweep(self._on_exit, chosen=lambda each: kernel.tag_of(each) == tag)
         for member in self._members:
             if member.is_process(pid):
                 member.ended = member.told = True
@@ -195,8 +202,12 @@ class Init:
             pid = kernel.fork_bare() if self.on_shell is not None else -1
         except OSError:
             pid = -1
+        self._last_tag += 1
+        if pid > 0:
+            self._tasks[pid] = self._last_tag
         if pid == 0:
             try:
+                kernel.tag(self._last_tag)
                 _signal.set_wakeup_fd(-1)
                 for each in (*(member.fd for member in self._members), self._wake_read, self._wake_write):
                     os.close(each)

@@ -237,7 +237,8 @@ class Local:
             level = (await self.manager.settled()).level
             if level == "none":
                 return None
-            session = await self.manager.shell_room(self._base_folder(tenant) if level == "sandbox" else None, tenant)
+            folder = self._base_folder(tenant) if level == "sandbox" else None
+            session = await self.manager.shell_rooms.get(tenant, folder)
         if session.launcher.confinement is None:
             return None
         return Room(await session.live_worker(), session.home.root / SHELL)

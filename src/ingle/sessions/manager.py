@@ -32,6 +32,7 @@ from ingle.sessions.plans import Origin, Plan
 from ingle.sessions.record import Record
 from ingle.sessions.resting import Resting
 from ingle.sessions.session import Session
+from ingle.sessions.shell_rooms import ShellRooms
 from ingle.sessions.shelves import Shelves
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
@@ -62,13 +63,12 @@ class Manager:
         self._launchers = Launchers(settings, home)
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
-        self._rooms: dict[tuple[str, str | None], asyncio.Task[Session]] = {}
-        """Of shell commands without a session."""
         self._chores: list[asyncio.Task[None]] = []
         self._endings: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
         self._stopped = False
         self.stdlibs = Stdlibs(home, self._scratch)
+        self.shell_rooms = ShellRooms(self._hidden)
         self.record = Record()
         if settings.audit == "on":
             self.record.audit = Audit(home)
@@ -315,48 +315,28 @@ class Manager:
     async def _make_room(self) -> None:
         await self._resting.make_room(self._live)
 
+    async def _hidden(self, kind: str, wanted: NewSession) -> Session:
+        """A session that nobody is told of; not started yet."""
+        if self._stopped:
+            raise errors.Unavailable("the server is stopping; start it again")
+        name = f".{kind}-{secrets.token_hex(4)}"
+        key = f"{wanted.tenant}/{name}"
+        grant = await self._grant(wanted, key)
+        folder = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
+        plan = Plan(name, folder, grant.cwd, key=key, grant=grant)
+        return Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
+
     @contextlib.asynccontextmanager
     async def _scratch(self, tenant: str) -> AsyncIterator[Session]:
         """A session that nobody else sees, for as long as the context lasts."""
-        if self._stopped:
-            raise errors.Unavailable("the server is stopping; start it again")
-        name = f".scratch-{secrets.token_hex(4)}"
-        key = f"{tenant}/{name}"
-        await self.settled()
-        grant = self.policy.settle(NewSession(tenant=tenant))
-        folder = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
-        plan = Plan(name, folder, key=key, grant=grant)
-        session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
-        self._making[key] = session
+        session = await self._hidden("scratch", NewSession(tenant=tenant))
+        self._making[session.key] = session
         try:
             await session.start()
             yield session
         finally:
-            del self._making[key]
+            del self._making[session.key]
             await session.end()
-
-    async def shell_room(self, folder: str | None, tenant: str) -> Session:
-        """A session that nobody sees, in whose room the commands run that a tenant gives without a session."""
-        key = (tenant, folder)
-        making = self._rooms.get(key)
-        if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
-            making = self._rooms[key] = self._loop.create_task(self._make_room(folder, tenant))
-        return await asyncio.shield(making)
-
-    async def _make_room(self, folder: str | None, tenant: str) -> Session:
-        if self._stopped:
-            raise errors.Unavailable("the server is stopping; start it again")
-        name = f".shell-{secrets.token_hex(4)}"
-        grant = await self._grant(NewSession(tenant=tenant, cwd=folder), f"{tenant}/{name}")
-        place = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
-        plan = Plan(name, place, grant.cwd, key=f"{tenant}/{name}", grant=grant)
-        session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding)
-        try:
-            await session.start()
-        except BaseException:
-            await session.end()
-            raise
-        return session
 
     def _launcher(self, grant: Grant) -> Launcher:
         return self._launchers.get(grant, self.bounding)
@@ -426,10 +406,7 @@ class Manager:
             self.record.session_ended(session.key, time.time() - session.created_at, "the server stops")
         sessions += [session for session in self._making.values() if session is not None]
         await self._resting.stop()
-        for making in self._rooms.values():
-            await asyncio.wait([making])
-            if not making.cancelled() and making.exception() is None:
-                sessions.append(making.result())
+        sessions += await self.shell_rooms.stop()
         durable = [session for session in sessions if session.keeper is not None and session.keeper.durable]
         if durable:
             saving = [self._loop.create_task(session.keep_for_later()) for session in durable]

@@ -59,6 +59,14 @@ def outside(parent: int, inside: int) -> int | None:
     return None
 
 
+def _own_number(pid: int) -> int:
+    """What a process is called where it lives: by that, commands there can name it."""
+    for line in _read(f"/proc/{pid}/status").splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
 def _stat(pid: int) -> list[bytes]:
     """State and what follows it."""
     return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
@@ -107,5 +115,5 @@ def living(pids: list[int]) -> list[LeftRunning]:
             continue
         words = _read(f"/proc/{pid}/cmdline")
         text = words.rstrip(b"\0").replace(b"\0", b" ") or _read(f"/proc/{pid}/comm").strip()
-        found.append(LeftRunning(pid, text.decode("utf-8", "backslashreplace")[:COMMAND_SHOWN]))
+        found.append(LeftRunning(_own_number(pid), text.decode("utf-8", "backslashreplace")[:COMMAND_SHOWN]))
     return found
