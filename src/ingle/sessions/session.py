@@ -221,7 +221,7 @@ class Session:
 
     async def live_worker(self) -> Worker:
         """The worker, as soon as there is one."""
-        await self._ensure_started()
+        await self.ensure_started()
         assert self._worker is not None
         return self._worker
 
