@@ -26,12 +26,23 @@ def join_job(job: Job, target: Target, name: str) -> int:
     async def main() -> int:
         url = f"unix:{target.path}" if target.path is not None else target.url
         async with AsyncClient(url, target.token, start=False) as client:
-            # Where the service is on this machine, a new session begins where the user is.
-            cwd = os.getcwd() if target.path is not None else None
-            return await Join(job, client.session(name, python=job.python, cwd=cwd, keep=True)).main()
+            return await Join(job, await _session(client, job, target, name)).main()
 
     with asyncio.Runner() as runner:
         return runner.run(main())
+
+
+async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> AsyncSession:
+    """The session of that name. Where the service is on this machine, a new one begins where the user is, if it may."""
+    cwd = os.getcwd() if target.path is not None else None
+    try:
+        async with client.session(name, python=job.python, cwd=cwd, keep=True) as session:
+            return session
+    except errors.NotGranted:
+        async with client.session(name, python=job.python, keep=True) as session:
+            own = f"ingle: session {name} begins in a folder of its own; `ingle serve --mount {cwd}` grants this one\n"
+            await Output().write(2, own)
+            return session
 
 
 class Join:
