@@ -110,5 +110,5 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     *_proven("9. Interfaces", "http.seed", "http.stream", "http.problems", "log.config"),
     *_proven("10. Safety", "safe.token", "safe.input"),
-    *_later("10. Safety", "comes with ingle.isolation", "safe.isolation"),
+    *_proven("10. Safety", "safe.isolation"),
 )

@@ -158,6 +158,32 @@ def peer_pid(connection: socket.socket) -> int:
     return _peer(connection)[0]
 
 
+INIT = "ingle-init"
+"""What the init of every session calls itself; nobody below it can change that."""
+
+
+def peer_is_confined(connection: socket.socket) -> bool:
+    """Whether the process at the other end is confined code of a session: it shall not order its own server about.
+
+    Where a session has the server's user and no root of its own, the mode of the socket does not keep it out. One that
+    is gone already, so that nothing can be told of it, counts as such.
+    """
+    pid = peer_pid(connection)
+    if pid == 0 or not os.path.isdir("/proc/self"):
+        return False  # of another pid namespace than those below ours, or a system that does not tell
+    try:
+        if "NoNewPrivs:\t1" not in Path(f"/proc/{pid}/status").read_text():
+            return False
+        while pid > 1:
+            name, _, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            if name == INIT:
+                return True
+            pid = int(fields.split()[1])
+    except (OSError, ValueError):
+        return True
+    return False
+
+
 def _peer(connection: socket.socket) -> tuple[int, int]:
     pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid), int(uid)

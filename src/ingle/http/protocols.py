@@ -22,7 +22,7 @@ from ingle import errors
 from ingle.http.corking import Corked
 from ingle.http.guard import WELCOME
 from ingle.http.problems import HeadTooLarge, InvalidHttp, Problem, TooSlow, UrlTooLong, encode, headers_of
-from ingle.servers import peer_uid
+from ingle.servers import peer_is_confined, peer_uid
 
 CLOSE = "ingle.close"
 """The extension of a WebSocket's scope by which it is closed at once, whether its client reads or not."""
@@ -135,7 +135,7 @@ class Protocol(HttpToolsProtocol):
         if self._lobby.local:
             connection: socket.socket = transport.get_extra_info("socket")
             # The mode of the socket says the same; this holds also where the file was opened up by mistake.
-            if peer_uid(connection) not in (0, os.geteuid()):
+            if peer_uid(connection) not in (0, os.geteuid()) or peer_is_confined(connection):
                 transport.abort()
         self._lobby.enter(self)
 

@@ -24,6 +24,11 @@ class Bounding:
         self._nice = nice
         self._groups: Groups | None = None
 
+    def find(self) -> None:
+        """Look for what the kernel can count and bound. Blocks."""
+        if self._groups is None and self.wanted:
+            self._groups = Groups.find()
+
     def _found(self) -> Groups:
         if self._groups is None:
             self._groups = Groups.find()

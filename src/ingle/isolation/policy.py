@@ -56,8 +56,6 @@ class Grant:
     cwd: str | None = None
     """Where it starts, with every link resolved; None is its own workspace."""
     python: str = ""
-    python_writable: bool = False
-    """Its interpreter lies where sessions write: what it loads is to be loaded inside of the sandbox only."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables by which programs in it find what they may reach."""
     mounts: tuple[Mount, ...] = ()
@@ -127,14 +125,12 @@ class Policy:
         """What this session gets, or why it can't be had. Looks at files: blocks."""
         level = self._level(wanted)
         free = level in OPEN_LEVELS and not wanted.tenant
-        python, writable = self._python(wanted.python, level, free)
         return Grant(
             isolation=level,
             network=self._network(wanted, level),
             limits=self._limits(wanted),
             cwd=None if wanted.cwd is None else self.folder(wanted.cwd, wanted.tenant, free=free),
-            python=python,
-            python_writable=writable,
+            python=self._python(wanted.python, free),
             environment={} if level in OPEN_LEVELS else self._index.environment,
             mounts=(*self._index_folders, *self.mounts, *self._own_part(wanted.cwd, wanted.tenant), *self._kept),
         )
@@ -216,23 +212,23 @@ class Policy:
 
     # --- interpreters ---
 
-    def _python(self, wanted: str | None, level: str, free: bool) -> tuple[str, bool]:
-        """Its path, and whether sessions can write what it loads."""
+    def _python(self, wanted: str | None, free: bool) -> str:
+        """An interpreter of the operator's. It is started by the server, so it may not be what a session has made."""
         path = interpreter(wanted or self._settings.python)
         if free or path in self._pythons:
-            return path, False
+            return path
         within = self._within(path)
         if within is None or not _in_environment(path):
             raise NotGranted(
                 f"the interpreter {path[:200]!r} is not on the operator's list; leave python out, "
                 f"or ask the operator for --pythons {path[:200]}"
             )
-        if not within.read_only and level != "sandbox":
+        if not within.read_only:
             raise InterpreterRefused(
-                f"sessions can write the folder of {path[:200]!r}, so it starts in a sandbox only, and this session "
-                f"would be at {level!r}; ask the operator for --mount {within.folder}:ro, or name another interpreter"
+                f"sessions can write the folder of {path[:200]!r}, so it is not started for one; ask the operator for "
+                f"--pythons {path[:200]}, which keeps sandboxes from writing it, or for --mount {within.folder}:ro"
             )
-        return path, not within.read_only
+        return path
 
     def _within(self, path: str) -> Mount | None:
         folder = os.path.realpath(os.path.dirname(path))

@@ -55,7 +55,7 @@ def failing_plainly(path: str) -> Iterator[None]:
             raise errors.InvalidRequest(f"{path[:200]!r} leads over a link, and links are not followed") from None
         if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
             raise errors.Conflict(f"{path[:200]!r} is a folder, or not empty: {error.strerror}") from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENXIO):
             raise errors.InvalidRequest(f"{path[:200]!r} cannot be used: {error.strerror}") from None
         raise errors.Unavailable(f"{path[:200]!r} could not be read or written: {error.strerror}") from None
     except UnicodeEncodeError:

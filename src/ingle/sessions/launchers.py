@@ -40,7 +40,7 @@ class Launchers:
         mounts = tuple(mount for mount in grant.mounts if not Mount(self._home).holds(mount.folder))
         key = (path, grant.isolation, mounts if grant.isolation in ("restricted", "sandbox") else ())
         if key not in self._launchers:
-            confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts)
+            confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts, bounding)
             self._launchers[key] = Launcher(self._loop, path, self._settings, bounding, confinement)
         return self._launchers[key]
 
@@ -57,7 +57,7 @@ class Launchers:
     def all(self) -> list[Launcher]:
         return list(self._launchers.values())
 
-    def _confinement(self, level: str, mounts: tuple[Mount, ...]) -> Confinement:
+    def _confinement(self, level: str, mounts: tuple[Mount, ...], bounding: Bounding) -> Confinement:
         settings = self._settings
         return Confinement(
             level,
@@ -70,6 +70,8 @@ class Launchers:
             file_size=settings.limit_file_size,
             nice=min(settings.nice, 19),
             kept=tuple(settings.keep_env),
+            # Nobody but the kernel sees the memory that such a file holds.
+            memfd=bounding.memory_by_kernel or not settings.limit_memory,
         )
 
     async def stop(self) -> None:

@@ -111,6 +111,7 @@ class Manager:
         verdict = await self._launchers.settle(self.settings.isolation)
         self.policy = Policy(self.settings, self._home, verdict.level)
         self.bounding = Bounding(self.policy.limits, self.settings.nice)
+        await asyncio.to_thread(self.bounding.find)
         for level, why in verdict.missing.items():
             logger.warning("sessions are held at %s, and not at %s: %s", verdict.level, level, why)
         logger.info("isolation %s, network %s", verdict.level, self.policy.network)
