@@ -35,6 +35,8 @@ class Attack:
     """Looks at the host or the victim afterwards, with the fort and the evidence; what it returns counts."""
     arms: bool
     """Whether it works the same on other processors than x86_64."""
+    known: dict[tuple[str, str], str]
+    """Breaches that are known, by level and user, each with its reason: expected to fail, and told when they do not."""
 
     def __str__(self) -> str:
         return f"{self.family}.{self.name}"
@@ -61,6 +63,7 @@ def attack(
     secret: bool = False,
     after: Callable[[Any, Any], object] | None = None,
     arms: bool = True,
+    known: dict[tuple[str, str], str] | None = None,
 ) -> Callable[[Callable[[Any], object]], Callable[[Any], object]]:
     def add(function: Callable[[Any], object]) -> Callable[[Any], object]:
         source = textwrap.dedent(inspect.getsource(function))
@@ -68,7 +71,9 @@ def attack(
         family = function.__module__.rpartition(".")[2]
         by = {ROOT: stops, USER: user_stops or stops}
         passing = frozenset(who for who in passes.split() if by[who] == "sandbox")
-        ATTACKS.append(Attack(family, function.__name__, text, by, root, user, passing, secret, after, arms))
+        ATTACKS.append(
+            Attack(family, function.__name__, text, by, root, user, passing, secret, after, arms, known or {})
+        )
         return function
 
     return add

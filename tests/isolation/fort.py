@@ -35,7 +35,7 @@ UID = 54_321
 PATIENCE = 60.0
 SURVIVAL = 2.0
 MIB = 1024**2
-LIMITS = {"memory": 200 * MIB, "processes": 60, "files": 256, "file_size": 100 * MIB, "tmp": 16 * MIB, "disk": 16 * MIB}
+LIMITS = {"memory": 200 * MIB, "processes": 60, "files": 256, "file_size": 100 * MIB, "tmp": 16 * MIB, "disk": 8 * MIB}
 
 VICTIM = """
 import contextlib, ctypes, os, socket, tempfile, threading
@@ -259,6 +259,7 @@ class Fort:
                 "interface": interface,
                 "url": self.url,
                 "mark": self.mark,
+                "watched": self.level != "none",
                 "environment": str(self.environment),
                 "installed": sysconfig.get_path("purelib", vars={"base": sys.base_prefix, "platbase": sys.base_prefix}),
                 "guest": GUEST,

@@ -8,7 +8,7 @@ from isolation.attack import ROOT, Attack
 from isolation.attacking import AS_ROOT, by_level, check, fort_of, forts
 from isolation.fort import Fort
 
-pytestmark = AS_ROOT
+pytestmark = [AS_ROOT, pytest.mark.req("safe.isolation")]
 
 
 @pytest.fixture(scope="module")

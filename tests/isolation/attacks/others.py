@@ -182,7 +182,12 @@ def semaphores_of_another_session_by_system_v(t):
     return syscall("semctl", number, 0, get_value, 0) == 7
 
 
-@attack("restricted", user_stops="sandbox", secret=True)
+@attack(
+    "restricted",
+    user_stops="sandbox",
+    secret=True,
+    known={("restricted", "root"): "files that a session makes can be read by everybody; its umask should be 077"},
+)
 def shared_memory_of_another_session(t):
     return open(f"/dev/shm/{t.shm_name}", "rb").read(200)
 

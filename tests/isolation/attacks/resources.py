@@ -2,6 +2,8 @@
 
 from isolation.attack import attack
 
+SAME_USER = "the kernel counts these for each user, and all sessions of a user's server are the same one"
+
 
 @attack("limits")
 def processes(t):
@@ -112,7 +114,7 @@ def room_for_temporary_files(t):
         with open(f"{path}-{number}", "wb") as file:
             for _ in range(t.tmp >> 21):
                 file.write(bytes(1 << 20))
-    time.sleep(2.5)
+    time.sleep(5 if t.watched else 0)
     return True
 
 
@@ -124,7 +126,7 @@ def room_on_the_disk(t):
         with open(f"kept-{number}", "wb") as file:
             for _ in range(t.disk >> 21):
                 file.write(bytes(1 << 20))
-    time.sleep(2.5)
+    time.sleep(5 if t.watched else 0)
     return True
 
 
@@ -137,7 +139,7 @@ def many_small_files(t):
         os.mkdir(f"d{folder}")
         for number in range(1000):
             os.close(os.open(f"d{folder}/{number}", os.O_CREAT | os.O_WRONLY))
-    time.sleep(2.5)
+    time.sleep(5 if t.watched else 0)
     return True
 
 
@@ -244,6 +246,7 @@ def victim_cannot(code):
     "restricted",
     user_stops="sandbox",
     root="root has as many as it likes",
+    known={("sandbox", "user"): SAME_USER},
     after=victim_cannot(
         "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
         "fd = libc.inotify_init1(0o2000000)\nprint('fine' if fd >= 0 else 'none left')\nfd >= 0 and os.close(fd)"
@@ -262,6 +265,7 @@ def watches_of_everybody(t):
     "restricted",
     user_stops="sandbox",
     root="root has as many as it likes",
+    known={("sandbox", "user"): SAME_USER},
     after=victim_cannot(
         "import fcntl, os\nr, w = os.pipe()\n"
         "print('fine' if fcntl.fcntl(w, 1032) >= 65536 else 'small')\nos.close(r)\nos.close(w)"

@@ -162,7 +162,7 @@ def writing_a_token_of_its_own(t):
     return True
 
 
-@attack("restricted", user_stops="sandbox")
+@attack("limits")
 def the_servers_socket_for_its_owner(t):
     import socket
 
