@@ -8,6 +8,7 @@ import pytest
 
 from conftest import until
 from ingle.errors import IsolationUnavailable
+from ingle.events import Isolation
 from ingle.isolation import probe
 from ingle.service import Service
 from ingle.sessions import homes
@@ -102,7 +103,8 @@ def test_a_level_that_cannot_be_had_is_refused_with_its_cause(tmp_path: Path, mo
         probe.settle("sandbox", "python", tmp_path)
     verdict = probe.settle("auto", "python", tmp_path)
     assert (verdict.level, list(verdict.missing)) == ("none", ["sandbox", "restricted", "limits"])
-    assert "not sandbox: a new user namespace" in verdict.sentence
+    held = Isolation(verdict.level, "full", verdict.missing)
+    assert "your files and your network); not sandbox: a new user namespace" in held.sentence
 
 
 async def test_what_a_room_calls_its_temporary_files_is_never_removed_outside(

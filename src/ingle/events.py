@@ -512,6 +512,25 @@ class Metrics(Struct):
     egress_bytes: int = 0
 
 
+class Isolation(Struct):
+    """How far sessions are held on a node, by default, and why not further."""
+
+    level: str
+    network: str
+    missing: dict[str, str] = field(default_factory=dict)
+    """By level that was wanted and cannot be had: the cause and the remedy."""
+
+    @property
+    def sentence(self) -> str:
+        """For a banner."""
+        text = f"isolation {self.level}, network {self.network}"
+        if self.level in ("none", "limits"):
+            text += " (code in sessions has your files and your network)"
+        elif self.network == "full":
+            text += " (services on this machine's loopback can be reached)"
+        return "; ".join([text, *(f"not {level}: {why}" for level, why in self.missing.items())])
+
+
 class Load(Struct):
     """What one tenant has at this moment."""
 

@@ -25,6 +25,7 @@ from ingle.events import (
     Done,
     FileInfo,
     FileList,
+    Isolation,
     Limits,
     Metrics,
     NewSession,
@@ -457,6 +458,10 @@ class Service:
                     pass  # it was interrupted in this moment
             result = await self.wait(result.session_id, result.cell, wait=POLL)
         return result
+
+    async def isolation(self) -> Isolation:
+        """How far sessions are held here, once it is known."""
+        return await self._placement.isolation()
 
     async def check_ready(self) -> None:
         """Have a fresh worker answer; an error says why none does."""

@@ -55,6 +55,10 @@ EVENTS = re.compile(r"/v1/sessions/(?P<session_id>[^/]+)/events")
 class Health(Struct):
     status: str = "ok"
     version: str = __version__
+    isolation: str = ""
+    """How far code in sessions is held."""
+    network: str = ""
+    """What it can reach."""
 
 
 class SessionList(Struct):
@@ -241,7 +245,11 @@ class Handlers:
     # --- the server ---
 
     async def health(self, call: Call[None, bodies.NoQuery]) -> Response:
-        return answer(Health())
+        return answer(await self._health())
+
+    async def _health(self) -> Health:
+        held = await self._owner.isolation()
+        return Health(isolation=held.level, network=held.network)
 
     async def ready(self, call: Call[None, bodies.NoQuery]) -> Response:
         call.service.check(READ)
@@ -251,7 +259,7 @@ class Handlers:
                 self._probing = asyncio.get_running_loop().create_task(self._owner.check_ready())
             await asyncio.shield(self._probing)
             self._ready_at = time.monotonic()
-        return answer(Health())
+        return answer(await self._health())
 
     async def metrics(self, call: Call[None, bodies.NoQuery]) -> Response:
         text = prometheus.render(await call.service.metrics())

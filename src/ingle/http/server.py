@@ -126,7 +126,7 @@ async def _serve(
             door = Door(service, app, listener, Lobby(settings.max_connections))
             door.open()
             await door.opened()
-            print(banner(shown, token), file=sys.stderr, flush=True)
+            print(banner(shown, token, (await service.isolation()).sentence), file=sys.stderr, flush=True)
             # What was loaded stays: a collection need not walk it, and need not come with every few requests.
             gc.collect()
             gc.freeze()
@@ -281,7 +281,7 @@ def url(host: str, listener: socket.socket) -> str:
     return f"http://{shown}:{listener.getsockname()[1]}"
 
 
-def banner(url: str, token: Token | None) -> str:
+def banner(url: str, token: Token | None, held: str) -> str:
     """What is told at the start: where, how to sign in, how to stop. Never the token itself."""
     # curl reads the header from its standard input: on its command line everybody could see the token.
     if token is None:
@@ -296,6 +296,7 @@ def banner(url: str, token: Token | None) -> str:
         f"ingle {__version__} listens on {url}\n"
         f"  token   {where}\n"
         f'  try     {header} | curl -sH @- {url}/v1/sessions -d \'{{"session_id": "main"}}\'\n'
+        f"  code    {held}\n"
         f"  stop    Ctrl-C"
     )
 

@@ -50,14 +50,6 @@ class Verdict:
     missing: dict[str, str] = field(default_factory=dict)
     """By level that was tried and cannot be had: the cause and the remedy."""
 
-    @property
-    def sentence(self) -> str:
-        """For a banner: what holds, and what would hold more."""
-        text = f"isolation {self.level}"
-        for level, why in self.missing.items():
-            text += f"; not {level}: {why}"
-        return text
-
 
 def settle(asked: str, python: str, home: Path) -> Verdict:
     """The level that `asked` means here. A level asked for by name is had, or refused with its cause."""

@@ -14,6 +14,7 @@ from ingle.events import (
     CheckpointInfo,
     FileInfo,
     FileList,
+    Isolation,
     Limits,
     Load,
     Metrics,
@@ -58,6 +59,8 @@ class Placement(Protocol):
     async def create(self, wanted: NewSession) -> SessionInfo: ...
 
     async def sessions(self, tenant: str = "") -> list[SessionInfo]: ...
+
+    async def isolation(self) -> Isolation: ...
 
     async def load(self, tenant: str) -> Load: ...
 

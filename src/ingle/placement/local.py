@@ -13,6 +13,7 @@ from ingle.events import (
     CheckpointInfo,
     FileInfo,
     FileList,
+    Isolation,
     Limits,
     Load,
     Metrics,
@@ -71,6 +72,10 @@ class Local:
 
     async def sessions(self, tenant: str = "") -> list[SessionInfo]:
         return [session.info() for session in self.manager.all(tenant)]
+
+    async def isolation(self) -> Isolation:
+        verdict = await self.manager.settled()
+        return Isolation(verdict.level, self.manager.policy.network, verdict.missing)
 
     async def load(self, tenant: str) -> Load:
         return self.manager.load(tenant)
