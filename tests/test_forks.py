@@ -14,6 +14,7 @@ from ingle import errors
 from ingle.callers import Caller, Limits
 from ingle.events import SessionInfo
 from ingle.service import Service
+from test_pythons import GOOD, Python
 
 pytestmark = pytest.mark.req("state.fork")
 
@@ -228,3 +229,43 @@ async def pause(seconds: float) -> None:
     end = loop.time() + seconds
     while loop.time() < end:
         await asyncio.sleep(0)
+
+
+@pytest.mark.req("cell.pythons", "state.rollback")
+@pytest.mark.parametrize("python", GOOD, ids=lambda python: python.name)
+async def test_in_every_python(service: Service, python: Python) -> None:
+    """What Python does around a fork differs from release to release, and so does asyncio."""
+    await service.create_session("main", python=python.path, checkpoints="auto")
+    await say(
+        service,
+        "main",
+        "import asyncio, atexit, logging, os, random, subprocess, sys, threading, time, warnings\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "warnings.simplefilter('always')\nrandom.seed(5)\nticks = 0\n"
+        "async def tick():\n    global ticks\n    while True:\n        await asyncio.sleep(0.001); ticks += 1\n"
+        "task = asyncio.ensure_future(tick())\nawait asyncio.sleep(0.01)\n"
+        "pool = ThreadPoolExecutor(2); done = pool.submit(time.sleep, 0.001).result()\n"
+        "forked = []\nos.register_at_fork(after_in_child=lambda: forked.append('child'))",
+    )
+    made = await service.fork_session("main", "copy", count=3)
+    assert [len([each for each in info.notices if "not copied" in each]) for info in made] == [2, 2, 2]
+    seen = (
+        "await asyncio.sleep(0.01)\n"
+        "with ThreadPoolExecutor(2) as p: two = p.submit(lambda: 2).result()\n"
+        "t = threading.Thread(target=lambda: print('thread')); t.start(); t.join()\n"
+        "print(two, random.random(), threading.main_thread().native_id == os.getpid(), forked)\n"
+        "print(subprocess.run(['true']).returncode)"
+    )
+    result = await service.execute("copy-2", seen)
+    assert (result.error, result.stderr) == (None, "")
+    assert result.stdout == "thread\n2 0.6229016948897019 True ['child']\n0\n"
+    # And again, of the copy; and back.
+    await service.fork_session("copy-2", "deeper")
+    assert await say(service, "deeper", "print(two); two = 3") == "2\n"
+    result = await service.execute("main", "ticks = -10**9; os._exit(1)")
+    assert result.exit is not None
+    await service.rollback("main")
+    assert await say(service, "main", "await asyncio.sleep(0.01); print(ticks > 0, len(forked))") == "True 2\n"
+    result = await service.execute("copy-1", "exit(3)")
+    assert result.exit is not None
+    assert result.exit.code == 3
