@@ -5,6 +5,7 @@ These tests talk to workers themselves, to see the process tree; what sessions m
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -355,3 +356,29 @@ async def test_a_worker_without_descriptors_says_so(start: Start) -> None:
     await original.run("for each in files: os.close(each)")
     (copy,) = await original.fork()
     assert await copy.ask("len(files) > 50") is True
+
+
+@forks_only
+async def test_a_host_without_descriptors_says_so_and_leaks_none(start: Start) -> None:
+    original = await start()
+    # Numbers are given from the lowest on: with all of them in use, the limit is what is left.
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    fillers = [os.open("/dev/null", os.O_RDONLY)]
+    while fillers[-1] < highest:
+        fillers.append(os.open("/dev/null", os.O_RDONLY))
+    open_before = len(os.listdir("/proc/self/fd"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(highest, fillers[-1])
+    for room in range(14):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + room, limits[1]))
+        try:
+            with pytest.raises(StartFailed, match="no pipe could be made"):
+                await original.worker.fork(2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert await until(lambda: len(os.listdir("/proc/self/fd")) == open_before), room
+        assert await until(lambda: original.worker.family.members == {original.worker}), room
+    for fd in fillers:
+        os.close(fd)
+    (copy,) = await original.fork()
+    assert await copy.run("print(1)") == "1\n"

@@ -147,22 +147,23 @@ class Link:
 
         Descriptors come by another call than bytes do, so nobody but who expects some pays for that.
         """
+        fds: list[int] = []
         wire = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, self.fd)
         try:
             while True:
+                # The kernel gives no more than one frame's descriptors at a time, and nothing behind that frame. Those
+                # without any, which are called off, may come together.
+                for place in range(len(self.received) - 1, -1, -1):
+                    if isinstance(self.received[place], messages.Ends):
+                        return self.received.pop(place), fds
                 try:
                     data, extra, _, _ = wire.recvmsg(CHUNK, ENDS_SPACE, _socket.MSG_CMSG_CLOEXEC)
                 except OSError as error:
                     raise WireLost(str(error)) from None
                 if not data:
                     raise WireLost("the host closed the wire")
-                # The kernel gives no more than one frame's descriptors at a time, and nothing behind that frame.
-                fds = [fd for each in extra for (fd,) in struct.iter_unpack("i", each[2])]
-                for frame in self._reader.feed(data):
-                    message = messages.decode(frame)
-                    if isinstance(message, messages.Ends):
-                        return message, fds
-                    self.received.append(message)
+                fds += [fd for each in extra for (fd,) in struct.iter_unpack("i", each[2])]
+                self.received += [messages.decode(frame) for frame in self._reader.feed(data)]
         finally:
             wire.detach()
 

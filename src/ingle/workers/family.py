@@ -116,7 +116,11 @@ class Forking:
                     self._origin.break_off(f"it asked for a copy that nobody wants ({place})")
                     return
                 worker = self._origin.make_sibling(place)
-                given[place] = worker.make_ends()
+                try:
+                    given[place] = worker.make_ends()
+                except OSError:
+                    self._origin.family.leave(worker)
+                    raise
                 self._made[place] = worker
                 await self._origin.introduce(place, given[place].fds.pop())
             await asyncio.wait({self._made[place].init_up for place in places}, timeout=PATIENCE)

@@ -138,19 +138,20 @@ class Worker:
 
     def make_ends(self) -> ChildEnds:
         """Create all descriptors; the child's ends are given away, ours are watched."""
-        made: list[int] = []
-        try:
+        with contextlib.ExitStack() as made:
+            # All of them or none: there may be no more descriptors at any of these.
             self._stdout, child_out = os.pipe()
-            made += [self._stdout, child_out]
+            made.callback(_close_all, self._stdout, child_out)
             self._stderr, child_err = os.pipe()
-            made += [self._stderr, child_err]
+            made.callback(_close_all, self._stderr, child_err)
             self.stdin = Stdin(self._loop)
+            made.callback(_close_all, self.stdin.child)
+            made.callback(self.stdin.close)
             self._wire, child_wire = socket.socketpair()
+            made.callback(self._wire.close)
+            made.callback(child_wire.close)
             self._status, child_status = socket.socketpair()
-        except OSError:
-            for fd in made:
-                os.close(fd)
-            raise
+            made.pop_all()
         for fd in (self._stdout, self._stderr):
             os.set_blocking(fd, False)
         self._wire.setblocking(False)
@@ -604,6 +605,11 @@ class Worker:
             self.door.close()
         for fd in (self._stdout, self._stderr, *self._doors):
             os.close(fd)
+
+
+def _close_all(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _end_unwanted(making: "asyncio.Task[Copies]") -> None:
