@@ -187,5 +187,6 @@ class Rounds:
         else:
             assert value == writer.number or what == "worker", (what, value, writer.number)
             self.told.append(f"{what}: {writer.crashes}")
-        # From here on the numbers begin with what is there.
+        # What cells wrote that were lost is not there any more; from here on the numbers begin with what is.
+        self.values[result["cell"]] = value
         self.number = max(self.number, value)

@@ -23,7 +23,8 @@ from ingle.settings import Settings
 
 pytestmark = pytest.mark.req("state.restart")
 
-SETTINGS = Settings(preload=[], pool=1)
+SETTINGS = Settings(preload=[], pool=1, exit_grace=20.0)
+"""On a busy machine the last save may take a while, and the end of a server waits for it so long at most."""
 
 
 @pytest.fixture
@@ -128,6 +129,22 @@ async def test_a_session_that_was_ended_does_not_come_back(kept: Path) -> None:
     assert list((kept / "sessions").iterdir()) == []
     async with serving(kept) as second:
         assert await second.list_sessions() == []
+
+
+async def test_a_session_that_nobody_has_used_for_long_is_removed(kept: Path) -> None:
+    async with serving(kept) as first:
+        for name in ("old", "lived"):
+            await first.create_session(name, durable=True)
+            await first.execute(name, "x = 5")
+            await saved(first, 1, name)
+        # Not while somebody has it, in whatever place.
+        async with serving(kept, Settings(preload=[], pool=1, durable_age=0.0), kind="other") as other:
+            assert await other.list_sessions() == []
+        assert await value(first, "x", "lived") == "5"
+    async with serving(kept, Settings(preload=[], pool=1, durable_age=0.0)) as second:
+        assert await second.list_sessions() == []
+    assert list((kept / "sessions").iterdir()) == []
+    assert list(kept.glob("snapshots/*/sessions/*.json")) == []
 
 
 async def test_sessions_come_back_where_they_were(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,20 +501,40 @@ async def test_when_no_save_is_whole_the_session_begins_anew_and_says_why(kept: 
         assert notice.endswith("this is a fresh worker")
 
 
-async def test_a_save_that_ends_the_worker_is_given_up_for_the_one_before(kept: Path) -> None:
+BAD = "import os\nclass Bad:\n    def __reduce__(self): return (os._exit, (7,))\nbad = Bad()"
+
+
+async def test_a_save_that_ends_the_worker_is_set_aside_for_the_one_before(kept: Path) -> None:
     async with serving(kept) as first:
         await first.create_session("s", durable=True)
         await first.execute("s", "x = 1")
         await saved(first, 1)
-        await first.execute(
-            "s", "import os\nclass Bad:\n    def __reduce__(self): return (os._exit, (7,))\nbad = Bad()"
-        )
+        await first.execute("s", BAD)
         await saved(first, 2)
     async with serving(kept) as second:
         back = await second.execute("s", "x")
         assert back.result == {"text/plain": "1"}
         assert came_back(back, 1), back.notices
-        assert any("cannot be used" in notice for notice in back.notices), back.notices
+        (told,) = [notice for notice in back.notices if "cannot be used" in notice]
+        name = told.partition("it is kept as the snapshot '")[2].rstrip("'")
+        assert [each.name for each in await second.list_snapshots()] == [name]
+        # However often it is saved after that.
+        for n in (1, 2, 3):
+            await second.execute("s", f"x = {n}")
+            await saved(second, 3 + n)
+        assert [each.cell for each in await second.list_snapshots()] == [2]
+
+
+async def test_when_no_save_can_be_loaded_none_is_lost(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", BAD)
+        await saved(first, 1)
+    async with serving(kept) as second:
+        back = await second.execute("s", "'bad' in globals()")
+        assert back.result == {"text/plain": "False"}
+        assert any("no save of this session can be used" in notice for notice in back.notices), back.notices
+        assert [each.cell for each in await second.list_snapshots()] == [1]
 
 
 @pytest.fixture

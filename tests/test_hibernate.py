@@ -34,7 +34,7 @@ def at_home(tmp_path: Path, mark: str) -> Path:
 
 @asynccontextmanager
 async def serving(home: Path, **settings: object) -> AsyncIterator[Service]:
-    async with Service.local(Settings(preload=[], pool=1, **settings), home, "serve") as service:  # type: ignore[arg-type]
+    async with Service.local(Settings(preload=[], pool=1, exit_grace=20.0, **settings), home, "serve") as service:  # type: ignore[arg-type]
         yield service
 
 

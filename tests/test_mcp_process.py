@@ -225,7 +225,7 @@ def test_main_comes_back_in_the_folder_where_it_was(home: Path, mark: str, tmp_p
     with Host(home, cwd=tmp_path / "project") as first:
         first.initialize()
         assert "41" in text_of(first.call("python_session", code="x = 41; x"))
-        assert wait_until(lambda: first.call("list_repl_sessions")["_meta"]["ingle/sessions"][0]["saved_cell"] == 1)
+        assert wait_until(lambda: first.call("list_repl_sessions")["_meta"]["ingle/sessions"][0]["saved_cell"] == 1, 30)
         first.process.kill()
     with Host(home, cwd=tmp_path / "elsewhere") as other:
         other.initialize()

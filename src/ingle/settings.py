@@ -128,6 +128,7 @@ class Settings:
     durable_size: int = setting(
         256 * 1024 * 1024, "A session is saved by itself up to this size; 0: none is, and none comes back by itself."
     )
+    durable_age: float = setting(30 * 86400.0, "A durable session that was not used for so long is removed.")
     max_code: int = setting(16 * 1024 * 1024, "Size of a cell's source at most.")
     result_chars: int = setting(200_000, "Characters of each stream in a result; the rest is read by number.")
     timeline_memory: int = setting(4 * 1024 * 1024, "Memory for a session's events; older ones go to disk.")

@@ -73,15 +73,13 @@ async def _serve(
         logger.warning(
             "sessions begin in folders of their own, as they cannot have %s: start it in a project's", folder
         )
-    await service.start()
-    # The zygote loads the user's libraries in its own process while this one loads the SDK.
-    tasks = [
-        loop.create_task(
-            _talk(Door(service, listed, cwd=start, durable=settings.durable_size > 0), wire, loaded := asyncio.Event())
-        ),
-        loop.create_task(stop.wait()),
-    ]
-    helpers = [loop.create_task(_warm(service))]
+    starting = loop.create_task(service.start())
+    loaded = asyncio.Event()
+    door = Door(service, listed, cwd=start, durable=settings.durable_size > 0)
+    # The zygote loads the user's libraries in its own process, and the level of isolation is found out, while this one
+    # loads the SDK.
+    tasks = [loop.create_task(_talk(door, wire, starting, loaded)), loop.create_task(stop.wait())]
+    helpers = [starting, loop.create_task(_warm(service, starting))]
     if beside is not None:
         helpers.append(loop.create_task(_beside(beside, service, home, loaded)))
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -92,10 +90,11 @@ async def _serve(
         tasks[0].result()
 
 
-async def _talk(door: Door, wire: descriptors.Wire, loaded: asyncio.Event) -> None:
+async def _talk(door: Door, wire: descriptors.Wire, starting: "asyncio.Task[None]", loaded: asyncio.Event) -> None:
     """Until the host has gone."""
     loop = asyncio.get_running_loop()
     server = (await load("ingle.mcp.server")).make_server(door)
+    await starting
     pipe = await (await load("ingle.mcp.pipe")).Pipe.open(wire)
     loaded.set()
     serving = loop.create_task(server.run(pipe, pipe, server.create_initialization_options()))
@@ -114,8 +113,9 @@ async def _beside(beside: Beside, service: Service, home: Path, loaded: asyncio.
         logger.warning("other commands will not find this server: %s", error)
 
 
-async def _warm(service: Service) -> None:
+async def _warm(service: Service, starting: "asyncio.Task[None]") -> None:
     try:
+        await asyncio.shield(starting)
         await service.warm()
     except errors.IngleError as error:
         # Whoever creates a session is told the same, as an answer.

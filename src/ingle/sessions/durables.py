@@ -61,15 +61,19 @@ class Durables:
         if not self._settings.durable_size or not await asyncio.to_thread(self._path.exists):
             return []
         try:
+            expired = await self.registry.expire(time.time() - self._settings.durable_age, is_dead)
             rows = await self.registry.adopt(self._place, is_dead)
             known = await self.registry.known()
         except RegistryBroken as error:
             logger.error("no session comes back: %s", error.message)
             return []
-        await asyncio.to_thread(self._tidy, known, [row.uid for row in rows])
+        await asyncio.to_thread(self._tidy, known, [row.uid for row in rows], expired)
         return rows
 
-    def _tidy(self, known: set[str], mine: list[str]) -> None:
+    def _tidy(self, known: set[str], mine: list[str], expired: list[str]) -> None:
+        for uid in expired:
+            shutil.rmtree(self.folder(uid), ignore_errors=True)
+        self._shelves.tidy(DURABLE, lambda name: name not in expired)
         self._shelves.tidy(DURABLE, known.__contains__, LEFT_OVER)
         for folder in self._sessions.glob(f"{PREFIX}*"):
             if folder.name.removeprefix(PREFIX) not in known and time.time() - folder.stat().st_mtime > LEFT_OVER:

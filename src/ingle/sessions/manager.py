@@ -174,7 +174,7 @@ class Manager:
         began = time.monotonic()
         uid = secrets.token_hex(8)
         # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
-        full = self._live() >= self.settings.max_sessions
+        full = len(self._sessions) + len(self._making) >= self.settings.max_sessions <= self._live()
         self._making[key] = None
         try:
             if full:

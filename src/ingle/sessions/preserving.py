@@ -59,8 +59,12 @@ class Store(Protocol):
         """All that the copy holds, on the disk when this returns; the copy is gone then."""
         ...
 
-    async def load(self, feed: Feed, skip: int) -> Returned:
-        """The last save that is whole, but for those to be skipped. NoneWhole when there is none."""
+    async def load(self, feed: Feed) -> Returned:
+        """The last save that is whole. NoneWhole when there is none."""
+        ...
+
+    async def set_aside(self) -> str | None:
+        """The last save is not used again; the name of the snapshot that it is kept as."""
         ...
 
     async def forget(self) -> None: ...
@@ -91,7 +95,7 @@ class Keeper:
         self._not_before = 0.0
         self._unlike: list[str] = []
         """What of the session the last copy did not have."""
-        self._failures = self._skip = 0
+        self._failures = 0
         self.copying: asyncio.Task[None] | None = None
         """A copy is being made: no cell may begin."""
         self._saving: asyncio.Task[None] | None = None
@@ -214,12 +218,12 @@ class Keeper:
 
     async def _save(self, copy: Worker, cell: int, version: int) -> None:
         save = await self._store.save(copy, cell)
-        self.last = save
-        self._saved = max(self._saved, version)
-        self._skip = 0
-        self.trouble = ""
         if self._registry is not None:
             await self._registry.saved(self._uid, save)
+        # Only now: what is told as saved is found again, whatever happens next.
+        self.last = save
+        self._saved = max(self._saved, version)
+        self.trouble = ""
 
     def _fail(self, why: str) -> None:
         if why != self.trouble:
@@ -236,7 +240,7 @@ class Keeper:
         """
         await self.settle()
         try:
-            returned = await self._store.load(feed, self._skip)
+            returned = await self._store.load(feed)
         except NoneWhole as error:
             if self.last is not None:
                 self._tell(f"no save of this session can be used: {error.message}; this is a fresh worker")
@@ -244,8 +248,11 @@ class Keeper:
         except (errors.SnapshotDamaged, errors.SnapshotUntrusted, errors.LoadFailed) as error:
             self._failures += 1
             if not isinstance(error, errors.LoadFailed) or self._failures >= GIVE_UP:
-                self._tell(f"a save of this session cannot be used: {error.message}")
-                self._skip, self._failures = self._skip + 1, 0
+                # It may be loaded yet: by another Python, with a package installed, by a later ingle.
+                aside = await self._store.set_aside()
+                kept = f"; it is kept as the snapshot {aside!r}" if aside is not None else ""
+                self._tell(f"a save of this session cannot be used: {error.message}{kept}")
+                self._failures = 0
             raise errors.StartFailed(error.message) from None
         self._failures = 0
         self._saved = self._copied = self._version

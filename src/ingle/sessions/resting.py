@@ -13,6 +13,9 @@ from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle_worker.wire import states
 
+AT_ONCE = 4
+"""Sessions that are saved or freed at a time for being idle; the others have time."""
+
 
 class Resting:
     def __init__(
@@ -30,6 +33,8 @@ class Resting:
         for session in self._idle():
             if session.plan.one_off or self._settings.idle_policy == "end":
                 self._end(session, "idle")
+            elif len(self._tasks) >= AT_ONCE:
+                continue
             elif session.state == states.IDLE and session.key not in self._tasks and session.keeper is not None:
                 pressed = pressed or memory_is_short(self._settings.memory_floor)
                 free = (self._settings.idle_policy == "free" or pressed) and not session.keeper.kept

@@ -561,6 +561,8 @@ class Session:
 
     async def keep_for_later(self) -> None:
         """Save what is not saved yet, if nothing goes on."""
+        if self.keeper is not None:
+            await self.keeper.settle()
         if self.keeper is not None and self._worker is not None and self._is_quiet(self._worker):
             await self.keeper.save(self._worker, self.last_cell)
 

@@ -5,6 +5,7 @@ A save takes the place of the one before in one step; that one stays beside it, 
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -100,13 +101,12 @@ class SessionStore:
             raise errors.TooLarge(f"it holds more than {size(self._limit)} (durable_size)") from None
         return _save_of(made)
 
-    async def load(self, feed: Feed, skip: int) -> Returned:
+    async def load(self, feed: Feed) -> Returned:
         loop = asyncio.get_running_loop()
         opening = await loop.run_in_executor(self._executor, self._open)
         try:
             try:
-                for _ in range(skip + 1):
-                    opened = await loop.run_in_executor(self._executor, opening.next)
+                opened = await loop.run_in_executor(self._executor, opening.next)
             except errors.IngleError as error:
                 raise NoneWhole(error.message) from None
             if opened is None:
@@ -120,6 +120,11 @@ class SessionStore:
 
     def _open(self) -> "_Opening":
         return _Opening(self._snapshots.opened(self._name, False, self._shelf))
+
+    async def set_aside(self) -> str | None:
+        name = f"{self._session.id[:40]}-unusable-{time.strftime('%Y%m%d-%H%M%S')}"
+        move = functools.partial(self._snapshots.set_aside, self._name, self._shelf, name)
+        return name if await asyncio.get_running_loop().run_in_executor(self._executor, move) else None
 
     async def forget(self) -> None:
         def delete() -> None:

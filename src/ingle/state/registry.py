@@ -171,6 +171,24 @@ class Registry:
 
         return await self._do(work)
 
+    async def expire(self, before: float, is_dead: Callable[[str], bool]) -> list[str]:
+        """Forget sessions, of whatever place, that nobody has and that were last saved before this time; their ids."""
+
+        def work(db: sqlite3.Connection) -> list[str]:
+            with _transaction(db):
+                found = db.execute("SELECT uid, owner, created_at, save FROM sessions").fetchall()
+                old = [
+                    (uid, owner)
+                    for uid, owner, created_at, save in found
+                    if (msgspec.json.decode(save, type=Save).time if save is not None else created_at) < before
+                ]
+                gone = [uid for uid, owner in old if not owner or (owner != self._server and is_dead(owner))]
+                for uid in gone:
+                    db.execute("DELETE FROM sessions WHERE uid = ?", (uid,))
+            return gone
+
+        return await self._do(work)
+
     async def known(self) -> set[str]:
         """The ids of all sessions, whoever has them."""
         return await self._do(lambda db: {uid for (uid,) in db.execute("SELECT uid FROM sessions")})

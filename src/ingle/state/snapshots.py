@@ -195,6 +195,16 @@ class Snapshots:
             raise errors.SnapshotNotFound(name)
         self.collect()
 
+    def set_aside(self, name: str, shelf: str, named: str) -> bool:
+        """Make the last save on a shelf a snapshot of that name, so that it is out of the way and not lost."""
+        folder = self._folder / NAMED
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for suffix in (CURRENT, PREVIOUS):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self._folder / shelf / (name + suffix), folder / (named + CURRENT))
+                return True
+        return False
+
     # --- portable files ---
 
     def export(self, name: str, fd: int, shelf: str = NAMED) -> None:
