@@ -163,7 +163,7 @@ KINDS: list[Kind] = [
         (
             "running thread",
             "import threading, time; v = threading.Thread(target=time.sleep, args=(60,), daemon=True); v.start()",
-            "v.is_alive()",
+            "v in threading.enumerate()",
         ),
         ("child process", "import subprocess; v = subprocess.Popen(['sleep', '60'])", "v.poll() is None"),
     ),

@@ -148,6 +148,42 @@ async def test_a_copy_that_ends_itself_is_an_error_and_the_session_goes_on(servi
 
 
 @pytest.mark.req("state.save")
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "b'garbage' * 1000",
+        "struct.pack('>BI', 1, 36) + bytes(32) + struct.pack('>I', 2 ** 31)",
+        "struct.pack('>BI', 4, 2 ** 31)",
+        "struct.pack('>BI', 4, 2) + b'{}'",
+        "struct.pack('>BI', 3, 5) + b'chunk'",
+        "struct.pack('>BI', 1, 36) + bytes(32) + struct.pack('>I', 5) + struct.pack('>BI', 3, 5) + b'wrong'",
+    ],
+)
+async def test_a_copy_that_lies_on_its_channel_costs_nobody_anything(service: Service, lie: str) -> None:
+    """Code of the user's runs in the copy, and finds the channel: the last socket that was opened."""
+    await service.create_session("main")
+    code = f"""
+        import os, stat, struct
+        class Liar:
+            def __reduce__(self):
+                sockets = [int(n) for n in os.listdir("/proc/self/fd") if is_socket(int(n))]
+                os.write(max(sockets), {lie})
+                return (list, ())
+        def is_socket(fd):
+            try: return fd < 100 and stat.S_ISSOCK(os.fstat(fd).st_mode)
+            except OSError: return False
+        liar = Liar()
+    """
+    await run(service, code)
+    with pytest.raises(errors.SaveFailed):
+        await service.save_session("main", "calc")
+    assert await service.list_snapshots() == []
+    await run(service, "del liar, Liar; x = 1")
+    await service.save_session("main", "calc")
+    assert (await service.load_session("calc", "other")).session.variables == ["is_socket", "os", "stat", "struct", "x"]
+
+
+@pytest.mark.req("state.save")
 async def test_saving_writes_nothing_that_the_session_itself_will_write(service: Service) -> None:
     await service.create_session("main")
     await run(service, "out = open('out.txt', 'w'); out.write('one\\n'); raw = open('raw', 'wb'); raw.write(b'1')")

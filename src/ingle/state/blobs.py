@@ -12,7 +12,7 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingle import errors
@@ -121,12 +121,15 @@ class Blobs:
 
     # --- removing ---
 
-    def collect(self, used: Iterable[bytes]) -> None:
-        """Remove what is in none of these; not now, if somebody saves or loads."""
+    def collect(self, used: Callable[[], set[bytes]]) -> None:
+        """Remove what is not used; not now, if somebody saves or loads.
+
+        What is used is asked for while nobody can add to it: else a save that ends in between would be torn.
+        """
         try:
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
                 self.refresh()
-                self._collect(set(used))
+                self._collect(used())
         except BlockingIOError:
             return
 

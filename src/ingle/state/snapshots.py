@@ -241,7 +241,7 @@ class Snapshots:
 
     def collect(self) -> None:
         """Forget the bytes that no manifest uses."""
-        self.blobs.collect(self._all_used())
+        self.blobs.collect(self._all_used)
 
     def _all_used(self) -> set[bytes]:
         used: set[bytes] = set()

@@ -1,0 +1,174 @@
+"""Files of chunks: read back whole, or refused; whatever was done to them, and however many use them at once."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingle import errors
+from ingle.state.blobs import Blobs
+from ingle.state.packs import END, HEAD, MAX_INDEX, TAIL, Pack, Writer
+
+pytestmark = [pytest.mark.req("state.save"), pytest.mark.req("state.load")]
+
+CHUNKS = [bytes([number]) * (1 + number * 100) for number in range(20)]
+
+
+def digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    path = tmp_path / "a.pack"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    writer = Writer(fd)
+    for chunk in CHUNKS:
+        writer.put(digest(chunk), memoryview(chunk))
+    writer.finish(b'{"some": "manifest"}', "signed")
+    os.close(fd)
+    return path
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Pack]:
+    pack = Pack.open(path)
+    try:
+        yield pack
+    finally:
+        pack.close()
+
+
+def read_all(path: Path) -> tuple[bytes, str, list[bytes]]:
+    with opened(path) as pack:
+        return pack.manifest, pack.signature, [pack.read(digest(chunk), len(chunk)) for chunk in CHUNKS]
+
+
+def test_what_was_put_in_comes_out(pack: Path) -> None:
+    assert read_all(pack) == (b'{"some": "manifest"}', "signed", CHUNKS)
+
+
+def test_a_chunk_that_is_not_what_it_is_said_to_be_is_not_kept(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "b.pack", os.O_RDWR | os.O_CREAT, 0o600)
+    with pytest.raises(errors.SaveFailed):
+        Writer(fd).put(digest(b"one"), memoryview(b"two"))
+    os.close(fd)
+
+
+def test_no_change_of_a_byte_and_no_cut_goes_unseen(pack: Path) -> None:
+    whole = pack.read_bytes()
+    chance = random.Random(5)
+    for _ in range(300):
+        data = bytearray(whole)
+        if chance.random() < 0.3:
+            del data[chance.randrange(len(data)) :]
+        else:
+            for _ in range(chance.randrange(1, 4)):
+                data[chance.randrange(len(data))] ^= chance.randrange(1, 256)
+        pack.write_bytes(data)
+        with pytest.raises(errors.SnapshotDamaged):
+            read_all(pack)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"chunks": [["00", 8, 1]]}',
+        b'{"chunks": [["%s", 8, 1]]}' % (b"0" * 63),
+        b'{"chunks": [["%s", 8, 99999999999]]}' % (b"0" * 64),
+        b'{"chunks": [["%s", -8, 1]]}' % (b"0" * 64),
+        b'{"chunks": [["%s", 0, 8]]}' % (b"0" * 64),
+        b'{"chunks": [["%s", 8, 100000]]}' % (b"0" * 64),
+        b'{"chunks": ' + b"[" * 5000,
+    ],
+    ids=range(10),
+)
+def test_an_index_that_lies_is_refused(tmp_path: Path, index: bytes) -> None:
+    path = tmp_path / "c.pack"
+    path.write_bytes(HEAD + b"chunk" + index + END.pack(digest(index), len(index), TAIL))
+    with pytest.raises(errors.SnapshotDamaged), opened(path):
+        pass
+
+
+@pytest.mark.parametrize("length", [MAX_INDEX + 1, 2**63, 10_000])
+def test_an_index_that_is_longer_than_its_file_is_not_read(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "c.pack"
+    path.write_bytes(HEAD + END.pack(bytes(32), length, TAIL))
+    with pytest.raises(errors.SnapshotDamaged, match="longer than the file"), opened(path):
+        pass
+
+
+def test_many_save_and_clear_away_at_once_and_nothing_that_is_used_is_lost(tmp_path: Path) -> None:
+    """Two servers, each with its own view of the folder, and threads in each."""
+    servers = [Blobs(tmp_path / "chunks"), Blobs(tmp_path / "chunks")]
+    used: set[bytes] = set()
+    failed: list[BaseException] = []
+    began = threading.Barrier(6)
+
+    def save(blobs: Blobs, number: int) -> None:
+        try:
+            began.wait(10)
+            for turn in range(15):
+                data = [b"%d %d %d" % (number, turn, each) * 50 for each in range(5)] + [b"common" * 100]
+                with blobs.shared():
+                    with blobs.begin() as addition:
+                        for each in data:
+                            if not addition.has(digest(each)):
+                                addition.put(digest(each), memoryview(each))
+                        addition.finish()
+                    used.update(map(digest, data))
+        except BaseException as error:  # told in the test's own thread
+            failed.append(error)
+
+    def clear(blobs: Blobs) -> None:
+        try:
+            began.wait(10)
+            for _ in range(30):
+                blobs.collect(used.copy)
+        except BaseException as error:  # as above
+            failed.append(error)
+
+    threads = [threading.Thread(target=save, args=(servers[number % 2], number)) for number in range(4)]
+    threads += [threading.Thread(target=clear, args=(each,)) for each in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    late = Blobs(tmp_path / "chunks")
+    late.refresh()
+    assert [key for key in used if not late.has(key)] == []
+    late.collect(used.copy)
+    assert len(list((tmp_path / "chunks").glob("*.pack"))) < 30
+    for blobs in (*servers, late):
+        blobs.close()
+
+
+def test_what_is_used_is_asked_for_while_nobody_can_add_to_it(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path / "chunks")
+    asked = []
+
+    def used() -> set[bytes]:
+        fd = os.open(tmp_path / "chunks" / "lock", os.O_RDWR)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        finally:
+            os.close(fd)
+        asked.append(True)
+        return set()
+
+    blobs.collect(used)
+    assert asked == [True]
+    with blobs.shared():
+        blobs.collect(used)  # not now
+    assert asked == [True]
