@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ingle.isolation import primitives
 from ingle.mcp import checkup
 from ingle.mcp.hosts import Place
 
@@ -27,7 +28,11 @@ def run(*args: str, home: Path, cwd: Path | None = None, **settings: str) -> "su
 def test_a_healthy_installation_is_told_so_in_plain_words(home: Path) -> None:
     told = run("-m", "ingle", "doctor", home=home)
     assert told.returncode == 0, told.stdout + told.stderr
-    assert [line[:4] for line in told.stdout.splitlines()[:-1]] == ["ok  ", "ok  ", "ok  ", "note", "ok  ", "note"]
+    signs = {line[6:].partition(":")[0]: line[:4] for line in told.stdout.splitlines()[:-1]}
+    tried = ["Level sandbox", "Level restricted", "Level limits", *primitives.TITLES.values()]
+    assert list(signs) == ["Python", "Data folder", "Zygote", "Isolation", *tried, "MCP round trip", "Hosts"]
+    assert [signs[name] for name in signs if name not in tried] == ["ok  ", "ok  ", "ok  ", "note", "ok  ", "note"]
+    assert {signs[name] for name in tried} <= {"ok  ", "note"}
     assert "Isolation: none: code in sessions has your files" in told.stdout
     assert "ran a cell" in told.stdout
     assert told.stdout.endswith("Everything needed works.\n")

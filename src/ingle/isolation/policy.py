@@ -79,9 +79,11 @@ def read_mount(text: str) -> Mount:
 
 
 def can_be_granted(folder: str, home: Path) -> bool:
-    """Whether sessions may have this folder: not everything there is, and nothing that the server's own data is in."""
+    """Whether sessions may have this folder without being named: not everything there is, nor all that a user has, and
+    nothing that the server's own data is in."""
     asked, data = Mount(os.path.realpath(folder)), Mount(os.path.realpath(home))
-    return asked.folder != "/" and not asked.holds(data.folder) and not data.holds(asked.folder)
+    whole = ("/", os.path.realpath(os.path.expanduser("~")))
+    return asked.folder not in whole and not asked.holds(data.folder) and not data.holds(asked.folder)
 
 
 class Policy:

@@ -18,6 +18,8 @@ from msgspec import Struct
 
 from ingle import __version__
 from ingle.errors import IngleError
+from ingle.isolation import primitives
+from ingle.isolation.probe import try_level
 from ingle.mcp.hosts import HOSTS, Command, Place, configured, file_of
 from ingle.service import Service
 from ingle.settings import Settings
@@ -45,6 +47,7 @@ def examine(settings: Settings, home: Path, place: Place | None = None) -> list[
     if folder.state == "broken":
         return findings
     findings += asyncio.run(session(settings, home))
+    findings += confining(settings, home)
     findings.append(round_trip(home))
     findings += hosts(place or Place.here())
     return findings
@@ -105,6 +108,17 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
         findings.append(Finding("Isolation", "warning", said))
     else:
         findings.append(Finding("Isolation", "fine", f"{info.isolation}, network {info.network}"))
+    return findings
+
+
+def confining(settings: Settings, home: Path) -> list[Finding]:
+    """Each level and each primitive, tried for real; what is missing with the promise that it costs."""
+    findings = []
+    for level in ("sandbox", "restricted", "limits"):
+        why = try_level(level, settings.python, home)
+        held = "tried, and code held at it could do none of what it tried"
+        findings.append(Finding(f"Level {level}", "fine" if why is None else "warning", why or held))
+    findings += [Finding(each.name, "fine" if each.works else "warning", each.text) for each in primitives.examine()]
     return findings
 
 
