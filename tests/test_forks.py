@@ -73,19 +73,27 @@ async def test_the_original_may_end_while_forks_live(service: Service, main: str
         service,
         main,
         "import os, tempfile, atexit\nopen('data', 'w').write('kept'); folder = tempfile.TemporaryDirectory()\n"
-        "open(folder.name + '/deep', 'w').write('kept too')\natexit.register(print, 'bye')\n"
+        "open(folder.name + '/deep', 'w').write('kept too')\natexit.register(lambda: open('exited', 'a').close())\n"
         "class Loud:\n    def __del__(self): open('gone', 'a').write('x')\nloud = Loud()",
     )
     await fork(service)
     await fork(service, "copy", "copy-of-copy")
+    await say(service, "copy", "own = tempfile.TemporaryDirectory(prefix='own', dir=os.getcwd())")
+    assert "own" in await say(service, main, "print(os.listdir())")
     await service.end_session("copy")
+    assert "own" not in await say(service, main, "print(os.listdir())")
     # What a fork inherited is left alone when it ends.
-    assert await say(service, main, "print(os.path.exists('gone'), os.listdir(folder.name))") == "False ['deep']\n"
+    look = "print(os.path.exists('gone'), os.path.exists('exited'), os.listdir(folder.name))"
+    assert await say(service, main, look) == "False False ['deep']\n"
     await service.end_session(main)
     read = "print(open('data').read(), os.getcwd() == os.path.abspath('.'), open('gone').read())"
     assert await say(service, "copy-of-copy", read) == "kept True x\n"
     assert len(list((home / "sessions").iterdir())) == 2
-    assert [file.name for file in (await service.list_files("copy-of-copy", "")).files] == ["data", "gone"]
+    assert [file.name for file in (await service.list_files("copy-of-copy", "")).files] == [
+        "data",
+        "exited",
+        "gone",
+    ]
     # Its worker is replaced as any other.
     result = await service.execute("copy-of-copy", "os._exit(3)")
     assert result.exit is not None
