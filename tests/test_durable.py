@@ -16,7 +16,7 @@ from conftest import marked_processes, until, wait_until
 from http_server import Server, problem
 from ingle import Client, errors
 from ingle.callers import Caller
-from ingle.events import Result, SessionInfo
+from ingle.events import Result, SessionInfo, Stdout
 from ingle.service import Service
 from ingle.sessions import preserving
 from ingle.settings import Settings
@@ -108,6 +108,21 @@ async def test_what_ran_before_is_told_apart_from_what_never_ran(kept: Path) -> 
         await second.execute("s", "2 + 2")
         assert [(each.cell, each.code) for each in await second.cells("s")] == [(2, "2 + 2")]
         assert [event.type async for event in _events(second, 2)][-1] == "done"  # type: ignore[attr-defined]
+
+
+async def test_whoever_watched_an_earlier_server_sees_what_comes_now(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        for _ in range(5):
+            await first.execute("s", "print('before')")
+        last = (await first.wait("s", 5)).next_event
+    async with serving(kept) as second:
+        watching = second.events("s", last)
+        await second.execute("s", "print('now')")
+        async for event in watching:
+            if isinstance(event, Stdout):
+                assert event.text == "now\n"
+                break
 
 
 async def _events(service: Service, cell: int) -> AsyncIterator[object]:

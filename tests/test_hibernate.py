@@ -291,6 +291,28 @@ async def test_what_a_killed_server_had_saved_of_its_own_is_cleared_away(at_home
     assert list(shelf.iterdir()) == []
 
 
+@pytest.mark.req("idle.expire")
+async def test_where_idle_sessions_end_durable_ones_are_freed(at_home: Path) -> None:
+    async with serving(at_home, idle_policy="end") as service:
+        await service.create_session("plain", idle_timeout=SOON)
+        await service.create_session("s", durable=True, idle_timeout=SOON)
+        await service.execute("s", "x = 1")
+        await wait_for(service, hibernated)
+        assert await until_listed(service, ["s"])
+    async with serving(at_home, idle_policy="end", idle_timeout=SOON) as service:
+        await asyncio.sleep(3 * SOON)
+        assert await value(service, "x") == "1"
+        await service.end_session("s")
+
+
+async def until_listed(service: Service, names: list[str]) -> bool:
+    for _ in range(2000):
+        if [info.session_id for info in await service.list_sessions()] == names:
+            return True
+        await asyncio.sleep(0.005)
+    return False
+
+
 @pytest.mark.req("state.restart")
 async def test_a_durable_session_that_hibernates_outlives_the_server(at_home: Path) -> None:
     async with serving(at_home, idle_policy="free") as first:

@@ -56,7 +56,12 @@ class History:
         self._forgotten = self.count
 
     def follow(self, first: int) -> AsyncIterator[AnyEvent]:
-        """Events from `first` on, and those to come."""
+        """Events from `first` on, and those to come.
+
+        Whoever watched the session under an earlier server asks for numbers that are far ahead: he gets all there are.
+        """
+        if self._inherited and not self._origin and first > self._timeline.next_seq:
+            first = 1
         return self._without_code(first) if self._forgotten else self._timeline.follow(first)
 
     async def _without_code(self, first: int) -> AsyncIterator[AnyEvent]:

@@ -31,13 +31,14 @@ class Resting:
         """Once in a while: what has been idle for long enough?"""
         pressed = False
         for session in self._idle():
-            if session.plan.one_off or self._settings.idle_policy == "end":
+            durable = session.keeper is not None and session.keeper.durable
+            if session.plan.one_off or (self._settings.idle_policy == "end" and not durable):
                 self._end(session, "idle")
             elif len(self._tasks) >= AT_ONCE:
                 continue
             elif session.state == states.IDLE and session.key not in self._tasks and session.keeper is not None:
                 pressed = pressed or memory_is_short(self._settings.memory_floor)
-                free = (self._settings.idle_policy == "free" or pressed) and not session.keeper.kept
+                free = (self._settings.idle_policy != "keep" or pressed) and not session.keeper.kept
                 if free or not (session.keeper.current or session.keeper.trouble):
                     task = asyncio.get_running_loop().create_task(self._rest(session, free))
                     self._tasks[session.key] = task
