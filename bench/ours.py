@@ -18,7 +18,8 @@ from ingle.settings import Settings
 @asynccontextmanager
 async def engine(preload: list[str], pool: int) -> AsyncIterator[Service]:
     with tempfile.TemporaryDirectory() as home:
-        settings = Settings(preload=preload, pool=pool)
+        # As those it is compared with: what isolation costs is measured apart.
+        settings = Settings(preload=preload, pool=pool, isolation="none")
         async with Service.local(settings, Path(home)) as service:
             await service.warm()
             if not pool:

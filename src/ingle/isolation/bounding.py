@@ -57,6 +57,7 @@ class Bounding:
             for pid in pids:
                 group.attach(pid)
             group.bound(bounds.memory, bounds.processes)
+            self._set_for(pids, bounds, group)
         except ProcessLookupError:
             pass  # gone already, which is told as always
         except OSError as error:
@@ -68,16 +69,20 @@ class Bounding:
 
     async def settle(self, group: Group | None, pids: tuple[int, ...], wanted: SessionLimits) -> Group | None:
         """The limits of one session, on its worker; its group."""
-        if wanted == SessionLimits():
+        if wanted == SessionLimits() or (group is not None and wanted == self._defaults):
+            # It is under them already: nobody waits for that.
             return group
         if group is None:
             group = await asyncio.to_thread(self._prepare, pids, wanted)
         elif (wanted.memory, wanted.processes) != (self._defaults.memory, self._defaults.processes):
             with contextlib.suppress(OSError):
                 group.bound(wanted.memory, wanted.processes)
+        self._set_for(pids, wanted, group)
+        return group
+
+    def _set_for(self, pids: tuple[int, ...], wanted: SessionLimits, group: Group | None) -> None:
         # The last of them is the worker, and all that a cell starts comes from it.
         limits.set_for(pids[-1], wanted, self._nice, memory_too=group is None or MEMORY not in group.places)
-        return group
 
     @staticmethod
     def passed(group: Group | None, wanted: SessionLimits, *, ended: bool) -> list[str]:

@@ -28,6 +28,10 @@ READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/ni
 DEVICE_FILES = (*(f"/dev/{name}" for name in rooms.DEVICES), "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/fd")
 
 
+AT_FIRST = 2
+"""So many of its own folders a session needs from its first moment: its workspace, and its packages."""
+
+
 class Plan:
     """What the host has decided, as it comes: the guest adds nothing of its own."""
 
@@ -126,18 +130,25 @@ class Confinement:
 
     def enter(self, order: messages.Enter) -> None:
         """Lay in what is this session's, give up every right over the room, and let the worker begin."""
-        if self._places is not None:
-            rooms.lay(self._places, order, self._uid, self._gid)
-            if not self._root:
-                rooms.close(self._places)
-            os.eventfd_write(self._gate, 1)
-            os.close(self._gate)
-            if self._root:
-                # Later, since a session that is not root cannot go there anyway.
-                rooms.close(self._places)
-            self._lock(init=True)
-        else:
+        if self._places is None:
             self._own = [f"{self.plan.data_folder}/{folder}" for folder in order.own]
+            return
+        if self._root:
+            # The worker needs little of it at first, and cannot go by the way that is still open: it is not root.
+            first = messages.Enter(order.own[:AT_FIRST], order.shared)
+            rooms.lay(self._places, first, self._uid, self._gid)
+            self._open_gate()
+            rooms.lay(self._places, messages.Enter(order.own[AT_FIRST:], [], order.shown), self._uid, self._gid)
+            rooms.close(self._places)
+        else:
+            rooms.lay(self._places, order, self._uid, self._gid)
+            rooms.close(self._places)
+            self._open_gate()
+        self._lock(init=True)
+
+    def _open_gate(self) -> None:
+        os.eventfd_write(self._gate, 1)
+        os.close(self._gate)
 
     def run_shell(self, status: int) -> None:
         """As a child of init: be the init of a shell task, held as the session is."""
