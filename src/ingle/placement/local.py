@@ -213,6 +213,8 @@ class Local:
         session = None if session_id is None else self.manager.get(session_id)
         folder = await self._folder_for(session, cwd, tenant)
         room = await self._room_for(session, tenant)
+        if room is not None and room.workspace is not None and session is None:
+            folder = os.path.join(room.workspace, cwd or "")
         self.manager.record.note("shell", session_id or f"{tenant}/", code=command, isolation=self.manager.policy.level)
         task = await self.tasks.start(
             Order(
@@ -246,7 +248,10 @@ class Local:
             session = await self.manager.shell_rooms.get(tenant, folder)
         if session.launcher.confinement is None:
             return None
-        return Room(await session.live_worker(), session.home.root / SHELL)
+        confinement = session.launcher.confinement
+        # Without a root of its own it can be let into no other folder.
+        workspace = str(session.home.workspace) if confinement.level == "restricted" else None
+        return Room(await session.live_worker(), session.home.root / SHELL, workspace)
 
     async def _folder_for(self, session: Session | None, cwd: str | None, tenant: str) -> str:
         """Where a command runs: where it is told to, where its session is now, or in the tenant's own folder."""

@@ -202,7 +202,7 @@ class Session:
             self._enter(worker, [f"{self.home.root}/{name}" for name in ROOM_FOLDERS], [f"{self.home.root}/{SHELL}"])
         else:
             folders = [*self.home.folders, workspace, tmp]
-            self._enter(worker, [workspace, tmp, packages], [])
+            self._enter(worker, [workspace, tmp, packages], [f"{self.home.root}/{SHELL}"])
         start = messages.Start(self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=packages)
         worker.send(start)
 

@@ -13,6 +13,8 @@ class Room:
     """Whose init starts it."""
     folder: Path
     """For files that the host makes for a task: seen from inside, and not to be changed there."""
+    workspace: str | None = None
+    """Where commands begin that belong to no session, if only there."""
 
     def give(self, path: Path) -> None:
         """Let the room's user have a file that was made for a task in it."""

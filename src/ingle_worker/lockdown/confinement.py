@@ -75,6 +75,7 @@ class Confinement:
         self._network = plan.network
         self._namespace = self._gate = -1
         self._own: list[str] = []
+        self._used: list[str] = []
         self._files = landlock.Rules(landlock.version()) if plan.level in ("restricted", "sandbox") else None
         self._filter = filters.Filter(memfd=plan.memfd) if self._files is not None else None
         if self._places is not None:
@@ -132,6 +133,9 @@ class Confinement:
         """Lay in what is this session's, give up every right over the room, and let the worker begin."""
         if self._places is None:
             self._own = [f"{self.plan.data_folder}/{folder}" for folder in order.own]
+            self._used = [f"{self.plan.data_folder}/{folder}" for folder in order.shown]
+            for folder in self._used:
+                rooms.make_folder(folder, 0o711)
             return
         if self._root:
             # The worker needs little of it at first, and cannot go by the way that is still open: it is not root.
@@ -246,6 +250,8 @@ class Confinement:
             for path, may_write in self.plan.granted:
                 if not may_write:
                     files.read(path)
+            for path in self._used:
+                files.use(path)
             writable = [*self._own, *DEVICE_FILES, *(path for path, may_write in self.plan.granted if may_write)]
         for path in writable:
             files.write(path)

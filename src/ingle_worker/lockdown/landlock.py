@@ -52,6 +52,10 @@ class Rules:
     def read(self, path: str) -> None:
         self._allow(path, READING)
 
+    def use(self, path: str) -> None:
+        """What is there may be read and written, but nothing made, moved or removed."""
+        self._allow(path, READING | WRITE_FILE | TRUNCATE)
+
     def write(self, path: str) -> None:
         self._allow(path, self._all)
 

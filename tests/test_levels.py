@@ -1,0 +1,74 @@
+"""Levels between nothing and a sandbox: what each takes from a session, as the server's own user."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ingle.errors import IsolationUnavailable
+from ingle.isolation import probe
+from ingle.service import Service
+from ingle.settings import Settings
+
+LOOK = """
+import os, subprocess
+def tried(f):
+    try: return f()
+    except OSError as e: return type(e).__name__
+status = open('/proc/self/status').read()
+print('NoNewPrivs:\\t1' in status, 'Seccomp:\\t2' in status, os.environ.get('SECRET_OF_SERVER'))
+own = tried(lambda: open('own', 'w').write('x'))
+print(tried(lambda: open(SECRET).read()), own, tried(lambda: os.kill(os.getppid(), 0)))
+print(subprocess.run('echo child; ls', shell=True, capture_output=True, text=True).stdout.split())
+"""
+PYTHON = "/usr/bin/python3"
+"""One that every user can read, where the server is root and sessions are not."""
+
+
+def can(level: str, python: str, folder: Path) -> bool:
+    return probe.try_level(level, python, folder) is None
+
+
+@pytest.mark.parametrize("level", ["limits", "restricted"])
+async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
+    level: str, mark: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    monkeypatch.setenv("SECRET_OF_SERVER", "s")
+    # Where the server is root, its sessions are others, who have to get to their folders.
+    home.parent.chmod(0o755)
+    if not Path(PYTHON).exists() or not can(level, PYTHON, home):
+        pytest.skip(f"{level} cannot be had here with {PYTHON}")
+    settings = Settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
+    async with Service.local(settings, home) as service:
+        info = await service.create_session("a")
+        assert (info.isolation, info.network) == (level, "full")
+        result = await service.execute("a", LOOK.replace("SECRET)", f"{str(secret)!r})"))
+        held = level == "restricted"
+        read, signalled = ("PermissionError", "PermissionError") if held else ("s", "None")
+        assert result.stdout.splitlines() == [
+            f"True {held} None",
+            f"{read} 1 {signalled}",
+            "['child', 'own']",
+        ], (result.stdout, result.error)
+        await service.execute("a", "os.kill(os.getpid(), 9)")
+        assert (await service.execute("a", "open('own').read()")).result == {"text/plain": "'x'"}
+        for session in ("a", None):
+            task = await service.shell(f"cat {secret}; touch made; ls made", session_id=session)
+            assert task.stdout == ("" if held else "s") + "made\n", task.stderr
+            await service.shell("x=1", session_id=session, shell_session="s")
+            assert (await service.shell("echo $x", session_id=session, shell_session="s")).stdout == "1\n"
+            if os.geteuid() == 0 and held:
+                assert int((await service.shell("id -u", session_id=session)).stdout) >= 2_000_000_000
+
+
+async def test_a_server_with_a_level_that_cannot_be_had_does_not_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "try_level", lambda level, python, home: "it is forbidden")
+    with pytest.raises(IsolationUnavailable, match="restricted cannot be had here: it is forbidden"):
+        await Service.local(Settings(preload=[], isolation="restricted"), home).start()
+    async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
+        held = await service.isolation()
+        assert (held.level, set(held.missing)) == ("none", {"sandbox", "restricted", "limits"})
