@@ -126,7 +126,8 @@ async def test_what_a_session_started_since_ends_when_it_is_rolled_back(service:
     await service.checkpoint(main, "base")
     pid = int(await say(service, main, "p = subprocess.Popen(['sleep', '600'], start_new_session=True); print(p.pid)"))
     await service.rollback(main, "base")
-    assert not Path(f"/proc/{pid}").exists()
+    if service.settings.isolation == "none":  # else it is a number of another namespace
+        assert not Path(f"/proc/{pid}").exists()
     assert len(below_init(service, main)) == 2
 
 
@@ -216,6 +217,8 @@ class TestAuto:
         ids=["crashed", "exited", "failed", "killed", "init killed"],
     )
     async def test_also_when_it_ended_the_worker(self, service: Service, main: str, code: str, status: str) -> None:
+        if "getppid" in code and service.settings.isolation != "none":
+            pytest.skip("code in a room cannot kill its init")
         await say(service, main, "x = 41")
         result = await service.execute(main, code, timeout=0.5 if status == "interrupted" else None)
         assert result.status == status
