@@ -320,6 +320,12 @@ class Fort:
         except OSError:
             return ""
 
+    def environments_outside(self) -> list[str]:
+        """Those of the server, and of what it keeps beside its sessions."""
+        assert self._process is not None
+        outside = [pid for pid in below(self._process.pid) if _comm(pid) in ("ingle-zygote", "ingle-holder")]
+        return [Path(f"/proc/{pid}/environ").read_text() for pid in (self._process.pid, *outside)]
+
     def in_victim(self, code: str) -> str:
         text: str = self.execute("victim", code, timeout=20)["stdout"]
         return text.strip()

@@ -246,12 +246,12 @@ class Local:
                 return None
             folder = self._base_folder(tenant) if level == "sandbox" else None
             session = await self.manager.shell_rooms.get(tenant, folder)
-        if session.launcher.confinement is None:
-            return None
         confinement = session.launcher.confinement
+        if confinement is None:
+            return None
         # Without a root of its own it can be let into no other folder.
         workspace = str(session.home.workspace) if confinement.level == "restricted" else None
-        return Room(await session.live_worker(), session.home.root / SHELL, workspace)
+        return Room(await session.live_worker(), session.home.root / SHELL, session.plan.grant.limits, workspace)
 
     async def _folder_for(self, session: Session | None, cwd: str | None, tenant: str) -> str:
         """Where a command runs: where it is told to, where its session is now, or in the tenant's own folder."""

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingle.events import SessionLimits
+from ingle.isolation.bounding import Bounding
 from ingle.workers.worker import Worker
 
 
@@ -13,8 +15,17 @@ class Room:
     """Whose init starts it."""
     folder: Path
     """For files that the host makes for a task: seen from inside, and not to be changed there."""
+    limits: SessionLimits
+    """What all in the room may use together."""
     workspace: str | None = None
-    """Where commands begin that belong to no session, if only there."""
+    """Where a command without a session works, if not in the server's folder for such."""
+
+    def limits_met(self) -> list[str]:
+        """Limits that something in it was stopped by since this was last asked."""
+        return [
+            f"{text}: what asked for more was refused or killed"
+            for text in Bounding.passed(self.worker.group, self.limits, ended=False)
+        ]
 
     def give(self, path: Path) -> None:
         """Let the room's user have a file that was made for a task in it."""

@@ -25,6 +25,9 @@ RUNNING, PAUSED, DONE, CANCELLED, KILLED = "running", "paused", "done", "cancell
 DRAIN = 0.5
 """How long an answer waits, at most, for output of what the shell has left running."""
 
+SHORT = 0.05
+"""A command that ended well and took no longer has met no limit: it is not looked for one."""
+
 QUIET = 0.05
 """Silence after which that output has come to rest."""
 
@@ -120,6 +123,8 @@ class Task:
         self.notices: list[str] = []
         self.answered = False
         """The shell has ended, and the output has come to rest."""
+        self.limits_met: Callable[[], list[str]] | None = None
+        """Tells which limits of its room were met meanwhile."""
         self._log.state(RUNNING, order.command)
 
     @property
@@ -221,6 +226,8 @@ class Task:
         if self._log.dropped:
             self.notices.append(f"{self._log.dropped} characters of output were not kept: {self._log.lost}")
         self.left = left or []
+        if self.limits_met is not None and (self.exit_code != 0 or self.age > SHORT):
+            self.notices += self.limits_met()
         self.answered = True
         self.status = self._ending or DONE
         for text in self.notices:

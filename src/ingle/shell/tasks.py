@@ -54,6 +54,8 @@ class Tasks:
         shell = await self._prepare(order, room)
         task_id = f"t{secrets.token_hex(6)}"
         task = Task(task_id, order, self._folder / f"{task_id}.ndjson", self._settings, self._on_over)
+        if room is not None:
+            task.limits_met = room.limits_met
         self._running[task.id] = task
         try:
             if order.shell_session is not None:
