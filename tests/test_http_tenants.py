@@ -103,6 +103,10 @@ async def test_no_verb_of_the_service_takes_the_id_of_another_tenant(service: Se
     """Whatever verb is added later, too: each that names a session must turn the name into the caller's own."""
     other = service.acting_for(Caller("b", "b"))
     await service.acting_for(Caller("a", "a")).create_session("x")
+    for caller in (other, service):
+        # What they could make a session of, if they gave it a name of another's.
+        await caller.create_session("mine")
+        await caller.save_session("mine", "x")
     verbs = [
         (name, verb)
         for name, verb in inspect.getmembers(Service, inspect.isfunction)

@@ -312,7 +312,9 @@ class StartFailed(IngleError):
 
 
 class IsolationUnavailable(StartFailed):
-    code = "isolation_unavailable"
+    """Asked for by name. Not the server's failure: what it has can be asked for."""
+
+    code, status = "isolation_unavailable", 409
 
 
 class Unreachable(IngleError):

@@ -140,9 +140,8 @@ TABLE = (
     Tool(
         "clear_repl_session",
         "Clear a session",
-        "Reset a session's namespace: all variables, functions and imports go, and tasks of its event loop; the user's "
-        "library is loaded anew. The session, its numbering of cells and earlier output stay. Refused as busy while "
-        "a cell runs.",
+        "Reset a session: its variables, functions, imports and event-loop tasks go; the user's library is loaded anew. "
+        "Numbering of cells and earlier output stay. Busy while a cell runs.",
         arguments.ClearSession,
         destructive=True,
         idempotent=True,
@@ -191,9 +190,9 @@ TABLE = (
     Tool(
         "add_to_stdlib",
         "Keep a function for later sessions",
-        "Add a function to the user's library, with which every new session begins, also after a restart. It is tried "
-        "out first: code that does not compile or run is refused and nothing changes. A function of the same name is "
-        "replaced. Sessions that run already do not get it: run the code there too.",
+        "Add a function to the user's library, with which every new session begins, for good. It is tried out first: "
+        "code that fails is refused and nothing changes. One of the same name is replaced. Sessions that run already do "
+        "not get it.",
         arguments.AddToStdlib,
     ),
     Tool(
