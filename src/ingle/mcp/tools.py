@@ -149,8 +149,8 @@ TABLE = (
     Tool(
         "fork_repl_session",
         "Copy a live session",
-        "Make live copies of a session with all its variables, of any type and size, in milliseconds: to try a thing, "
-        "or several ways from one state. Each is a session of its own; files are shared. Threads, tasks and child "
+        "Make live copies of a session with all its variables, of any type and size, in milliseconds: to try several "
+        "ways from one state. Each is a session of its own; files are shared. Threads, tasks and child "
         "processes are not copied, and named. Busy while a cell runs.",
         arguments.ForkSession,
     ),
@@ -168,7 +168,7 @@ TABLE = (
         "Save a session to disk",
         "Save a session's variables, functions, classes and imports to disk; it goes on meanwhile. `filepath` is a "
         "plain name, or a path below the session's folder: then it is one file that can be taken elsewhere. The answer "
-        "names what could not be saved, and why. Saving again writes only what changed. Busy while a cell runs.",
+        "names what could not be saved, and why. Busy while a cell runs.",
         arguments.SaveSession,
         idempotent=True,
     ),
@@ -198,7 +198,7 @@ TABLE = (
     Tool(
         "list_stdlib_functions",
         "List the user's library",
-        "The functions of the user's library, with signature and first line of docstring, its modules and other names.",
+        "What the user's library has: functions with signature and docstring's first line, modules, other names.",
         arguments.ListStdlib,
         **READS,
     ),
