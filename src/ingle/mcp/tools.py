@@ -140,8 +140,8 @@ TABLE = (
     Tool(
         "clear_repl_session",
         "Clear a session",
-        "Reset a session: its variables, functions, imports and event-loop tasks go; the user's library is loaded anew. "
-        "Numbering of cells and earlier output stay. Busy while a cell runs.",
+        "Reset a session: its variables, functions, imports and tasks of the loop go; the user's library is loaded "
+        "anew. Numbering of cells and earlier output stay. Busy while a cell runs.",
         arguments.ClearSession,
         destructive=True,
         idempotent=True,
@@ -191,8 +191,8 @@ TABLE = (
         "add_to_stdlib",
         "Keep a function for later sessions",
         "Add a function to the user's library, with which every new session begins, for good. It is tried out first: "
-        "code that fails is refused and nothing changes. One of the same name is replaced. Sessions that run already do "
-        "not get it.",
+        "code that fails is refused and nothing changes. One of the same name is replaced. Running sessions do not "
+        "get it.",
         arguments.AddToStdlib,
     ),
     Tool(
