@@ -246,6 +246,14 @@ def map_self(uid: int, gid: int) -> None:
     _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
 
 
+def limit_user(name: str, most: int) -> None:
+    """In a user namespace just made: how many of something its users may have, where the kernel counts it."""
+    try:
+        _write(f"/proc/sys/user/{name}", b"%d" % most)
+    except Refused:
+        pass
+
+
 def _write(path: str, data: bytes) -> None:
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

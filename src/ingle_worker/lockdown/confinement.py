@@ -18,6 +18,9 @@ from ingle_worker.wire import messages
 MAX_PLAN = 1 << 20
 LOCKED_MEMORY = 8 * 1024**2
 
+WATCHES = 32
+"""Instances in one room. The system has 128 for a user, and all rooms of an ordinary user's server are one user's."""
+
 DOOR_PORT = 61080
 """Where the host's proxy is reached from inside: below no program's own choice, above what anybody listens on."""
 
@@ -203,6 +206,7 @@ class Confinement:
             calls.set_dumpable(True)
             calls.unshare(calls.CLONE_NEWUSER, "user")
             calls.map_self(self._uid, self._gid)
+            calls.limit_user("max_inotify_instances", WATCHES)
         self._set_limits()
         if self._files is None or self._filter is None:
             calls.no_new_privileges()
@@ -212,6 +216,9 @@ class Confinement:
             calls.drop_bounding_set()
         if self._root:
             calls.become(self._uid, self._gid)
+            if self._places is None:
+                # Others share /dev/shm and the granted folders with this user, which is nobody to them.
+                os.umask(0o077)
         calls.drop_capabilities()
         # A new user clears it, and with it the session's access to its own /proc/self.
         calls.set_dumpable(not init)

@@ -144,8 +144,8 @@ ABSENT_COMMON["memfd_secret"] = 447
 filter can look: libc then calls clone, whose flags can be seen."""
 
 EXAMINED = {
-    "x86_64": {"ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "mknod": 133, "mknodat": 259},
-    "aarch64": {"ioctl": 29, "socket": 198, "socketpair": 199, "clone": 220, "mknodat": 33},
+    "x86_64": {"ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "fcntl": 72, "mknod": 133, "mknodat": 259},
+    "aarch64": {"ioctl": 29, "socket": 198, "socketpair": 199, "clone": 220, "fcntl": 25, "mknodat": 33},
 }
 PERSONALITY = {"x86_64": 135, "aarch64": 92}
 MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
@@ -154,6 +154,9 @@ NAMESPACES = 0x7E020080
 """Every CLONE_NEW* flag, that of time among them."""
 
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+F_SETPIPE_SZ = 1031
+"""The memory of pipes is counted for each user: enlarged ones of a few sessions would leave all others with a page."""
+
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE = 0
 SOCK_TYPE = 0xF
@@ -242,6 +245,14 @@ def _examine(asm: Assembler, machine: str) -> None:
         asm.add(JEQ, request, "no here")
     asm.answer(ALLOW)
     asm.place("no here")
+    asm.answer(_refuse(errno.EPERM))
+
+    asm.place("fcntl")
+    asm.load_argument(1)
+    asm.add(JEQ, F_SETPIPE_SZ, "no enlarging", "yes to fcntl")
+    asm.place("yes to fcntl")
+    asm.answer(ALLOW)
+    asm.place("no enlarging")
     asm.answer(_refuse(errno.EPERM))
 
     asm.place("clone")

@@ -186,7 +186,6 @@ def semaphores_of_another_session_by_system_v(t):
     "restricted",
     user_stops="sandbox",
     secret=True,
-    known={("restricted", "root"): "files that a session makes can be read by everybody; its umask should be 077"},
 )
 def shared_memory_of_another_session(t):
     return open(f"/dev/shm/{t.shm_name}", "rb").read(200)
