@@ -184,6 +184,15 @@ async def test_a_copy_that_lies_on_its_channel_costs_nobody_anything(service: Se
 
 
 @pytest.mark.req("state.save")
+async def test_a_session_that_has_broken_its_own_tables_is_saved(service: Service) -> None:
+    await service.create_session("main")
+    await run(service, "import json, sys\nx = [1]\ndef f(): return x\nprint = None\nsys.modules.clear()")
+    assert (await service.save_session("main", "calc")).skipped == []
+    await service.load_session("calc", "other")
+    assert await run(service, "json.dumps(f()), f() is x, sys.path[0], print", "other") == "('[1]', True, '', None)"
+
+
+@pytest.mark.req("state.save")
 async def test_saving_writes_nothing_that_the_session_itself_will_write(service: Service) -> None:
     await service.create_session("main")
     await run(service, "out = open('out.txt', 'w'); out.write('one\\n'); raw = open('raw', 'wb'); raw.write(b'1')")

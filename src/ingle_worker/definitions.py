@@ -109,7 +109,8 @@ def alias_of(value: Any) -> str | None:
 
 def is_importable_module(module: types.ModuleType) -> bool:
     name = vars(module).get("__name__")
-    if type(name) is not str or name == MAIN or sys.modules.get(name) is not module:
+    # Code may have emptied the table; what was imported once can be so again.
+    if type(name) is not str or name == MAIN or sys.modules.get(name, module) is not module:
         return False
     spec = vars(module).get("__spec__")
     return isinstance(spec, importlib.machinery.ModuleSpec) or name in sys.builtin_module_names

@@ -277,7 +277,7 @@ def plain_object(value: Any) -> Any:
 
 def dataclass_mark(value: Any) -> Any:
     """`MISSING` and the like are known by who they are."""
-    for name, each in vars(sys.modules["dataclasses"]).items():
+    for name, each in vars(sys.modules.get("dataclasses", types)).items():
         if each is value:
             return (_m.named, ("dataclasses", name))
     name = definitions.name_of_type(type(value))

@@ -5,6 +5,7 @@ Functions and classes that an import finds again go by their name; those of the 
 that uses one of another group refers to it by its key.
 """
 
+import _abc  # type: ignore[import-not-found]
 import _io
 import _pickle
 import _thread
@@ -139,7 +140,7 @@ class Pickler(_pickle.Pickler):
                 space[name] = own[name]
         registered = None
         if "_abc_impl" in own:
-            dump = sys.modules["_abc"]._get_dump(value)
+            dump = _abc._get_dump(value)
             registered = [each() for each in dump[0] if each() is not None]
         state = (definitions.state_of_class(value), registered)
         made = (type(value), definitions.name_of_type(value), definitions.bases_of(value), space)

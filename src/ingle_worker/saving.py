@@ -5,6 +5,7 @@ saved is left out and told of with the reason, as is what cannot be without it. 
 classes' `__reduce__` and the like), at worst to the end of the copy.
 """
 
+import builtins
 import gc
 import os
 import random
@@ -116,7 +117,7 @@ class _Save:
             for name, value in vars(self._main).copy().items()
             if type(name) is str and name not in FIRST and not (name == "__annotations__" and not value)
         }
-        found = grouping.find(space, (vars(self._main), sys.modules, vars(sys.modules["builtins"])))
+        found = grouping.find(space, (vars(self._main), sys.modules, vars(builtins)))
         for group in found.ordered:
             self._save_group(group, space, found)
         names, buffers, _ = self._pickle(states, found, grouping.Group())
