@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,26 @@ async def test_what_cannot_be_saved_is_named(kept: Path) -> None:
         assert back.result == {"text/plain": "(5, False)"}
         (notice,) = back.notices
         assert "missing: made (generator: " in notice
+
+
+@pytest.mark.parametrize("level", ["restricted", "sandbox"])
+async def test_a_session_that_is_held_comes_back_as_one_that_is_and_its_files_are_still_its_own(
+    kept: Path, level: str
+) -> None:
+    settings = Settings(preload=[], pool=1, exit_grace=20.0, isolation=level)
+    try:
+        async with serving(kept, settings) as first:
+            await first.create_session("s", durable=True)
+            await first.execute("s", "x = 5; open('file', 'w').write('a')")
+            await saved(first, 1)
+            await first.execute("s", "__import__('os')._exit(1)")
+            assert await value(first, "open('file', 'a').write('b'), x") == "(1, 5)"
+    except errors.IsolationUnavailable as error:
+        pytest.skip(error.message)
+    # A server that holds less by itself does not take what was held for its own.
+    async with serving(kept, replace(settings, isolation="none")) as second:
+        assert (await second.get_session("s")).isolation == level
+        assert await value(second, "open('file', 'a').write('c'), open('file').read(), x") == "(1, 'abc', 5)"
 
 
 # --- saving ------------------------------------------------------------------------------------------------
