@@ -613,6 +613,7 @@ class Service:
                 limits=limits,
                 shell_session=shell_session,
                 tenant=tenant,
+                bounds=self.caller.bounds,
             ),
         )
         return await self._placement.shell_wait(self._task(task_id), self._shell_wait(wait))

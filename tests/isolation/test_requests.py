@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from ingle.callers import Limits
+from ingle.events import Bounds
+from ingle.http import keyring
 from ingle.isolation.policy import OPEN_LEVELS
 from isolation.attacking import AS_ROOT
 from isolation.fort import LIMITS, Fort
@@ -101,3 +104,17 @@ def test_variables_of_a_request_are_for_the_session_only(fort: Fort, name: str) 
     fort.client.delete(f"/v1/sessions/{session}")
     assert fort.unharmed()
     assert fort.mark not in "".join(fort.environments_outside())
+
+
+def test_a_tokens_bounds_hold_for_its_commands_too(fort: Fort) -> None:
+    """However little the server holds: a token for a sandbox gets one, also for a command without a session."""
+    bounds = Bounds(isolation="sandbox", network="none")
+    name = f"bounded-{fort.level}"
+    token, _ = keyring.add(fort.home, name, name, "execute", Limits(), bounds)
+    headers = {"Authorization": f"Bearer {token}"}
+    body = {"command": f"cat {fort.host_file} {fort.home}/token; ls -d /proc/[0-9]* | wc -l", "wait": 20}
+    while (answer := fort.client.post("/v1/shell", json=body, headers=headers)).status_code == 401:
+        pass
+    assert answer.status_code == 200, answer.text
+    assert not fort.secret_in([answer.text]), answer.text
+    assert int(answer.json()["stdout"].split()[-1]) < 10

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ingle.events import (
     AnyEvent,
+    Bounds,
     CellInfo,
     CheckpointInfo,
     FileInfo,
@@ -156,6 +157,7 @@ class Placement(Protocol):
         limits: Limits | None,
         shell_session: str | None,
         tenant: str = "",
+        bounds: Bounds = ...,
     ) -> str:
         """Start a command; the task's id."""
         ...

@@ -9,6 +9,7 @@ from pathlib import Path
 from ingle.errors import SessionNotFound
 from ingle.events import (
     AnyEvent,
+    Bounds,
     CellInfo,
     CheckpointInfo,
     FileInfo,
@@ -44,6 +45,8 @@ from ingle.shell.task import Order
 from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks
 from ingle_worker.wire import states
+
+NO_BOUNDS = Bounds()
 
 
 class Local:
@@ -209,10 +212,11 @@ class Local:
         limits: Limits | None,
         shell_session: str | None,
         tenant: str = "",
+        bounds: Bounds = NO_BOUNDS,
     ) -> str:
         session = None if session_id is None else self.manager.get(session_id)
         folder = await self._folder_for(session, cwd, tenant)
-        room = await self._room_for(session, tenant)
+        room = await self._room_for(session, tenant, bounds)
         if room is not None and room.workspace is not None and session is None:
             folder = os.path.join(room.workspace, cwd or "")
         self.manager.record.note("shell", session_id or f"{tenant}/", code=command, isolation=self.manager.policy.level)
@@ -238,14 +242,15 @@ class Local:
     def _base_folder(self, tenant: str) -> str:
         return os.path.join(self._tenants_folder, tenant) if tenant else self._shell_folder
 
-    async def _room_for(self, session: Session | None, tenant: str) -> Room | None:
-        """A command is held as its session is; one without, in a room of its tenant's, at the server's level."""
+    async def _room_for(self, session: Session | None, tenant: str, bounds: Bounds) -> Room | None:
+        """A command is held as its session is; one without, in a room of its tenant's, as a new session would be."""
         if session is None:
-            level = (await self.manager.settled()).level
+            await self.manager.settled()
+            level = self.manager.policy.settle(NewSession(tenant=tenant, bounds=bounds)).isolation
             if level == "none":
                 return None
             folder = self._base_folder(tenant) if level == "sandbox" else None
-            session = await self.manager.shell_rooms.get(tenant, folder)
+            session = await self.manager.shell_rooms.get(tenant, folder, bounds)
         confinement = session.launcher.confinement
         if confinement is None:
             return None
