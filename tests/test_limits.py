@@ -138,10 +138,12 @@ async def test_a_limit_of_a_process_is_an_exception_and_is_named(
     assert result.notices == [f"{named}: reached by this cell"]
 
 
-async def test_a_single_process_gets_no_more_without_a_cgroup(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Groups, "find", classmethod(lambda cls: cls()))
+
+
+async def test_a_single_process_gets_no_more_without_a_cgroup(no_groups: None, service: Service) -> None:
     await service.create_session("s")
     result = await service.execute("s", "kept = bytearray(400 << 20)")
     assert (result.status, result.error and result.error.name) == ("error", "MemoryError")
