@@ -5,6 +5,7 @@ Which level `auto` means, and whether one that was named can be had, is found ou
 
 import asyncio
 import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -13,12 +14,17 @@ from ingle.isolation.bounding import Bounding
 from ingle.isolation.levels import Confinement
 from ingle.isolation.policy import Grant, Mount
 from ingle.isolation.probe import Verdict
+from ingle.sessions.homes import ROOM_FOLDERS, SHELL
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
+from ingle.workers.worker import Worker
+from ingle_worker.wire import messages
 
 
 class Launchers:
-    def __init__(self, settings: Settings, home: Path) -> None:
+    def __init__(self, settings: Settings, home: Path, server: str) -> None:
+        self._server = server
+        self._laid: set[str] = set()
         self._settings = settings
         self._home = os.path.realpath(home)
         self._loop = asyncio.get_running_loop()
@@ -41,7 +47,9 @@ class Launchers:
         key = (path, grant.isolation, mounts if grant.isolation in ("restricted", "sandbox") else ())
         if key not in self._launchers:
             confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts, bounding)
-            self._launchers[key] = Launcher(self._loop, path, self._settings, bounding, confinement)
+            launcher = self._launchers[key] = Launcher(self._loop, path, self._settings, bounding, confinement)
+            if confinement is not None and confinement.has_rooms:
+                launcher.prelay = self._prelay
         return self._launchers[key]
 
     def _path(self, python: str) -> str:
@@ -56,6 +64,29 @@ class Launchers:
     @property
     def all(self) -> list[Launcher]:
         return list(self._launchers.values())
+
+    def _prelay(self, worker: Worker) -> None:
+        """Folders for a session to come: when it begins there is nothing left to be done."""
+        worker.laid = f"{self._server}.{secrets.token_hex(8)}"
+        self._laid.add(worker.laid)
+        own = [f"sessions/{worker.laid}/{name}" for name in ROOM_FOLDERS]
+        worker.enter(messages.Enter(own, [], [f"sessions/{worker.laid}/{SHELL}"]))
+
+    def offer(self, grant: Grant, bounding: Bounding) -> str:
+        """A name whose folders lie in a prepared room already, for a session that needs no others; or nothing."""
+        launcher = self.get(grant, bounding)
+        confinement = launcher.confinement
+        if confinement is None or grant.network != confinement.network:
+            return ""
+        if any(Mount(self._home).holds(mount.folder) for mount in grant.mounts):
+            return ""
+        name = launcher.offer()
+        self._laid.discard(name)
+        return name.rpartition(".")[2]
+
+    def unused(self) -> list[str]:
+        """Names of folders that were laid into rooms, and came to no session."""
+        return sorted(self._laid)
 
     def _confinement(self, level: str, mounts: tuple[Mount, ...], bounding: Bounding) -> Confinement:
         settings = self._settings

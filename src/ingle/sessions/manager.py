@@ -27,6 +27,7 @@ from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.probe import Verdict
 from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.durables import PREFIX, Durables
+from ingle.sessions.homes import remove_below
 from ingle.sessions.launchers import Launchers
 from ingle.sessions.plans import Origin, Plan
 from ingle.sessions.record import Record
@@ -60,7 +61,7 @@ class Manager:
         self._home = home
         self._server = secrets.token_hex(8)
         self._loop = asyncio.get_running_loop()
-        self._launchers = Launchers(settings, home)
+        self._launchers = Launchers(settings, home, self._server)
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
@@ -180,6 +181,8 @@ class Manager:
             if full:
                 await self._resting.make_room(lambda: self._live() - 1)
             grant = await self._grant(wanted, key)
+            if not wanted.durable:
+                uid = self._launchers.offer(grant, self.bounding) or uid
             plan = Plan(
                 name,
                 self._durables.folder(uid) if wanted.durable else self.folder(uid),
@@ -418,6 +421,8 @@ class Manager:
         await self._durables.registry.close()
         self.shelves.close()
         await self._launchers.stop()
+        for unused in self._launchers.unused():
+            await asyncio.to_thread(remove_below, self._home / "sessions", str(self._home / "sessions" / unused))
         await asyncio.to_thread(self.bounding.close)
         if self.record.audit is not None:
             await self.record.audit.close()

@@ -161,7 +161,9 @@ class Session:
             keeper = self.keeper if self._comes_back else None
             tries = START_TRIES + (self._library is not None) + (RETURN_TRIES if keeper is not None else 0)
             for attempt in range(tries):
-                worker = await self.launcher.take(self._adopt, self.plan.grant.network, self.home.user)
+                worker = await self.launcher.take(
+                    self._adopt, self.plan.grant.network, self.home.user, self.home.root.name
+                )
                 try:
                     await self._make_ready(worker, keeper)
                     break
@@ -269,6 +271,8 @@ class Session:
         if confinement is None:
             return
         self.home.user = worker.user
+        if worker.laid == self.home.root.name:
+            return
         data = confinement.data_folder
         within = [each for each in self.plan.grant.mounts if Mount(data).holds(each.folder)]
         shared = [each.folder for each in within if not each.read_only]

@@ -21,6 +21,9 @@ REFILL_DELAY = 0.02
 
 Begin = Callable[[Worker], None]
 
+OFFER_PATIENCE = 30.0
+"""Between the choice of a prepared room and its session's start; nothing but a failure comes in between."""
+
 TRIES = 3
 """A fork that dies with its zygote is asked for again of the next one."""
 
@@ -48,20 +51,50 @@ class Launcher:
         self._retired: list[Zygote] = []
         self._starting: asyncio.Task[Zygote] | None = None
         self._pool: list[Worker] = []
+        self._offered: dict[str, Worker] = {}
+        self.prelay: Callable[[Worker], None] | None = None
+        """Lays the folders of a session to come into the room of a spare worker."""
         self._refill: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
         self._spawned: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.version: str | None = None
 
-    async def take(self, begin: Begin, network: str = "", user: int = 0) -> Worker:
+    def offer(self) -> str:
+        """The name of folders that lie in the room of a prepared worker, which waits for whoever takes that name.
+
+        Empty when there is none. One that is not taken soon is let go of.
+        """
+        for worker in self._pool:
+            if worker.laid and worker.alive:
+                self._pool.remove(worker)
+                self._offered[worker.laid] = worker
+                self._loop.call_later(OFFER_PATIENCE, self._withdraw, worker.laid)
+                return worker.laid
+        return ""
+
+    def _withdraw(self, name: str) -> None:
+        worker = self._offered.pop(name, None)
+        if worker is not None:
+            worker.kill()
+
+    async def take(self, begin: Begin, network: str = "", user: int = 0, laid: str = "") -> Worker:
         """A worker: from the pool if one is there, and one more is made for the next.
 
         `begin` is called with it before it is ready, and once more with another where that one fails. With a network
         that is not what sessions have by default, or as a user that is given, it is made when it is asked for.
         """
-        if self.confinement is not None and (user or network not in ("", self.confinement.network)):
-            return await self._make(begin, network, user)
+        offered = self._offered.pop(laid, None)
+        if offered is not None and offered.alive:
+            self._fill_later()
+            begin(offered)
+            return offered
+        other = user or self.prelay is not None
+        if self.confinement is not None and (other or network not in ("", self.confinement.network)):
+            # Rooms that are prepared are those of other sessions.
+            worker = await self._make(begin, network, user)
+            self._fill_later()
+            return worker
         while self._pool:
             worker = self._pool.pop(0)
             if worker.alive:
@@ -127,6 +160,8 @@ class Launcher:
                 raise
             self.version = ready.python
             worker.spare = spare
+            if spare and self.prelay is not None:
+                self.prelay(worker)
             return worker
         why = self._zygote.last_words if self._zygote is not None else ""
         raise StartFailed(
@@ -200,6 +235,8 @@ class Launcher:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, StartFailed, InterpreterRefused):
                     await task
+        self._pool += self._offered.values()
+        self._offered.clear()
         for worker in self._pool:
             worker.kill()
         for worker in self._pool:

@@ -107,6 +107,8 @@ class Worker:
         """What the kernel counts it in, with all below it."""
         self.user = 0
         """The number of the user that its processes are, where the server chooses it."""
+        self.laid = ""
+        """Which folders are in its room already: those of a session to come."""
         self.door: socket.socket | None = None
         """Listens inside of the session's network, where the host's proxy is its only way out."""
         self._doors: list[int] = []
