@@ -356,7 +356,7 @@ class Service:
         self._check_beginning()
         if len(function_code) > MAX_SIZE:
             raise errors.InvalidRequest(f"the code has more than {MAX_SIZE} characters; put data into files")
-        return await self._placement.add_to_stdlib(self.caller.tenant, function_code)
+        return await self._placement.add_to_stdlib(self.caller.tenant, function_code, self.caller.bounds)
 
     # --- cells ---
 

@@ -118,3 +118,16 @@ def test_a_tokens_bounds_hold_for_its_commands_too(fort: Fort) -> None:
     assert answer.status_code == 200, answer.text
     assert not fort.secret_in([answer.text]), answer.text
     assert int(answer.json()["stdout"].split()[-1]) < 10
+
+
+def test_a_tokens_bounds_hold_for_what_it_adds_to_its_library(fort: Fort) -> None:
+    """What is added is run once, to see that it loads: not more freely than a session of the same token."""
+    proof = fort.user_home / "added"
+    name = f"adding-{fort.level}"
+    token, _ = keyring.add(fort.home, name, name, "execute", Limits(), Bounds(isolation="sandbox"))
+    headers = {"Authorization": f"Bearer {token}"}
+    body = {"function_code": f"open({str(proof)!r}, 'w').write('x')\ndef added():\n    return 1\n"}
+    while (answer := fort.client.post("/v1/stdlib", json=body, headers=headers)).status_code == 401:
+        pass
+    assert answer.status_code in (200, 201, 422), answer.text
+    assert not proof.exists()

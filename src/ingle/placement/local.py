@@ -122,8 +122,8 @@ class Local:
     async def stdlib(self, tenant: str = "") -> Stdlib:
         return await self.manager.stdlibs.list(tenant)
 
-    async def add_to_stdlib(self, tenant: str, code: str) -> StdlibChange:
-        return await self.manager.stdlibs.add(tenant, code)
+    async def add_to_stdlib(self, tenant: str, code: str, bounds: Bounds) -> StdlibChange:
+        return await self.manager.stdlibs.add(tenant, code, bounds)
 
     async def fork(self, session_id: str, names: list[str | None], *, reseed: bool = False) -> list[SessionInfo]:
         return [session.info() for session in await self.manager.fork(session_id, names, reseed=reseed)]

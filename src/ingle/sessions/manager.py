@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
-from ingle.events import Load, Metrics, NewSession, SessionLimits
+from ingle.events import Bounds, Load, Metrics, NewSession, SessionLimits
 from ingle.isolation.audit import Audit
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import MEMORY, PROCESSES
@@ -331,9 +331,9 @@ class Manager:
         return Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
 
     @contextlib.asynccontextmanager
-    async def _scratch(self, tenant: str) -> AsyncIterator[Session]:
+    async def _scratch(self, tenant: str, bounds: Bounds) -> AsyncIterator[Session]:
         """A session that nobody else sees, for as long as the context lasts."""
-        session = await self._hidden("scratch", NewSession(tenant=tenant))
+        session = await self._hidden("scratch", NewSession(tenant=tenant, bounds=bounds))
         self._making[session.key] = session
         try:
             await session.start()

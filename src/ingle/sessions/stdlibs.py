@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from ingle import errors
-from ingle.events import Stdlib, StdlibChange, StdlibFunction, StdlibModule, StdlibOther
+from ingle.events import Bounds, Stdlib, StdlibChange, StdlibFunction, StdlibModule, StdlibOther
 from ingle.sessions.session import Session
 from ingle.state.stdlib import MAX_SIZE, Library, StdlibFile
 from ingle_worker.wire import messages
@@ -18,7 +18,7 @@ TRIES = 5
 
 
 class Stdlibs:
-    def __init__(self, home: Path, scratch: Callable[[str], AbstractAsyncContextManager[Session]]) -> None:
+    def __init__(self, home: Path, scratch: Callable[[str, Bounds], AbstractAsyncContextManager[Session]]) -> None:
         self._home = home
         self._scratch = scratch
         self._files: dict[str, StdlibFile] = {}
@@ -41,15 +41,17 @@ class Stdlibs:
         if library.problem:
             return Stdlib(problem=library.problem)
         if library.listing is None:
-            async with self._scratch(tenant) as session:
+            async with self._scratch(tenant, Bounds()) as session:
                 described, _ = await session.edit_library(library.text, "")
             if described is None:
                 return Stdlib(problem="looking at it took too long, or ended the process")
             library.listing = _listing(described)
         return library.listing
 
-    async def add(self, tenant: str, addition: str) -> StdlibChange:
-        """Add what compiles and runs together with what is there; anything else is refused, and nothing changes."""
+    async def add(self, tenant: str, addition: str, bounds: Bounds) -> StdlibChange:
+        """Add what compiles and runs together with what is there; anything else is refused, and nothing changes.
+
+        It runs as far confined as a session of whoever has these bounds."""
         if not addition.strip():
             raise errors.StdlibRefused("there is no code; give the whole of a function, from its `def` on")
         file = self._file(tenant)
@@ -58,7 +60,7 @@ class Stdlibs:
                 before = await file.read()
                 if before is not None and before.problem:
                     raise errors.StdlibRefused(f"of the file as it is, {before.problem}")
-                described = await self._try(tenant, before.text if before is not None else b"", addition)
+                described = await self._try(tenant, bounds, before.text if before is not None else b"", addition)
                 if await file.write(before, described.data):
                     listing = _listing(described)
                     return StdlibChange(
@@ -71,9 +73,9 @@ class Stdlibs:
                     )
         raise errors.Conflict("the library is being changed by others all the time; try again")
 
-    async def _try(self, tenant: str, text: bytes, addition: str) -> messages.StdlibDescribed:
+    async def _try(self, tenant: str, bounds: Bounds, text: bytes, addition: str) -> messages.StdlibDescribed:
         """What the library would be, after it was seen to load."""
-        async with self._scratch(tenant) as session:
+        async with self._scratch(tenant, bounds) as session:
             described, loaded = await session.edit_library(text, addition)
         if described is None:
             raise errors.StdlibRefused("looking at it took too long, or ended the process")
