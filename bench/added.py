@@ -29,7 +29,7 @@ def bare() -> SimpleNamespace:
         screen.value = {"text/plain": repr(value)}
         builtins._ = value  # type: ignore[attr-defined]
 
-    figures = SimpleNamespace(cell_begins=lambda: None, cell_ends=lambda interrupted: None)
+    figures = SimpleNamespace(any=False, cell_begins=lambda: None, cell_ends=lambda interrupted: None)
     screen = SimpleNamespace(hook=hook, figures=figures, notices=[], value=None)
     return screen
 
