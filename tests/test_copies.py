@@ -19,6 +19,7 @@ from ingle.events import Exit
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Copies, Worker
+from ingle_worker.kernel import parent_of
 from ingle_worker.wire import messages
 from test_process_tree import is_there
 
@@ -95,7 +96,7 @@ class Talk:
         return eval(await self.run(f"print(ascii({code}))"))
 
     async def fork(self, count: int = 1) -> "list[Talk]":
-        return [Talk(each) for each in (await self.worker.fork(count)).workers]
+        return [Talk(each) for each in await (await self.worker.fork(count)).up()]
 
     async def end(self) -> Exit:
         self.worker.kill()
@@ -303,9 +304,16 @@ async def test_a_copy_has_a_loop_of_its_own_and_leaves_the_old_one_alone(start: 
     assert await original.ask("(a.send(b'y'), poll.poll(1) == [(b.fileno(), 1)])") == (1, True)
 
 
+WITH_A_THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+both_ways = pytest.mark.parametrize("first", ["", WITH_A_THREAD], ids=["alone", "with a thread"])
+"""With other threads a copy is made in another way."""
+
+
 @forks_only
-async def test_neither_wait_nor_sigchld_sees_a_copy_being_made(start: Start) -> None:
+@both_ways
+async def test_neither_wait_nor_sigchld_sees_a_copy_being_made(start: Start, first: str) -> None:
     original = await start()
+    await original.run(first)
     await original.run(
         "import os, signal\nseen = []\n_ = signal.signal(signal.SIGCHLD, lambda number, frame: seen.append(number))\n"
         "_ = signal.signal(signal.SIGALRM, lambda number, frame: seen.append('alarm'))"
@@ -328,6 +336,37 @@ async def test_neither_wait_nor_sigchld_sees_a_copy_being_made(start: Start) -> 
 
 
 @forks_only
+async def test_the_original_goes_on_before_its_copies_are_there(start: Start, tmp_path: Path) -> None:
+    original = await start()
+    await original.run(
+        "import os, time\ndef wait():\n    while not os.path.exists('go'): time.sleep(0.001)\n"
+        "os.register_at_fork(after_in_child=wait)\nx = 1"
+    )
+    for count in (1, 3):
+        copies = await original.worker.fork(count)
+        assert await original.run("x += 1; print(x)") == f"{count + 1}\n"
+        assert not any(each.ready.done() for each in copies.workers)
+        (tmp_path / "go").touch()
+        assert [await Talk(each).ask("x") for each in await copies.up()] == [count] * count
+        (tmp_path / "go").unlink()
+        await original.run("x += 1")
+
+
+@forks_only
+@both_ways
+async def test_a_copy_is_a_child_of_init_and_knows_its_own_thread(start: Start, first: str) -> None:
+    original = await start()
+    await original.run(first)
+    await original.run("import os, threading, time")
+    for talk in await original.fork() + await original.fork(2):
+        assert await until(lambda pid=talk.worker.pid: parent_of(pid) == original.worker.init_pid)
+        assert await talk.ask("threading.get_native_id() == threading.main_thread().native_id == os.getpid()") is True
+        # libc finds the clock of a thread by the number that it has noted for it.
+        clock = "time.clock_gettime(time.pthread_getcpuclockid(threading.get_ident()))"
+        assert await talk.ask(f"time.thread_time() <= {clock} <= time.thread_time()") is True
+
+
+@forks_only
 async def test_a_hook_that_hangs_after_a_fork_costs_only_that_fork(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,8 +374,13 @@ async def test_a_hook_that_hangs_after_a_fork_costs_only_that_fork(
     await original.run(
         "import os, time\nhang = True\nos.register_at_fork(after_in_child=lambda: hang and time.sleep(600))"
     )
+    with pytest.raises(StartFailed, match="a copy ended before it was ready: was killed by SIGALRM"):
+        await original.fork()
+    with pytest.raises(StartFailed, match="a copy ended before it was ready"):
+        await original.fork(2)
+    await original.run(WITH_A_THREAD)
     with pytest.raises(StartFailed, match="after a fork was ended by signal 14"):
-        await original.worker.fork()
+        await original.fork()
     await original.run("hang = False")
     (copy,) = await original.fork()
     assert await copy.ask("hang") is False

@@ -1,13 +1,15 @@
 """A live copy of the session's process: what fork, checkpoint, rollback and saving are made of.
 
-Between cells the worker forks a process that forks the copies and goes, so that they become init's children as the
-worker is, and neither `os.wait()` nor a SIGCHLD handler of the user's sees anything of it. A copy has all that a fork
+Between cells the worker forks a process beside itself: a child of init's, as the worker is, so that neither `os.wait()`
+nor a SIGCHLD handler of the user's sees anything of it. One copy is that process itself; of several it is their maker,
+which goes when they are there. Either way the worker goes on as soon as it has forked once. A copy has all that a fork
 copies: memory, open files, folder, environment; and the state of `random`, which Python would have seeded anew. The
 streams, the wire and the place in init's memory are its own. It has no thread but its own, no child, and a new event
 loop when it needs one; the original is told what is missing.
 
-What takes a lock before a fork takes it in the worker, where the threads are that may hold it: in the process in
-between it would wait for ever for one that was not copied.
+Where there are other threads only libc can fork, and its children are ours: the maker makes one copy too then, they
+become init's when it goes, and the worker waits for that. What takes a lock before a fork takes it in the worker, where
+the threads are that may hold it: in the maker it would wait for ever for one that was not copied.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -21,6 +23,7 @@ import tempfile
 import threading
 import weakref
 from _thread import get_ident, get_native_id
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -30,13 +33,14 @@ from ingle_worker.link import Link
 from ingle_worker.looping import Looping
 from ingle_worker.stdin import Input
 from ingle_worker.streams import Channel
-from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, Rehome, Started
+from ingle_worker.wire import messages
+from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, NotCopied, Rehome, Started
 
 BATCH = 16
-"""Copies made in one go: each takes four descriptors of the session's until it is made."""
+"""Copies by one maker: each takes four descriptors of the session's until there is the maker."""
 
 PATIENCE = 5
-"""Seconds for what a library does after a fork; then the process in between is ended by an alarm."""
+"""Seconds for what a library does after a fork; then the new process is ended by an alarm."""
 
 NAMED = 10
 """Threads or children that are named; of more the number is told."""
@@ -64,9 +68,10 @@ class Copying:
         self._shared = memoryview(b"")
         self._init = -1
         self._under_way = False
-        self._between: list[int] = []
+        self._only: Own | None = None
+        """In a process that is a copy from its first moment: what is its own."""
         self.settled = True
-        """It dies with init. A copy does not from the beginning, since it is not init's child then."""
+        """It dies with init. A copy may not from the beginning: where it has a maker, that may still be its parent."""
 
     def publish_to(self, shared: memoryview) -> None:
         """Where the places of all copies are."""
@@ -81,12 +86,8 @@ class Copying:
 
     def fork(self, order: ForkSelf) -> bool:
         """Make copies, and tell. True in a copy, which has yet to say that it is there."""
-        # No handler of the user's may raise in the middle of this. That the processes in between end is nobody's
-        # business: while SIGCHLD is ignored it is never sent, but blocked it would be kept for later.
-        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - {_signal.SIGCHLD})
-        on_child = _signal.getsignal(_signal.SIGCHLD)
-        if callable(on_child):
-            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        # No handler of the user's may raise in the middle of this.
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         original = os.getpid()
         try:
             return self._fork(order, original)
@@ -95,17 +96,6 @@ class Copying:
                 os._exit(1)  # there is one session on a wire, never two
             raise
         finally:
-            # Last: each takes as long to end as it took to make, and nobody waits for that any more.
-            between, self._between = self._between, []
-            missed = False
-            if os.getpid() == original:
-                for pid in between:
-                    _wait_for(pid)
-                missed = callable(on_child) and _child_has_ended()
-            if callable(on_child):
-                _signal.signal(_signal.SIGCHLD, on_child)
-                if missed:
-                    _signal.raise_signal(_signal.SIGCHLD)
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
     def _fork(self, order: ForkSelf, original: int) -> bool:
@@ -121,23 +111,22 @@ class Copying:
                 family = [self._receive_ends() for _ in batch]
                 if not all(fds for _, fds in family):
                     reason = "no descriptors are left in the session"
+                    failed += [slot for slot, fds in family if not fds]
                 try:
                     mine = self._breed([own for own in family if own[1]])
                 except OSError as error:
                     if os.getpid() != original:
                         raise
                     reason = f"no process could be forked: {error.strerror}"
-                    mine = None
-                if mine is not None:
-                    self._become(*mine)
-                    return True
-                failed += [slot for slot in batch if not place(self._shared, slot)[PID]]
+                    failed = batch
+                else:
+                    if mine is not None:
+                        self._become(*mine)
+                        return True
                 if failed:
                     # What failed once will not go better the next moment.
                     failed += order.slots[start + BATCH :]
                     break
-        if failed and not reason:
-            reason = "no process could be forked"
         self._link.send(Copied(order.ticket, notices, failed, reason))
         return False
 
@@ -154,60 +143,85 @@ class Copying:
             return None
         state = _random_state()
         on_alarm = _signal.getsignal(_signal.SIGALRM)
-        word, its_word = os.pipe()
+        beside = kernel.can_fork_beside(self._init)
+        self._only = family[0] if beside and len(family) == 1 else None
         mine: Own | None = None
+        self._under_way = True
         try:
-            self._under_way = True
-            between = kernel.fork_whole()
-            if between == 0:
-                mine = self._fork_each(family, its_word)
+            child = self._fork_once(beside)
+            if child == 0:
+                mine = self._only or self._make_each(family, kernel.fork_beside if beside else kernel.fork_bare)
                 _signal.alarm(0)
                 if on_alarm is not None:
                     _signal.signal(_signal.SIGALRM, on_alarm)
                 _set_random_state(state)
-            else:
-                self._between.append(between)
-                _close([its_word])
-                said = os.read(word, 1)
-                if not said:
-                    raise _failure(_wait_for(self._between.pop()))
-                if said[0]:
-                    raise OSError(said[0], os.strerror(said[0]))
+            elif self._only is not None:
+                # Both write it: whichever of them is killed, init knows whose place it is.
+                place(self._shared, self._only[0])[PID] = child
         finally:
             self._under_way = False
-            _close([word] if mine is None else [word, its_word])
+            self._only = None
             for _, fds in family:
                 if mine is None or fds is not mine[1]:
                     _close(fds)
         return mine
 
-    def in_between(self) -> None:
-        """In the process in between, before any function that a library has registered to run there."""
+    def _fork_once(self, beside: bool) -> int:
+        if beside:
+            return kernel.fork_whole(kernel.fork_beside)
+        # That the maker ends is nobody's business: while SIGCHLD is ignored it is never sent, but blocked it would be
+        # kept for later.
+        on_child = _signal.getsignal(_signal.SIGCHLD)
+        if callable(on_child):
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
+        missed, child, status = False, -1, 0
+        try:
+            child = kernel.fork_whole(kernel.fork_bare)
+            if child:
+                status = _wait_for(child)
+                missed = callable(on_child) and _child_has_ended()
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGCHLD})
+            if callable(on_child):
+                _signal.signal(_signal.SIGCHLD, on_child)
+                if missed:
+                    _signal.raise_signal(_signal.SIGCHLD)
+        if status:
+            raise _failure(status)
+        return child
+
+    def forked(self) -> None:
+        """In the new process, before any function that a library has registered to run there."""
+        if self._only is not None:
+            self._claim(self._only[0])
         _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGALRM})
         _signal.alarm(PATIENCE)
 
-    def _fork_each(self, family: list[Own], word: int) -> Own:
-        """In the process in between, which does not return: only the copies do. Its last word is why it failed, or 0.
+    def _claim(self, slot: int) -> None:
+        its_place = place(self._shared, slot)
+        its_place[TAGGED] = kernel.tag(slot)
+        its_place[PID] = os.getpid()
 
-        That word comes before its end, which takes as long as a fork.
-        """
-        failure = 0
+    def _make_each(self, family: list[Own], fork: Callable[[], int]) -> Own:
+        """In the maker, which does not return: only the copies do. Those that cannot be made are told why on their own
+        wires."""
         try:
             while family:
                 slot, fds = family[0]
                 its_place = place(self._shared, slot)
                 its_place[TAGGED] = kernel.tag(slot)
-                pid = kernel.fork_bare()
-                # Both write it: whichever of them is killed, init knows whose place it is.
+                pid = fork()
                 its_place[PID] = pid or os.getpid()
                 if pid == 0:
                     return slot, fds
                 _close(fds)
                 del family[0]
         except OSError as error:
-            failure = error.errno or 1
-        os.write(word, bytes([failure]))
+            told = messages.encode(NotCopied(f"no process could be forked: {error.strerror}"))
+            for _, fds in family:
+                os.write(fds[3], told)
         os._exit(0)
 
     def _missing(self) -> list[str]:
@@ -265,7 +279,7 @@ class Copying:
         _close(fds)
 
     def settle(self) -> None:
-        """Die with init from now on, if this is its child by now: if the process in between is gone."""
+        """Die with init from now on, if this is its child by now: if its maker is gone."""
         if os.getppid() == self._init:
             kernel.die_with_parent()
             self.settled = True
@@ -352,7 +366,7 @@ def _wait_for(pid: int) -> int:
 
 
 def _failure(status: int) -> OSError:
-    """Of one that ended without a word."""
+    """Of a maker that did not come to its end."""
     how = f"by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"with code {os.WEXITSTATUS(status)}"
     return OSError(0, f"what a library does after a fork was ended {how}")
 

@@ -148,7 +148,7 @@ class Init:
         for _ in range(ADOPTION):
             if member.pid or not kernel.parent_of(member.place[PID]):
                 break
-            sleep(0.002)  # it has just been made, and will be our child when the process in between is gone
+            sleep(0.002)  # it has just been made, and will be our child when its maker is gone
         if not others:
             reaper.sweep(self._on_exit)
             os._exit(0)  # which closes the socket: for the last one, init itself shall be gone too

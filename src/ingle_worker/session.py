@@ -239,7 +239,7 @@ class Worker:
     def _forked(self) -> None:
         """In every process that the user's code forks: it is not the session."""
         if self._copying.is_forking():
-            self._copying.in_between()
+            self._copying.forked()
         elif self._pid not in (-1, os.getpid()):
             self._link.abandon()
             self._interrupts.abandon()

@@ -85,23 +85,23 @@ class Checkpoints:
     async def make(self, name: str) -> CheckpointInfo:
         """Park a copy of the session as it is now. Busy while a cell runs."""
         async with self._owner.own_turn() as worker:
-            parked = await self._park(name, worker)
+            moment, copies = self._owner.moment, await worker.fork()
+        (copy,) = await copies.up()
+        parked = Parked(name, copy, moment, copies.notices)
         dropped = self._add(parked)
         return msgspec.structs.replace(self._info(parked, None), notices=[*parked.notices, *dropped])
 
     async def make_auto(self, worker: Worker) -> str | None:
         """Before a cell, in its turn; why there is none, if so."""
+        moment = self._owner.moment
         try:
-            self._add(await self._park(AUTO, worker))
+            copies = await worker.fork()
         except errors.StartFailed as error:
             self.drop(AUTO)
             return f"there is no checkpoint of the state before this cell: {error.message}"
+        # The cell does not wait until the copy says that it is there; one that never does is gone when it is asked for.
+        self._add(Parked(AUTO, copies.workers[0], moment, copies.notices))
         return None
-
-    async def _park(self, name: str, worker: Worker) -> Parked:
-        moment = self._owner.moment
-        copies = await worker.fork()
-        return Parked(name, copies.workers[0], moment, copies.notices)
 
     async def roll_back(self, name: str | None) -> tuple[CheckpointInfo, str]:
         """Go on from a checkpoint, which stays; without a name from before the last cell, or where that is not kept

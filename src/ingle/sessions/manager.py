@@ -246,8 +246,9 @@ class Manager:
             async with original.own_turn() as worker:
                 moment = original.moment
                 copies = await worker.fork(len(keys))
+            workers = await copies.up()
             origin = Origin(original.id, moment, copies.notices, reseed)
-            for (its_key, name), copy in zip(keys.items(), copies.workers, strict=True):
+            for (its_key, name), copy in zip(keys.items(), workers, strict=True):
                 identity = secrets.token_hex(8)
                 plan = replace(
                     original.plan,

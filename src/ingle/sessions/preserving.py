@@ -18,6 +18,7 @@ from ingle import errors
 from ingle.events import Skipped
 from ingle.render.wording import counted, duration
 from ingle.state.registry import Registry, RegistryBroken, Save
+from ingle.workers.family import Copies
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
@@ -99,7 +100,7 @@ class Keeper:
         self.copying: asyncio.Task[None] | None = None
         """A copy is being made: no cell may begin."""
         self._saving: asyncio.Task[None] | None = None
-        self._waiting: tuple[Worker, int, int] | None = None
+        self._waiting: tuple[Copies, int, int] | None = None
         self._forgetting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -164,7 +165,7 @@ class Keeper:
     async def _copy(self, worker: Worker, cell: int, version: int) -> None:
         began = self._loop.time()
         try:
-            (copy,), self._unlike = await worker.fork()
+            copies = await worker.fork()
         except errors.IngleError as error:
             self._fail(f"it could not be copied: {error.message}")
             return
@@ -172,13 +173,14 @@ class Keeper:
             self.copying = None
             now = self._loop.time()
             self._not_before = now + SPARE * (now - began)
+        self._unlike = copies.notices
         if self._is_closed():
-            copy.kill()
+            copies.kill()
             return
         self._copied = version
         if self._waiting is not None:
             self._waiting[0].kill()
-        self._waiting = (copy, cell, version)
+        self._waiting = (copies, cell, version)
         if self._saving is None:
             self._saving = self._loop.create_task(self._save_waiting())
 
@@ -202,9 +204,10 @@ class Keeper:
     async def _save_waiting(self) -> None:
         try:
             while self._waiting is not None:
-                copy, cell, version = self._waiting
+                copies, cell, version = self._waiting
                 self._waiting = None
                 try:
+                    (copy,) = await copies.up()
                     await self._save(copy, cell, version)
                 except errors.TooLarge as error:
                     self.automatic = False
@@ -212,7 +215,7 @@ class Keeper:
                 except (errors.IngleError, OSError) as error:
                     self._fail(getattr(error, "message", str(error)))
                 finally:
-                    copy.kill()
+                    copies.kill()
         finally:
             self._saving = None
 

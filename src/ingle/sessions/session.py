@@ -480,7 +480,7 @@ class Session:
     async def _replace(self, parked: Parked, text: str, failed: list[errors.IngleError]) -> None:
         """Others wait for this, too: what goes wrong is told to who asked for it, and the session goes on as it was."""
         try:
-            copy = (await parked.worker.fork()).workers[0]
+            (copy,) = await (await parked.worker.fork()).up()
         except errors.IngleError as error:
             failed.append(error)
             if self._worker is None:
@@ -637,8 +637,10 @@ class Session:
         """A live copy of the worker, what it lacks, and how long the session was held up. Needs an idle session."""
         async with self.own_turn() as worker:
             began = time.monotonic()
-            workers, notices = await worker.fork()
-        return workers[0], notices, time.monotonic() - began
+            copies = await worker.fork()
+        paused = time.monotonic() - began
+        (copy,) = await copies.up()
+        return copy, copies.notices, paused
 
     async def load(self, summary: bytes, send: Callable[[socket.socket], None], executor: Executor) -> messages.Loaded:
         """Take a snapshot's variables. Cells wait until it is done."""

@@ -31,6 +31,7 @@ FROM_GUEST = (
     messages.Cleared,
     messages.EndsWanted,
     messages.Copied,
+    messages.NotCopied,
     messages.ChannelWanted,
     messages.SaveFailed,
     messages.Loaded,

@@ -6,7 +6,8 @@ process that had it was seen to end. Copies are made all or none; whoever asked 
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ingle.errors import StartFailed
 from ingle_worker.wire import messages
@@ -21,10 +22,30 @@ PATIENCE = 10.0
 """Until a worker begins with a copy: a task of its event loop may be in the way. The same for making one."""
 
 
-class Copies(NamedTuple):
+@dataclass(frozen=True)
+class Copies:
     workers: "list[Worker]"
     notices: list[str]
     """What of the original they do not have."""
+
+    async def up(self) -> "list[Worker]":
+        """All of them, ready. Raises StartFailed, and then there are none."""
+        readies: list[asyncio.Future[messages.Ready]] = [each.ready for each in self.workers]
+        try:
+            _, late = await asyncio.wait(readies, timeout=PATIENCE)
+            if late:
+                raise StartFailed("a copy hung before it was ready; try again")
+            for ready in readies:
+                if (failure := ready.exception()) is not None:
+                    raise StartFailed(f"a copy ended before it was ready: {failure}; free memory or processes")
+        except BaseException:
+            self.kill()
+            raise
+        return self.workers
+
+    def kill(self) -> None:
+        for worker in self.workers:
+            worker.kill()
 
 
 class Family:
@@ -69,7 +90,7 @@ class Forking:
         self._trouble = ""
 
     async def run(self) -> Copies:
-        """Raises StartFailed when they cannot be had; then there are none."""
+        """Until the worker goes on. Raises StartFailed when they cannot be had; then there are none."""
         origin = self._origin
         until = time.monotonic() + PATIENCE
         origin.send(messages.ForkSelf(self.ticket, self._places, until))
@@ -84,11 +105,6 @@ class Forking:
             copied = self._copied.result()
             if copied.failed or len(self._made) != len(self._places):
                 raise StartFailed(f"{self._trouble or copied.reason or 'a copy is missing'}; free memory or processes")
-            workers = [self._made[place] for place in self._places]
-            readies: list[asyncio.Future[messages.Ready]] = [each.ready for each in workers]
-            _, late = await asyncio.wait(readies, timeout=PATIENCE)
-            if late or any(each.ready.exception() is not None for each in workers):
-                raise StartFailed("a copy ended, or hung, before it was ready; try again")
         except BaseException:
             for worker in self._made.values():
                 worker.kill()
@@ -96,6 +112,7 @@ class Forking:
         finally:
             for task in self._giving:
                 task.cancel()
+        workers = [self._made[place] for place in self._places]
         return Copies(workers, [each[:1000] for each in copied.notices[:10]])
 
     def on_message(self, message: "messages.EndsWanted | messages.Copied") -> None:

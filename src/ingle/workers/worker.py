@@ -228,7 +228,10 @@ class Worker:
     # --- copies ---
 
     async def fork(self, count: int = 1) -> Copies:
-        """Live copies of this worker, between cells. Raises StartFailed, and then there are none."""
+        """Live copies of this worker, between cells; it goes on, and they may still be on their way (`Copies.up`).
+
+        Raises StartFailed, and then there are none.
+        """
         making = self._loop.create_task(self._fork(count))
         try:
             return await asyncio.shield(making)
@@ -492,6 +495,8 @@ class Worker:
         elif kind is messages.Ready:
             if not self.ready.done():
                 self.ready.set_result(message)
+        elif kind is messages.NotCopied:
+            self._broken = self._broken or message.reason[:1000]
         elif isinstance(message, messages.EndsWanted | messages.Copied):
             self._on_copying(message)
         else:
@@ -616,8 +621,7 @@ def _close_all(*fds: int) -> None:
 
 def _end_unwanted(making: "asyncio.Task[Copies]") -> None:
     if not making.cancelled() and making.exception() is None:
-        for worker in making.result().workers:
-            worker.kill()
+        making.result().kill()
 
 
 WIRE_LOST = "the session's process closed its control channel"

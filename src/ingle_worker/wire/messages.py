@@ -414,12 +414,20 @@ class EndsWanted:
 
 @dataclass(frozen=True)
 class Copied:
-    """The copies are made, but for those that `failed`. `notices` tell what of this process no copy has."""
+    """The worker goes on. The copies are there or about to be, but for those that `failed`; each says so itself.
+    `notices` tell what of this process no copy has."""
 
     ticket: int
     notices: list[str] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class NotCopied:
+    """On the wire of a copy that could not be made, in the place of its Ready."""
+
+    reason: str
 
 
 # --- host and a session's init -----------------------------------------------------------------------------
@@ -637,6 +645,7 @@ KINDS: dict[int, type] = {
     81: Asked,
     82: EndsWanted,
     83: Copied,
+    88: NotCopied,
     92: ChannelWanted,
     93: SaveFailed,
     94: Loaded,
