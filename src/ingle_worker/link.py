@@ -12,11 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ingle_worker.interrupts import Interrupts
+from ingle_worker.lookout import CHUNK, Lookout
 from ingle_worker.wire import FrameReader, FrameTooLarge, messages
-
-CHUNK = 1 << 15
-"""Bytes read in one go. Not more: from 128 KiB on, every read would map and unmap memory of its own."""
-
 
 ENDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_COPY * struct.calcsize("i"))
 
@@ -47,6 +44,7 @@ class Link:
         self.fd = fd
         self._owner = os.getpid()
         self._inode = os.fstat(fd).st_ino
+        self.lookout = Lookout(fd)
 
     def mute(self) -> int:
         """Drop what is sent from now on; give back what `unmute` needs."""
@@ -131,7 +129,7 @@ class Link:
         """The next message of the host. Raises WireLost when there is none to come."""
         while not self.received:
             try:
-                data = os.read(self.fd, CHUNK)
+                data = self.lookout.read()
             except OSError as error:
                 raise WireLost(str(error)) from None
             if not data:

@@ -254,6 +254,7 @@ class Worker:
                 self._copying.settle()
             if isinstance(message, Execute):
                 self._execute(message)
+                self._link.lookout.alone = message.alone
             elif isinstance(message, Start):
                 if self.before_start is not None:
                     self.before_start(message)

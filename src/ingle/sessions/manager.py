@@ -29,6 +29,7 @@ from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.durables import PREFIX, Durables
 from ingle.sessions.homes import remove_below
 from ingle.sessions.launchers import Launchers
+from ingle.sessions.pace import Pace
 from ingle.sessions.plans import Origin, Plan
 from ingle.sessions.record import Record
 from ingle.sessions.resting import Resting
@@ -71,6 +72,7 @@ class Manager:
         self.stdlibs = Stdlibs(home, self._scratch)
         self.shell_rooms = ShellRooms(self._hidden)
         self.record = Record()
+        self._pace = Pace()
         if settings.audit == "on":
             self.record.audit = Audit(home)
         # With the level that is sure; which one is in force is found out when the manager starts.
@@ -195,7 +197,9 @@ class Manager:
                 grant,
                 auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
             )
-            session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
+            session = Session(
+                plan, self._launcher(grant), self.settings, self.record, self._pace, self.bounding, self.egress
+            )
             self._making[key] = session
             session.make_room = self._make_room
             try:
@@ -258,7 +262,9 @@ class Manager:
                     home=original.home.fork(identity),
                     one_off=False,
                 )
-                session = Session(plan, original.launcher, self.settings, self.record, self.bounding, self.egress)
+                session = Session(
+                    plan, original.launcher, self.settings, self.record, self._pace, self.bounding, self.egress
+                )
                 session.make_room = self._make_room
                 self._durables.keep_here(session, identity)
                 self._making[its_key] = session
@@ -304,7 +310,9 @@ class Manager:
             grant,
             auto_checkpoints=(row.made.checkpoints or self.settings.checkpoints) == "auto",
         )
-        session = Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
+        session = Session(
+            plan, self._launcher(grant), self.settings, self.record, self._pace, self.bounding, self.egress
+        )
         session.make_room = self._make_room
         self._durables.keep(session, row)
         session.come_back(row)
@@ -329,7 +337,7 @@ class Manager:
         grant = await self._grant(wanted, key)
         folder = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
         plan = Plan(name, folder, grant.cwd, key=key, grant=grant)
-        return Session(plan, self._launcher(grant), self.settings, self.record, self.bounding, self.egress)
+        return Session(plan, self._launcher(grant), self.settings, self.record, self._pace, self.bounding, self.egress)
 
     @contextlib.asynccontextmanager
     async def _scratch(self, tenant: str, bounds: Bounds) -> AsyncIterator[Session]:

@@ -36,6 +36,7 @@ from ingle.sessions.homes import ROOM_FOLDERS, SHELL, Home, remove_below
 from ingle.sessions.inquiries import Inquiries
 from ingle.sessions.intake import Intake, bounded
 from ingle.sessions.keeping import Keeping
+from ingle.sessions.pace import Pace
 from ingle.sessions.patience import Patience
 from ingle.sessions.plans import Origin, Plan
 from ingle.sessions.preparing import Preparing
@@ -77,6 +78,7 @@ class Session:
         launcher: Launcher,
         settings: Settings,
         record: Record | None = None,
+        pace: Pace | None = None,
         bounding: Bounding | None = None,
         egress: Egress | None = None,
     ) -> None:
@@ -84,6 +86,7 @@ class Session:
         self.key = plan.key or plan.session_id
         self.plan = plan
         self._record = record or Record()
+        self._pace = pace or Pace()
         self.requests = Requests()
         self.launcher = launcher
         self._settings = settings
@@ -429,7 +432,7 @@ class Session:
         self._cell = cell
         self.last_executed = time.time()
         self._move(states.RUNNING, code if code.isascii() else _visible(code))
-        worker.execute(number, code, envs or {}, crowded=self._crowded)
+        worker.execute(number, code, envs or {}, crowded=self._crowded, alone=self._pace.begun(self._loop))
         self._record.cell_begun(self.key, number)
         if self._record.audit is not None:
             self._record.note("cell", self.key, cell=number, code=code, isolation=self.plan.grant.isolation)
@@ -907,6 +910,7 @@ class Session:
         )
         self._cell = None
         self.last_used = time.monotonic()
+        self._pace.ended(cell.age - cell.execution_time)
         self._record.cell_ended(self.key, cell.number, status, cell.execution_time)
         cell.wake()
 

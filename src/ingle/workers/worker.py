@@ -194,14 +194,14 @@ class Worker:
     def send(self, message: Any) -> None:
         self._wire_out.write(messages.encode(message))
 
-    def execute(self, cell: int, code: str, envs: dict[str, str], *, crowded: bool) -> None:
-        """Start a cell. Output that is there already belongs to none."""
+    def execute(self, cell: int, code: str, envs: dict[str, str], *, crowded: bool, alone: bool) -> None:
+        """Start a cell, which may be the only one that runs. Output that is there already belongs to none."""
         if self._read_pipes():
             self._receive()
             self._hand_on(background=True)
         if crowded:
             self._begin_expected = cell
-        self._wire_out.write(messages.encode_execute(cell, code, envs))
+        self._wire_out.write(messages.encode_execute(cell, code, envs, alone=alone))
 
     def interrupt(self, cell: int, *, again: bool = False) -> asyncio.Future[bool]:
         """SIGINT for the worker's group while it runs this cell; True when the worker does not take it just now."""

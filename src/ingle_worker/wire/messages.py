@@ -39,6 +39,8 @@ class Execute:
     cell: int
     code: str = ""
     envs: dict[str, str] = field(default_factory=dict)
+    alone: bool = False
+    """No other session has a cell at this time."""
 
 
 @dataclass(frozen=True)
@@ -744,12 +746,16 @@ def encode_plain(cls: type, plain: dict[str, Any], payload: bytes = b"") -> byte
     return encode_frame(NUMBERS[cls], header, payload)
 
 
-def encode_execute(cell: int, code: str, envs: dict[str, str]) -> bytes:
+def encode_execute(cell: int, code: str, envs: dict[str, str], *, alone: bool = False) -> bytes:
     """The frame of an Execute: the host sends one for every cell."""
     payload = code.encode("utf-8", "surrogatepass")
     if envs:
-        return encode_plain(Execute, {"cell": cell, "envs": envs}, payload)
-    return encode_frame(EXECUTE, b'{"cell":%d}' % cell, payload)
+        return encode_plain(Execute, {"cell": cell, "envs": envs, "alone": alone}, payload)
+    return encode_frame(EXECUTE, (_ALONE if alone else _AMONG_OTHERS) % cell, payload)
+
+
+_ALONE, _AMONG_OTHERS = b'{"cell":%d,"alone":true}', b'{"cell":%d}'
+_ALONE_ENDS = b',"alone":true}'
 
 
 def encode_ok(cell: int, execution_time: float, value: dict[str, str] | None) -> bytes:
@@ -762,9 +768,12 @@ def encode_ok(cell: int, execution_time: float, value: dict[str, str] | None) ->
 
 def decode(frame: Frame) -> Any:
     """The message of a frame that came from the host, which the guest trusts; fields are taken as they are."""
-    if frame.kind == EXECUTE and (number := frame.header[8:-1]).isdigit():
+    if frame.kind == EXECUTE:
         # As `encode_execute` writes it: what comes at every cell is read without a parser.
-        return Execute(int(number), frame.payload.decode("utf-8", "surrogatepass"))
+        alone = frame.header.endswith(_ALONE_ENDS)
+        number = frame.header[8 : -len(_ALONE_ENDS) if alone else -1]
+        if number.isdigit():
+            return Execute(int(number), frame.payload.decode("utf-8", "surrogatepass"), {}, alone)
     cls = KINDS.get(frame.kind)
     if cls is None:
         raise BadMessage(f"no message has the kind {frame.kind}")
