@@ -69,6 +69,8 @@ HIGH_FD = 100
 BROKEN = 70
 """Exit code of a worker that lost its wire or broke inside the guest."""
 
+CO_COROUTINE = 0x80
+
 ANNOTATIONS: dict[str, Any] = {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
 
 
@@ -460,13 +462,34 @@ class Worker:
         space = vars(self._main)
         if compiled.awaits:
             self._channel.looping = self._channel.crowded = True
-            value = self._looping.run(lambda: _run_async(compiled, space))
+            value = self._looping.run(lambda: self._run_async(compiled, space))
         else:
             if compiled.body is not None:
                 exec(compiled.body, space)
             value = eval(compiled.last, space) if compiled.last is not None else None
         if compiled.last is not None:
             sys.displayhook(value)
+
+    async def _run_async(self, compiled: Compiled, space: dict[str, Any]) -> Any:
+        if compiled.body is not None:
+            await self._run_part(compiled.body, space)
+        return await self._run_part(compiled.last, space) if compiled.last is not None else None
+
+    async def _run_part(self, code: types.CodeType, space: dict[str, Any]) -> Any:
+        if not code.co_flags & CO_COROUTINE:
+            return eval(code, space)
+        running = None
+        try:
+            # An interrupt between the two would leave a coroutine that nobody awaits, and Python complains about those.
+            self._interrupts.shield()
+            try:
+                running = eval(code, space)
+            finally:
+                self._interrupts.unshield()
+            return await running
+        finally:
+            if running is not None:
+                running.close()
 
     def _heal(self) -> list[str]:
         """Put back what the next cell cannot do without, and say what was put back."""
@@ -494,19 +517,6 @@ class Worker:
             self._channel.stderr.write(message + "\n")
         ending.finish(self._main, self._looping, self._inherited)
         os._exit(code)
-
-
-async def _run_async(compiled: Compiled, space: dict[str, Any]) -> Any:
-    if compiled.body is not None:
-        running = eval(compiled.body, space)
-        if running is not None:
-            await running
-    if compiled.last is None:
-        return None
-    value = eval(compiled.last, space)
-    if compiled.last.co_flags & 0x80:  # CO_COROUTINE: the expression itself awaits
-        value = await value
-    return value
 
 
 def _describe_safely(exc: BaseException) -> Raised:
