@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ import httpx
 import pytest
 from websockets.sync.client import unix_connect
 
+from conftest import until
 from http_server import PATIENCE, Server
 from ingle import __version__
+from ingle.http import server as door
 from ingle.servers import Announcement, connect, find_servers, reachable
+from ingle.service import Service
 
 
 def local_client(path: Path) -> httpx.Client:
@@ -40,6 +45,28 @@ def test_a_server_is_found_and_reached_by_its_owner_without_a_token(server: Serv
     server.stop()
     assert find_servers(server.home) == []
     assert list((server.home / "run").iterdir()) == []
+
+
+async def test_a_server_that_ends_while_its_socket_is_being_made_leaves_none(
+    service: Service, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Announcement):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            begun.set()
+            assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(door, "Announcement", Slow)
+    opening = asyncio.create_task(door.local_door(service, home, "mcp").__aenter__())
+    assert await until(begun.is_set)
+    assert len(list((home / "run").glob("*.sock"))) == 1
+    opening.cancel()
+    go_on.set()
+    await asyncio.wait({opening})
+    assert opening.cancelled()
+    assert list((home / "run").glob("*.sock")) == []
 
 
 def test_several_servers_on_one_folder_are_listed_oldest_first_and_the_dead_are_swept(

@@ -1,6 +1,7 @@
 """`ingle mcp`: for a host such as Claude, Cursor or VS Code, which starts it and speaks to it."""
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,15 @@ def session_options(command: Any) -> Any:
     return command
 
 
-def local_socket(service: "Service", home: Path, kind: str) -> AbstractAsyncContextManager[Path]:
+@asynccontextmanager
+async def local_socket(service: "Service", home: Path, kind: str) -> AsyncIterator[Path]:
     """The socket under `run/`, by which `ps`, `logs` and the others find this server too."""
-    from ingle.http.server import local_door
+    from ingle.mcp import loading
 
-    return local_door(service, home, kind)
+    # Not in the loop, which has the host's first requests to answer at this time.
+    server = await loading.load("ingle.http.server")
+    async with server.local_door(service, home, kind) as path:
+        yield path
 
 
 @click.command(epilog="Example: ingle mcp --tools core")

@@ -236,7 +236,13 @@ async def local_door(service: Service, home: Path, kind: str, url: str | None = 
     Every kind of server opens one. Leaving the context takes the socket away; who is connected still gets the last
     answers if the service is stopped inside of it.
     """
-    announcement = await asyncio.to_thread(Announcement, home, kind)
+    making = asyncio.get_running_loop().run_in_executor(None, Announcement, home, kind)
+    try:
+        announcement = await asyncio.shield(making)
+    except asyncio.CancelledError:
+        # The thread goes on all the same, and nobody else knows of what it makes.
+        (await making).close()
+        raise
     try:
         door = Door(service, make_local_app(service), announcement.listener, Lobby(0, local=True))
         door.open()
