@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import getpass
 import os
 import sqlite3
@@ -16,7 +15,6 @@ import pytest
 import pytest_asyncio
 
 from http_server import Server
-from ingle.isolation import probe
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -37,8 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
         common = Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}"
         common.mkdir(exist_ok=True, mode=0o700)
         named["mount"] = [str(common)]
-        # What this machine can do does not change from test to test.
-        probe.try_level = _tried_once(probe.try_level, common)
     make = Settings.__init__
 
     def make_for_tests(self: Settings, *args: object, **given: object) -> None:
@@ -80,11 +76,6 @@ async def until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
             return False
         await asyncio.sleep(0.005)
     return True
-
-
-def _tried_once(try_level: Callable[..., str | None], folder: Path) -> Callable[..., str | None]:
-    tried = functools.cache(lambda level, python: try_level(level, python, folder))
-    return lambda level, python, home: tried(level, python)
 
 
 @pytest.fixture

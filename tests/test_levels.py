@@ -9,6 +9,7 @@ from ingle.errors import IsolationUnavailable
 from ingle.isolation import probe
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.workers.zygote import try_level
 
 LOOK = """
 import os, subprocess
@@ -25,10 +26,6 @@ PYTHON = "/usr/bin/python3"
 """One that every user can read, where the server is root and sessions are not."""
 
 
-def can(level: str, python: str, folder: Path) -> bool:
-    return probe.try_level(level, python, folder) is None
-
-
 @pytest.mark.parametrize("level", ["limits", "restricted"])
 async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
     level: str, mark: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -38,7 +35,7 @@ async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
     monkeypatch.setenv("SECRET_OF_SERVER", "s")
     # Where the server is root, its sessions are others, who have to get to their folders.
     home.parent.chmod(0o755)
-    if not Path(PYTHON).exists() or not can(level, PYTHON, home):
+    if not Path(PYTHON).exists() or await try_level(level, PYTHON, str(home)) is not None:
         pytest.skip(f"{level} cannot be had here with {PYTHON}")
     settings = Settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
     async with Service.local(settings, home) as service:
@@ -66,7 +63,7 @@ async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
 async def test_a_server_with_a_level_that_cannot_be_had_does_not_start(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "try_level", lambda level, python, home: "it is forbidden")
+    monkeypatch.setattr(probe, "read", lambda proof: "it is forbidden")
     with pytest.raises(IsolationUnavailable, match="restricted cannot be had here: it is forbidden"):
         await Service.local(Settings(preload=[], isolation="restricted"), home).start()
     async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:

@@ -1,18 +1,21 @@
 """The sandbox from the outside: what a session in it is, and what becomes of it."""
 
+import asyncio
 import os
 import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conftest import until
-from ingle.errors import IsolationUnavailable
-from ingle.events import Isolation
+from ingle.errors import InterpreterRefused, IsolationUnavailable
 from ingle.isolation import probe
 from ingle.service import Service
 from ingle.sessions import homes
 from ingle.settings import Settings
+from ingle.workers import zygote
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +100,68 @@ async def test_when_the_last_process_is_gone_the_namespaces_are(service: Service
     assert await until(lambda: not Path(f"/proc/{init}").exists())
 
 
-def test_a_level_that_cannot_be_had_is_refused_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "try_level", lambda level, python, home: probe.with_remedy("a new user namespace: no"))
+async def test_a_level_that_cannot_be_had_is_refused_with_its_cause(
+    mark: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "read", lambda proof: probe.with_remedy("a new user namespace: no"))
     with pytest.raises(IsolationUnavailable, match=r"sandbox cannot be had here.*apparmor_restrict.*--isolation auto"):
-        probe.settle("sandbox", "python", tmp_path)
-    verdict = probe.settle("auto", "python", tmp_path)
-    assert (verdict.level, list(verdict.missing)) == ("none", ["sandbox", "restricted", "limits"])
-    held = Isolation(verdict.level, "full", verdict.missing)
+        await Service.local(Settings(preload=[], isolation="sandbox"), home).start()
+    async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
+        held = await service.isolation()
+    assert (held.level, list(held.missing)) == ("none", ["sandbox", "restricted", "limits"])
     assert "your files and your network); not sandbox: a new user namespace" in held.sentence
+
+
+def leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on those who attack find what they look for: a file of the server's is one that every session has."""
+    make = probe.Bait.__init__
+
+    def make_open(self: probe.Bait, home: str) -> None:
+        make(self, home)
+        self.order = replace(self.order, secret="/etc/hosts")
+
+    monkeypatch.setattr(probe.Bait, "__init__", make_open)
+
+
+LEAKS = "code held in it could still read a file of the server's"
+
+
+async def test_a_sandbox_that_leaks_is_not_taken_for_one(
+    mark: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_it_open(monkeypatch)
+    with pytest.raises(IsolationUnavailable, match=LEAKS):
+        await Service.local(Settings(preload=[], isolation="sandbox"), home).start()
+    async with Service.local(Settings(preload=[], pool=1, isolation="auto"), home) as service:
+        held = await service.isolation()
+        assert (held.level, held.missing["sandbox"]) == ("limits", LEAKS)
+        assert (await service.create_session()).isolation == "limits"
+
+
+async def test_what_held_at_the_start_is_proven_again_when_the_zygote_is_another(
+    service: Service, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_it_open(monkeypatch)
+    launcher = service._placement.manager.get(session).launcher  # type: ignore[attr-defined]
+    os.kill(launcher.zygote_pid, 9)
+    assert await until(lambda: launcher.zygote_pid is None or launcher._zygote.dead)
+    # One may have been prepared before.
+    tries = [await asyncio.gather(service.create_session(), return_exceptions=True) for _ in range(3)]
+    assert isinstance(tries[-1][0], IsolationUnavailable)
+    assert LEAKS in str(tries[-1][0])
+    assert await value(service, session, "1 + 1") == "2"
+    monkeypatch.undo()
+    assert (await service.create_session()).isolation == "sandbox"
+
+
+async def test_an_interpreter_that_does_not_start_is_told_and_lowers_no_level(mark: str, home: Path) -> None:
+    home.mkdir()
+    python = home / "python"
+    async with Service.local(Settings(preload=[], pool=0, isolation="auto", python=str(python)), home) as service:
+        with pytest.raises(InterpreterRefused, match="there is no interpreter"):
+            await service.create_session()
+        python.symlink_to(sys.executable)
+        assert (await service.create_session()).isolation == (await service.isolation()).level == "sandbox"
 
 
 async def test_what_a_room_calls_its_temporary_files_is_never_removed_outside(
@@ -159,3 +216,18 @@ async def test_a_terminal_a_persistent_shell_and_a_long_command_work_in_a_room(s
         assert task.stdout == "in\n42 /tmp\n"
         task = await service.shell(f": {'x' * 200_000}; echo long", session_id=bound)
         assert task.stdout == "long\n"
+
+
+async def test_the_guest_is_compiled_once_though_a_room_is_read_only(
+    mark: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = tmp_path / "guest"
+    shutil.copytree(zygote.GUEST.parent, guest, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(zygote, "GUEST", guest / "__main__.py")
+    assert await zygote.try_level("sandbox", sys.executable, str(home)) is None
+    sources = {path.relative_to(guest).as_posix() for path in guest.rglob("*.py")}
+    compiled = {
+        path.parent.parent.joinpath(path.name.partition(".")[0] + ".py").relative_to(guest).as_posix()
+        for path in guest.rglob("*.pyc")
+    }
+    assert compiled == sources

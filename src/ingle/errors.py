@@ -316,6 +316,11 @@ class IsolationUnavailable(StartFailed):
 
     code, status = "isolation_unavailable", 409
 
+    def __init__(self, level: str, why: str) -> None:
+        choices = "--isolation auto takes the strongest that can be had, --isolation none confines nothing"
+        super().__init__(f"isolation {level} cannot be had here: {why}. {choices}")
+        self.why = why
+
 
 class Unreachable(IngleError):
     """Said by a client, never by a server."""

@@ -13,7 +13,6 @@ OLD = 41
 ROOMS = {
     "shells": "ingle_worker.shells",
     "boot": "ingle_worker.lockdown.boot",
-    "probe": "ingle_worker.lockdown.probe",
 }
 """Where a mode begins that is not one of the zygote's."""
 

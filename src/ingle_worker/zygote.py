@@ -195,6 +195,8 @@ class Zygote:
         kernel.become_subreaper()
         sys.argv[:] = [""]
         figures.choose_backends()
+        if self._confinement is not None and not self._serve():
+            return
         with forking.watch():
             preloaded, missing = self._preload()
         wake_read, wake_write = os.pipe()
@@ -249,7 +251,16 @@ class Zygote:
             message = messages.decode(frame)
             if isinstance(message, messages.Fork):
                 self._fork(message, fds, private)
+            elif isinstance(message, messages.Prove):
+                self._prove(message)
         return True
+
+    def _prove(self, order: messages.Prove) -> None:
+        """Before anything is loaded: the host need not wait for that to learn how far sessions will be held."""
+        from ingle_worker.lockdown import probe
+
+        assert self._confinement is not None
+        self._control.sendall(messages.encode(probe.prove(self._confinement, order)))
 
     def _fork(self, message: messages.Fork, fds: list[int], private: tuple[int, ...]) -> None:
         try:

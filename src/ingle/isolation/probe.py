@@ -1,27 +1,27 @@
-"""How far this machine can confine sessions, found out by doing it: a child is locked down as a session is, and then
-tries what must not succeed. A version is never read, and a promise never made, on the word of a configuration.
+"""How far this machine can confine sessions, found out by doing it. A version is never read, and a promise never made,
+on the word of a configuration.
 
-Blocking, for a thread: a tenth of a second for a level.
+Every zygote whose sessions are confined is put to the proof before it forks the first of them: a child of it is locked
+down as a session is, and then tries what must not succeed. So which level `auto` means is known by starting zygotes,
+the strongest first, and what was true for one start is not taken for true at the next.
 """
 
-import contextlib
-import json
 import os
 import secrets
 import shutil
 import socket
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingle.errors import IsolationUnavailable
-from ingle.isolation.levels import CANNOT_CONFINE, GUEST, Confinement, environment, next_user
+from ingle.isolation.levels import next_user
+from ingle_worker.wire import messages
 
 STRONGEST_FIRST = ("sandbox", "restricted", "limits")
 
 PATIENCE = 20.0
-"""For one level. A probe that takes longer has failed."""
+"""For one level. A proof that takes longer has failed."""
+
+TOO_LONG = f"trying it took longer than {PATIENCE:g} s"
 
 REMEDIES = (
     (
@@ -51,71 +51,37 @@ class Verdict:
     """By level that was tried and cannot be had: the cause and the remedy."""
 
 
-def settle(asked: str, python: str, home: Path) -> Verdict:
-    """The level that `asked` means here. A level asked for by name is had, or refused with its cause."""
-    if asked == "none":
-        return Verdict("none", asked)
-    missing: dict[str, str] = {}
-    for level in STRONGEST_FIRST if asked == "auto" else (asked,):
-        why = try_level(level, python, home)
-        if why is None:
-            return Verdict(level, asked, missing)
-        missing[level] = why
-    if asked != "auto":
-        choices = "--isolation auto takes the strongest that can be had, --isolation none confines nothing"
-        raise IsolationUnavailable(f"isolation {asked} cannot be had here: {missing[asked]}. {choices}")
-    return Verdict("none", asked, missing)
+def candidates(asked: str) -> tuple[str, ...]:
+    """The levels that `asked` may mean, in the order in which they are tried."""
+    return (*STRONGEST_FIRST, "none") if asked == "auto" else (asked,)
 
 
-def try_level(level: str, python: str, home: Path) -> str | None:
-    """Why sessions cannot be held at this level; None when they can."""
-    if sys.platform != "linux":
-        return f"only Linux can confine processes in this way, and this is {sys.platform}"
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = home / f".probe-{secrets.token_hex(8)}"
-    folder.mkdir(mode=0o700)
-    secret = folder / "secret"
-    secret.touch(0o600)
-    confinement = Confinement(level, "none", str(home))
-    plan = confinement.open_plan()
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            port = listening.getsockname()[1]
-            args = ["probe", *map(str, (plan, next_user(), secret, port, os.getpid()))]
-            if confinement.has_rooms:
-                args = ["boot", str(plan), *args]
-            done = subprocess.run(
-                [python, str(GUEST), *args],
-                pass_fds=[plan],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env=environment(confinement),
-                cwd="/",
-                timeout=PATIENCE,
-                check=False,
-            )
-    except subprocess.TimeoutExpired:
-        return f"trying it took longer than {PATIENCE:g} s"
-    except OSError as error:
-        return f"{python} could not be started: {error.strerror}"
-    finally:
-        os.close(plan)
-        shutil.rmtree(folder, ignore_errors=True)
-    return _read(done)
+class Bait:
+    """What the one that attacks must not get at: a file of the server's, a port that it listens on, the server itself.
+
+    Making it and removing it block, for a moment.
+    """
+
+    def __init__(self, home: str) -> None:
+        Path(home).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = Path(home) / f".probe-{secrets.token_hex(8)}"
+        self._folder.mkdir(mode=0o700)
+        secret = self._folder / "secret"
+        secret.touch(0o600)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.order = messages.Prove(next_user(), str(secret), self._listening.getsockname()[1], os.getpid())
+
+    def remove(self) -> None:
+        self._listening.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _read(done: "subprocess.CompletedProcess[bytes]") -> str | None:
-    said = done.stderr.decode("utf-8", "replace").strip()[-500:]
-    found: dict[str, object] = {}
-    with contextlib.suppress(ValueError):
-        found = json.loads(done.stdout)
-    if done.returncode == CANNOT_CONFINE or "refused" in found:
-        return with_remedy(str(found.get("refused") or said))
-    succeeded = found.get("succeeded")
-    if not isinstance(succeeded, list):
-        return f"trying it ended with code {done.returncode}: {said or 'it said nothing'}"
-    if succeeded:
-        return f"code held in it could still {', '.join(map(str, succeeded))}"
+def read(proof: messages.Proof) -> str | None:
+    """Why sessions cannot be held; None when they can."""
+    if proof.refused:
+        return with_remedy(proof.refused[-500:])
+    if proof.succeeded:
+        return f"code held in it could still {', '.join(proof.succeeded)}"
     return None
 
 

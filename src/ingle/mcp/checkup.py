@@ -19,10 +19,10 @@ from msgspec import Struct
 from ingle import __version__
 from ingle.errors import IngleError
 from ingle.isolation import primitives
-from ingle.isolation.probe import try_level
 from ingle.mcp.hosts import HOSTS, Command, Place, configured, file_of
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.workers.zygote import try_level
 
 PATIENCE = 60.0
 """For one round trip, on a machine that is slow or busy."""
@@ -115,7 +115,7 @@ def confining(settings: Settings, home: Path) -> list[Finding]:
     """Each level and each primitive, tried for real; what is missing with the promise that it costs."""
     findings = []
     for level in ("sandbox", "restricted", "limits"):
-        why = try_level(level, settings.python, home)
+        why = asyncio.run(try_level(level, settings.python, str(home)))
         held = "tried, and code held at it could do none of what it tried"
         findings.append(Finding(f"Level {level}", "fine" if why is None else "warning", why or held))
     findings += [Finding(each.name, "fine" if each.works else "warning", each.text) for each in primitives.examine()]

@@ -1,7 +1,4 @@
-"""Where the workers of all sessions come from: one launcher for each interpreter and level of isolation.
-
-Which level `auto` means, and whether one that was named can be had, is found out once, by trying.
-"""
+"""Where the workers of all sessions come from: one launcher for each interpreter and level of isolation."""
 
 import asyncio
 import os
@@ -9,11 +6,9 @@ import secrets
 import shutil
 from pathlib import Path
 
-from ingle.isolation import probe
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.levels import Confinement
 from ingle.isolation.policy import Grant, Mount
-from ingle.isolation.probe import Verdict
 from ingle.sessions.homes import ROOM_FOLDERS, SHELL
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
@@ -30,15 +25,6 @@ class Launchers:
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
         self._paths: dict[str, str] = {}
-        self._tried: dict[str, asyncio.Task[Verdict]] = {}
-
-    async def settle(self, asked: str) -> Verdict:
-        """What a level means here; raises IsolationUnavailable where it cannot be had."""
-        tried = self._tried.get(asked)
-        if tried is None:
-            trying = asyncio.to_thread(probe.settle, asked, self._settings.python, Path(self._home))
-            tried = self._tried[asked] = self._loop.create_task(trying)
-        return tried.result() if tried.done() else await asyncio.shield(tried)
 
     def get(self, grant: Grant, bounding: Bounding) -> Launcher:
         """Its workers are held as the grant says, but for what differs from session to session."""
@@ -51,6 +37,12 @@ class Launchers:
             if confinement is not None and confinement.has_rooms:
                 launcher.prelay = self._prelay
         return self._launchers[key]
+
+    async def drop(self, launcher: Launcher) -> None:
+        """One that cannot hold sessions as it should."""
+        for key in [key for key, each in self._launchers.items() if each is launcher]:
+            del self._launchers[key]
+        await launcher.stop()
 
     def _path(self, python: str) -> str:
         """An interpreter by its name. To look for it takes a while, so that what was found is remembered."""
@@ -106,8 +98,4 @@ class Launchers:
         )
 
     async def stop(self) -> None:
-        for trying in self._tried.values():
-            await asyncio.wait([trying])
-            if not trying.cancelled():
-                trying.exception()
         await asyncio.gather(*(launcher.stop() for launcher in self._launchers.values()))

@@ -24,7 +24,7 @@ from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import MEMORY, PROCESSES
 from ingle.isolation.egress import Egress, Route
 from ingle.isolation.policy import Grant, Policy
-from ingle.isolation.probe import Verdict
+from ingle.isolation.probe import STRONGEST_FIRST, Verdict, candidates
 from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.durables import PREFIX, Durables
 from ingle.sessions.homes import remove_below
@@ -111,19 +111,51 @@ class Manager:
         await self._launcher(self.policy.settle(NewSession())).warm()
 
     async def _settle(self) -> Verdict:
-        verdict = await self._launchers.settle(self.settings.isolation)
-        self.policy = Policy(self.settings, self._home, verdict.level)
-        self.bounding = Bounding(self.policy.limits, self.settings.nice)
-        await asyncio.to_thread(self.bounding.find)
-        for level, why in verdict.missing.items():
-            logger.warning("sessions are held at %s, and not at %s: %s", verdict.level, level, why)
-        logger.info("isolation %s, network %s", verdict.level, self.policy.network)
-        return verdict
+        """Which level the one that is asked for means here: the first that can be had."""
+        asked = self.settings.isolation
+        missing: dict[str, str] = {}
+        for level in candidates(asked):
+            try:
+                self.policy, self.bounding = await self._try(level)
+            except errors.IsolationUnavailable as error:
+                if asked != "auto":
+                    raise
+                missing[level] = error.why
+            except (errors.StartFailed, errors.InterpreterRefused) as error:
+                # What the weakest takes, every Linux has: there it is the interpreter.
+                if asked != "auto" or level == STRONGEST_FIRST[-1]:
+                    raise
+                missing[level] = error.message
+            else:
+                break
+        for wanted, why in missing.items():
+            logger.warning("sessions are held at %s, and not at %s: %s", level, wanted, why)
+        logger.info("isolation %s, network %s", level, self.policy.network)
+        return Verdict(level, asked, missing)
+
+    async def _try(self, level: str) -> tuple[Policy, Bounding]:
+        """What sessions are given at this level; the zygote that they come from is on its way."""
+        policy = Policy(self.settings, self._home, level)
+        bounding = Bounding(policy.limits, self.settings.nice)
+        await asyncio.to_thread(bounding.find)
+        launcher = self._launchers.get(policy.settle(NewSession()), bounding)
+        try:
+            await launcher.hold()
+        except BaseException:
+            await self._launchers.drop(launcher)
+            await asyncio.to_thread(bounding.close)
+            raise
+        return policy, bounding
 
     async def settled(self) -> Verdict:
         """The level in force, once it is known."""
         assert self._settling is not None
-        return self._settling.result() if self._settling.done() else await asyncio.shield(self._settling)
+        if self._settling.done():
+            if self._settling.exception() is None:
+                return self._settling.result()
+            # The interpreter could not be started, which may have been repaired.
+            self._settling = self._loop.create_task(self._settle())
+        return await asyncio.shield(self._settling)
 
     def _take_folder(self) -> None:
         for folder in (self._home, self._home / "run", self._home / "sessions"):
@@ -366,7 +398,7 @@ class Manager:
             self.record.note("refused", key, reason=error.message)
             raise
         if grant.isolation != self.policy.level:
-            await self._launchers.settle(grant.isolation)
+            await self._launcher(grant).hold()
         return grant
 
     def get(self, key: str) -> Session:
@@ -409,10 +441,11 @@ class Manager:
     async def stop(self) -> None:
         """End everything this manager has started, and leave the data folder clean."""
         self._stopped = True
-        for chore in self._chores:
+        ending = [*self._chores, *([self._settling] if self._settling is not None else [])]
+        for chore in ending:
             chore.cancel()
-        if self._chores:
-            await asyncio.wait(self._chores)
+        if ending:
+            await asyncio.wait(ending)
         sessions = list(self._sessions.values())
         self._sessions.clear()
         for session in sessions:

@@ -42,6 +42,7 @@ FROM_GUEST = (
     messages.Exited,
     messages.ZygoteReady,
     messages.ForkFailed,
+    messages.Proof,
     messages.RunFailed,
     messages.ProgramExited,
     messages.TreeEnded,

@@ -8,8 +8,10 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
-from ingle.errors import InterpreterRefused, StartFailed
+from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
+from ingle.isolation import probe
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.levels import Confinement, next_user
 from ingle.settings import Settings
@@ -48,6 +50,7 @@ class Launcher:
         fork = settings.start_method == "fork" or (settings.start_method == "auto" and sys.platform == "linux")
         self._forks = fork or confinement is not None
         self._zygote: Zygote | None = None
+        self._coming: Zygote | None = None
         self._retired: list[Zygote] = []
         self._starting: asyncio.Task[Zygote] | None = None
         self._pool: list[Worker] = []
@@ -104,6 +107,25 @@ class Launcher:
         worker = await self._make(begin)
         self._fill_later()
         return worker
+
+    async def hold(self) -> None:
+        """Until it is known that sessions are held as they should be, which is before there can be one.
+
+        Raises IsolationUnavailable where this machine cannot, StartFailed and InterpreterRefused as a start does.
+        """
+        if self.confinement is None or (self._zygote is not None and not self._zygote.dead):
+            return
+        starting = self._start()
+        assert self._coming is not None
+        held = self._coming.held
+        either: tuple[asyncio.Future[Any], ...] = (starting, held)
+        await asyncio.wait(either, timeout=probe.PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        elif not held.done():
+            raise IsolationUnavailable(self.confinement.level, probe.TOO_LONG)
+        else:
+            held.result()
 
     async def warm(self) -> None:
         """Fill the pool now."""
@@ -179,18 +201,23 @@ class Launcher:
     async def _get_zygote(self) -> Zygote:
         if self._zygote is not None and not self._zygote.dead:
             return self._zygote
-        if self._starting is None or self._starting.done():
-            self._starting = self._loop.create_task(self._start_zygote())
-        return await asyncio.shield(self._starting)
+        return await asyncio.shield(self._start())
 
-    async def _start_zygote(self) -> Zygote:
+    def _start(self) -> "asyncio.Task[Zygote]":
+        if self._starting is None or self._starting.done():
+            self._coming = Zygote(self._loop, self._python, self._settings.preload, confinement=self.confinement)
+            self._starting = self._loop.create_task(self._start_zygote(self._coming))
+            # Who only waits for the proof is told by that.
+            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._starting
+
+    async def _start_zygote(self, zygote: Zygote) -> Zygote:
         if self._zygote is not None:
             self._retired.append(self._zygote)
             self._zygote = None
         for retired in [each for each in self._retired if each.over]:
             self._retired.remove(retired)
             await retired.stop()
-        zygote = Zygote(self._loop, self._python, self._settings.preload, confinement=self.confinement)
         try:
             await zygote.start()
         except BaseException:

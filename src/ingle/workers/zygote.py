@@ -10,9 +10,11 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from typing import Any, Protocol
 
 from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
+from ingle.isolation import probe
 from ingle.isolation.levels import CANNOT_CONFINE, GUEST, Confinement, environment
 from ingle.workers import codec
 from ingle.workers.sockets import expect_pid, receive_with_pid
@@ -88,11 +90,18 @@ class Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = bytearray()
         self.ready: asyncio.Future[messages.ZygoteReady] = loop.create_future()
+        self.held: asyncio.Future[None] = loop.create_future()
+        """Done when a child was confined as sessions are to be, and attacked in vain: long before it is ready."""
+        self._bait: probe.Bait | None = None
+        self._tidying: asyncio.Future[None] | None = None
         self.dead = False
         self._sending = asyncio.Lock()
 
     async def start(self) -> None:
-        """Until it is ready to fork. Raises InterpreterRefused or StartFailed."""
+        """Until it is ready to fork. Raises InterpreterRefused or StartFailed; where it could fork sessions, but not
+        hold them as they should be, IsolationUnavailable."""
+        if self._confinement is not None and sys.platform != "linux":
+            raise IsolationUnavailable(self._confinement.level, f"only Linux can do that, and this is {sys.platform}")
         control, child_control = socket.socketpair()
         life_read, self._life = os.pipe()
         self._stderr_fd, child_stderr = os.pipe()
@@ -110,14 +119,13 @@ class Zygote:
         if self._confinement is not None and self._confinement.has_rooms:
             args = ["boot", str(plan), *args]
         try:
-            self._process = await asyncio.to_thread(
-                start_process, self._python, args, fds, child_stderr, self._confinement
-            )
+            await self._launch(args, fds, child_stderr)
         except BaseException:
-            for fd in (self._life, self._stderr_fd):
-                os.close(fd)
-            control.close()
-            self.dead = True
+            if self._process is None:
+                for fd in (self._life, self._stderr_fd):
+                    os.close(fd)
+                control.close()
+                self.dead = True
             raise
         finally:
             os.close(life_read)
@@ -128,6 +136,26 @@ class Zygote:
         self._loop.add_reader(control.fileno(), self._on_control)
         self._loop.add_reader(self._stderr_fd, self._on_stderr)
         await asyncio.shield(self.ready)
+
+    async def _launch(self, args: list[str], fds: list[int], stderr: int) -> None:
+        launching = self._loop.run_in_executor(None, self._start_process, args, fds, stderr)
+        try:
+            self._process = await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            # Once begun it cannot be called off, and whoever ends it has to know the process.
+            self._process = await launching
+            raise
+
+    def _start_process(self, args: list[str], fds: list[int], stderr: int) -> "subprocess.Popen[bytes]":
+        """Blocking, for a thread."""
+        if self._confinement is not None:
+            try:
+                self._bait = probe.Bait(self._confinement.data_folder)
+            except OSError as error:
+                raise StartFailed(f"isolation cannot be tried: {error}; look at the data folder") from None
+            # It waits in the socket for the one that is to read it first.
+            self._control.send(messages.encode(self._bait.order))
+        return start_process(self._python, args, fds, stderr, self._confinement)
 
     def _on_stderr(self) -> None:
         try:
@@ -158,7 +186,16 @@ class Zygote:
             self._on_death()
 
     def _handle(self, message: Any) -> None:
-        if isinstance(message, messages.ZygoteReady):
+        if isinstance(message, messages.Proof) and self._confinement is not None:
+            self._tidy()
+            why = probe.read(message)
+            if why is not None:
+                self._fail(IsolationUnavailable(self._confinement.level, why))
+            elif not self.held.done():
+                self.held.set_result(None)
+        elif isinstance(message, messages.ZygoteReady):
+            if self._confinement is not None and not self.held.done():
+                raise WireError("it is ready, and has proven nothing")
             if not self.ready.done():
                 self.ready.set_result(message)
         elif isinstance(message, messages.ForkFailed):
@@ -190,7 +227,8 @@ class Zygote:
         if code == OLD_PYTHON:
             error = InterpreterRefused(said)
         elif code == CANNOT_CONFINE:
-            error = IsolationUnavailable(f"sessions cannot be confined here: {said[-500:]}; see `ingle doctor`")
+            assert self._confinement is not None
+            error = IsolationUnavailable(self._confinement.level, probe.with_remedy(said[-500:]))
         elif code > 128 or code < 0:
             error = ZygoteKilled(f"{self._python} was killed while it started (code {code}); try again")
         else:
@@ -198,7 +236,17 @@ class Zygote:
                 f"{self._python} did not start as a Python (exit code {code}): {said[-500:] or 'it said nothing'}; "
                 "name a CPython 3.10 or later"
             )
-        self.ready.set_exception(error)
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        for future in (self.held, self.ready):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # not everybody waits for both
+
+    def _tidy(self) -> None:
+        if self._bait is not None and self._tidying is None:
+            self._tidying = self._loop.run_in_executor(None, self._bait.remove)
 
     async def fork(self, worker: Forked, *, spare: bool, network: str = "", user: int = 0) -> None:
         """Ask for one more prepared child, which gets this worker's ends; a spare one is for the pool."""
@@ -246,6 +294,9 @@ class Zygote:
 
     async def stop(self) -> None:
         """End it, and everything below it that still lives."""
+        self._tidy()
+        if self._tidying is not None:
+            await self._tidying
         if self._process is None:
             return
         if not self.dead:
@@ -265,5 +316,23 @@ class Zygote:
         self._loop.remove_reader(self._stderr_fd)
         os.close(self._stderr_fd)
         self._process = None
-        if not self.ready.done():
-            self.ready.cancel()
+        for future in (self.held, self.ready):
+            if not future.done():
+                future.cancel()
+
+
+async def try_level(level: str, python: str, home: str) -> str | None:
+    """Why this interpreter's sessions cannot be held at a level; None when they can."""
+    zygote = Zygote(asyncio.get_running_loop(), python, [], confinement=Confinement(level, "none", home))
+    try:
+        async with asyncio.timeout(probe.PATIENCE):
+            await zygote.start()
+    except IsolationUnavailable as error:
+        return error.why
+    except (StartFailed, InterpreterRefused) as error:
+        return error.message
+    except TimeoutError:
+        return probe.TOO_LONG
+    finally:
+        await zygote.stop()
+    return None

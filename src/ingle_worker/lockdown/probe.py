@@ -1,73 +1,81 @@
-"""Whether this machine can hold a session at a level, found out by doing it: `probe PLAN ...`.
+"""Whether sessions of this zygote are held as they should be, found out by doing it.
 
-A child is locked down exactly as a session is, and then tries, as hostile code would, what must not succeed. What it
-found is one JSON object on standard output, for the host that started this.
+A child is locked down exactly as a session is, and then tries, as hostile code would, what must not succeed.
 """
 
 import errno
 import json
 import os
+import select
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from ingle_worker import kernel
 from ingle_worker.lockdown import calls
-from ingle_worker.lockdown.confinement import Confinement, read_plan
+from ingle_worker.lockdown.confinement import Confinement
 from ingle_worker.wire import messages
 
 PATIENCE = 10
+"""A child that hangs is as good as one that cannot be held."""
+
+SAID_AT_MOST = 1 << 16
 
 
-def main(args: list[str]) -> None:
-    """`probe PLAN UID SECRET PORT SERVER`: who to be, a file that must stay secret, where and who the server is."""
-    plan_fd, uid, secret, port, server = int(args[1]), int(args[2]), args[3], int(args[4]), int(args[5])
-    confinement = Confinement(read_plan(plan_fd))
-    os.close(plan_fd)
+def prove(confinement: Confinement, order: messages.Prove) -> messages.Proof:
+    """In the zygote, before it has loaded anything that a child could be slow to copy."""
     reading, writing = os.pipe()
-    # A probe that hangs is as good as one that fails.
-    signal.alarm(PATIENCE)
     child = confinement.fork()
     if child == 0:
         os.close(reading)
-        found: dict[str, Any]
+        _answer(writing, lambda: _be_init(confinement, order))
+    os.close(writing)
+    # An alarm would not end it: it is the first process of a namespace, which has none but its own handlers.
+    said = os.read(reading, SAID_AT_MOST) if select.select([reading], [], [], PATIENCE)[0] else b""
+    os.close(reading)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found: dict[str, Any] = json.loads(said) if said else {"refused": "the confined process ended without a word"}
+    return messages.Proof(found.get("succeeded", []), found.get("refused", ""))
+
+
+def _answer(fd: int, find: Callable[[], dict[str, Any]]) -> None:
+    """Say what was found, and end."""
+    try:
         try:
-            confinement.prepare(confinement.plan.network)
-            confinement.introduce(uid, [])
-            found = _attempt(confinement, Canaries(confinement.plan, secret, port, server))
+            found = find()
         except OSError as error:
             found = {"refused": str(error)}
-        os.write(writing, json.dumps(found).encode())
+        os.write(fd, json.dumps(found).encode())
+    finally:
         os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    os.write(1, said)
-    os._exit(0)
 
 
-def _attempt(confinement: Confinement, canaries: "Canaries") -> dict[str, Any]:
-    """As the worker of a session, in a fork of its own, whose init gives up its rights at the same time."""
+def _be_init(confinement: Confinement, order: messages.Prove) -> dict[str, Any]:
+    """As the init of a session, which gives up its rights while the worker, a fork of its own, attacks."""
+    # A list of hosts is the same room, with a door in it that leads to the host's proxy.
+    confinement.prepare("full" if confinement.plan.network == "full" else "none")
+    confinement.introduce(order.uid, [])
+    canaries = Canaries(confinement.plan, order.secret, order.port, order.server)
     reading, writing = os.pipe()
     worker = os.fork()
     if worker == 0:
-        try:
-            confinement.confine()
-            confinement.start(messages.Start("probe", "/", "/tmp", [canaries.folder, canaries.own]))
-            found: dict[str, Any] = {"succeeded": canaries.fly()}
-        except OSError as error:
-            found = {"refused": str(error)}
-        os.write(writing, json.dumps(found).encode())
-        os._exit(0)
+        _answer(writing, lambda: _be_worker(confinement, canaries))
     os.close(writing)
     confinement.enter(messages.Enter([]))
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
+    said = os.read(reading, SAID_AT_MOST)
     os.waitpid(worker, 0)
-    found = json.loads(said) if said else {"refused": "the confined process ended without a word"}
+    found: dict[str, Any] = json.loads(said) if said else {"refused": "the confined process ended without a word"}
     return found
+
+
+def _be_worker(confinement: Confinement, canaries: "Canaries") -> dict[str, Any]:
+    kernel.die_with_parent()
+    confinement.confine()
+    confinement.start(messages.Start("probe", "/", "/tmp", [canaries.folder, canaries.own]))
+    return {"succeeded": canaries.fly()}
 
 
 class Canaries:
@@ -84,7 +92,7 @@ class Canaries:
         if self._plan.level in ("restricted", "sandbox"):
             tries += [
                 ("read a file of the server's", lambda: open(self._secret).close()),
-                ("write where the system's programs are", lambda: open("/usr/lib/ingle-probe", "w").close()),
+                ("write where the system's programs are", self._write_system),
                 ("signal the server", lambda: os.kill(self._server, 0)),
                 ("make a user namespace", lambda: calls.unshare(calls.CLONE_NEWUSER, "user")),
                 ("open a socket past the network namespace", lambda: socket.socket(AF_VSOCK, socket.SOCK_STREAM)),
@@ -123,6 +131,11 @@ class Canaries:
         with open("/proc/self/status") as status:
             if "NoNewPrivs:\t1" in status.read():
                 raise _Blocked
+
+    def _write_system(self) -> None:
+        path = "/usr/lib/ingle-probe"
+        open(path, "w").close()
+        os.unlink(path)
 
     def _see_processes(self) -> None:
         if len([name for name in os.listdir("/proc") if name.isdigit()]) <= 2:

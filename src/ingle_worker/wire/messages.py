@@ -531,6 +531,28 @@ class Fork:
 
 
 @dataclass(frozen=True)
+class Prove:
+    """The first order to a zygote whose sessions are confined: hold a child as they are held, and have it attack.
+
+    `uid`: who it shall be, as with Fork. `secret` is a file of the server's, `port` where it listens, `server` its
+    number.
+    """
+
+    uid: int
+    secret: str
+    port: int
+    server: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the child could do though it must not; or why it could not be held. Neither: sessions will be held."""
+
+    succeeded: list[str]
+    refused: str = ""
+
+
+@dataclass(frozen=True)
 class ZygoteReady:
     pid: int
     python: str
@@ -632,6 +654,7 @@ KINDS: dict[int, type] = {
     40: Enter,
     41: Shell,
     48: Fork,
+    49: Prove,
     64: Ready,
     65: Started,
     66: Mark,
@@ -666,6 +689,7 @@ KINDS: dict[int, type] = {
     109: Door,
     112: ZygoteReady,
     113: ForkFailed,
+    114: Proof,
 }
 NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
 EXECUTE, DONE = NUMBERS[Execute], NUMBERS[Done]
