@@ -359,3 +359,16 @@ def test_the_page_about_states_is_current() -> None:
     make_states = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make_states)
     assert make_states.PAGE.read_text(encoding="utf-8") == make_states.page(), "run: python docs/make_states.py"
+
+
+# --- the classes that messages are -------------------------------------------------------------------------
+
+
+def test_messages_are_equal_by_class_and_fields_and_say_what_they_are() -> None:
+    one = wire.ForkFailed(1, "no memory")
+    assert one == wire.ForkFailed(1, "no memory")
+    assert one != wire.ForkFailed(2, "no memory")
+    assert one != object()
+    assert repr(one) == "ForkFailed(ticket=1, reason='no memory')"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)

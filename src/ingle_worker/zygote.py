@@ -63,9 +63,10 @@ def _confinement(plan: int) -> "Confinement | None":
     """What sessions are to be held in; loaded only where they are."""
     if plan < 0:
         return None
-    import ingle_worker.lockdown.confinement as room
+    from ingle_worker.lockdown.confinement import Confinement
+    from ingle_worker.lockdown.plan import read_plan
 
-    confinement = room.Confinement(room.read_plan(plan))
+    confinement = Confinement(read_plan(plan))
     os.close(plan)
     return confinement
 

@@ -6,13 +6,16 @@ mount that can be written to; a program started from the new root has it from th
 first process of the pid namespace is the holder, so that sessions outlive their zygote but never the server.
 """
 
+import importlib.util
 import os
 import signal
 import sys
 
 from ingle_worker import kernel
 from ingle_worker.lockdown import calls, rooms
-from ingle_worker.lockdown.confinement import add_places, read_plan
+from ingle_worker.lockdown.plan import add_places, read_plan
+
+GUEST = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 CANNOT = 42
 """Exit code by which a host is told that it cannot have this level; the reason is on stderr."""
@@ -20,12 +23,38 @@ CANNOT = 42
 
 def main(args: list[str]) -> None:
     plan_fd = int(args[1])
+    _cache_bytecode()
     try:
         _isolate(plan_fd, args[2:])
     except calls.Refused as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
         os._exit(CANNOT)
+
+
+def _cache_bytecode() -> None:
+    """Of a package that is installed without bytecode, the first who loads it leaves some for the next. In the room
+    nobody can, and every zygote would compile the whole guest anew."""
+    if sys.dont_write_bytecode:
+        return
+    files = [f"{folder}/{name}" for folder, _, names in os.walk(GUEST) for name in names if name.endswith(".py")]
+    missing = [path for path in files if not _is_cached(path)]
+    if not missing:
+        return
+    import py_compile
+
+    for path in missing:
+        try:
+            py_compile.compile(path)
+        except OSError:
+            return  # the folder is not ours
+
+
+def _is_cached(path: str) -> bool:
+    try:
+        return os.stat(importlib.util.cache_from_source(path)).st_mtime >= os.stat(path).st_mtime
+    except OSError:
+        return False
 
 
 def _isolate(plan_fd: int, rest: list[str]) -> None:
@@ -47,8 +76,7 @@ def _isolate(plan_fd: int, rest: list[str]) -> None:
             rooms.finish(places)
             if uid != 0:
                 calls.keep_capabilities()
-            program = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
-            os.execv(sys.executable, [sys.executable, program, *rest])
+            os.execv(sys.executable, [sys.executable, f"{GUEST}/__main__.py", *rest])
         except OSError as error:
             sys.stderr.write(f"{error}\n")
             sys.stderr.flush()

@@ -5,17 +5,15 @@ What a level is: `limits` sets bounds and takes away the way to more rights; `re
 filter and, where the server is root, a user of the session's own; `sandbox` adds namespaces and a root of its own.
 """
 
-import json
 import os
 import resource
 import socket
-from typing import Any
 
 from ingle_worker import kernel, shells
 from ingle_worker.lockdown import calls, filters, landlock, rooms
+from ingle_worker.lockdown.plan import Plan
 from ingle_worker.wire import messages
 
-MAX_PLAN = 1 << 20
 LOCKED_MEMORY = 8 * 1024**2
 
 WATCHES = 32
@@ -33,38 +31,6 @@ DEVICE_FILES = (*(f"/dev/{name}" for name in rooms.DEVICES), "/dev/pts", "/dev/p
 
 AT_FIRST = 2
 """So many of its own folders a session needs from its first moment: its workspace, and its packages."""
-
-
-class Plan:
-    """What the host has decided, as it comes: the guest adds nothing of its own."""
-
-    def __init__(self, text: bytes) -> None:
-        plain: dict[str, Any] = json.loads(text)
-        self.level: str = plain["level"]
-        self.network: str = plain["network"]
-        self.data_folder: str = plain["data_folder"]
-        self.granted: list[tuple[str, bool]] = [(path, writable) for path, writable in plain["granted"]]
-        self.tmp_size: int = plain["tmp_size"]
-        self.processes: int = plain["processes"]
-        self.files: int = plain["files"]
-        self.file_size: int = plain["file_size"]
-        self.data: int = plain["data"]
-        self.nice: int = plain["nice"]
-        self.memfd: bool = plain["memfd"]
-        self.places: rooms.Places | None = None
-        if "places" in plain:
-            self.places = rooms.Places(*plain["places"])
-
-
-def read_plan(fd: int) -> Plan:
-    return Plan(os.pread(fd, MAX_PLAN, 0))
-
-
-def add_places(fd: int, places: rooms.Places) -> None:
-    """Hand on what was found out before the root changed."""
-    plain = json.loads(os.pread(fd, MAX_PLAN, 0))
-    plain["places"] = [places.data, places.later, places.writable]
-    os.pwrite(fd, json.dumps(plain).encode(), 0)
 
 
 class Confinement:

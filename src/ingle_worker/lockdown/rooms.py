@@ -11,9 +11,13 @@ import os
 import socket
 import struct
 import sys
+from typing import TYPE_CHECKING
 
 from ingle_worker.lockdown import calls
-from ingle_worker.wire import messages
+
+if TYPE_CHECKING:
+    # Not for `boot`, whose whole start somebody waits for.
+    from ingle_worker.wire import messages
 
 BUILD = "/tmp"
 """Any folder that is surely there: the new root is mounted over it, and then takes the place of `/`."""
@@ -287,12 +291,21 @@ def introduce(places: Places, uid: int, gid: int) -> None:
                 _bind(hidden, path)
 
 
-def lay(places: Places, order: messages.Enter, uid: int, gid: int, base: str = DATA) -> None:
+def lay(places: Places, order: "messages.Enter", uid: int, gid: int) -> None:
     """Lay a session's folders, by their names in the data folder, into its room.
 
     Its own are made where they are not there yet; those it shares with others are as they are.
     """
-    for folder in order.own:
+    _lay_own(places, order.own, uid, gid, DATA)
+    for folder in order.shared:
+        _share(f"{DATA}/{folder}", f"{places.data}/{folder}", uid, gid)
+    for folder in order.shown:
+        make_folder(f"{DATA}/{folder}", 0o711)
+        _bind(f"{DATA}/{folder}", f"{places.data}/{folder}", READ_ONLY)
+
+
+def _lay_own(places: Places, folders: list[str], uid: int, gid: int, base: str) -> None:
+    for folder in folders:
         source, target = f"{base}/{folder}", f"{places.data}/{folder}"
         if make_folder(source, 0o700):
             os.chown(source, uid, gid)
@@ -300,11 +313,6 @@ def lay(places: Places, order: messages.Enter, uid: int, gid: int, base: str = D
             give(source, uid, gid)
         make_folder(target, 0o755)
         calls.mount(source, target, flags=calls.MS_BIND)
-    for folder in order.shared:
-        _share(f"{base}/{folder}", f"{places.data}/{folder}", uid, gid)
-    for folder in order.shown:
-        make_folder(f"{base}/{folder}", 0o711)
-        _bind(f"{base}/{folder}", f"{places.data}/{folder}", READ_ONLY)
 
 
 def _share(source: str, target: str, uid: int, gid: int) -> None:
@@ -326,7 +334,7 @@ def _share(source: str, target: str, uid: int, gid: int) -> None:
 
 def rehearse(places: Places, uid: int, gid: int) -> None:
     """Do once, in vain, what `lay` will do: the memory that this copies is copied before anybody waits for it."""
-    lay(places, messages.Enter([".rehearsal/own"]), uid, gid, base="/tmp")
+    _lay_own(places, [".rehearsal/own"], uid, gid, "/tmp")
     calls.unmount(f"{places.data}/.rehearsal/own")
     for base in ("/tmp", places.data):
         os.rmdir(f"{base}/.rehearsal/own")

@@ -8,10 +8,15 @@ the frame's raw payload instead of JSON: `PAYLOADS` names it.
 import codecs
 import json
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from dataclasses import MISSING, field, fields
+from typing import TYPE_CHECKING, Any
 
 from ingle_worker.wire.frames import Frame, WireError, encode_frame
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from ingle_worker.wire.classes import dataclass
 
 # --- host to guest -----------------------------------------------------------------------------------------
 
