@@ -159,7 +159,23 @@ KINDS: list[Kind] = [
             "import concurrent.futures as cf; v = cf.ThreadPoolExecutor(1); v.submit(int).result()",
             "v.submit(lambda: 1).result(timeout=1) == 1",
         ),
-        ("socket", "import socket; v, peer = socket.socketpair()", "(v.send(b'a'), peer.recv(1))[1] == b'a'"),
+        (
+            "executor of processes",
+            "import concurrent.futures as cf; v = cf.ProcessPoolExecutor(1)",
+            "v._max_workers == 1 and not v._shutdown_thread",  # a fork among the threads of other kinds may hang
+        ),
+        ("socket that is not connected", "import socket; v = socket.socket(); v.settimeout(3)", "v.gettimeout() == 3"),
+        ("pair of sockets", "import socket; v, peer = socket.socketpair()", "(v.send(b'a'), peer.recv(1))[1] == b'a'"),
+        (
+            "thread that has not begun",
+            "import threading; v = threading.Thread(target=int, name='mine')",
+            "not v.is_alive() and v.ident is None and v.name == 'mine' and (v.start(), v.join()) == (None, None)",
+        ),
+        (
+            "thread that has ended",
+            "import threading; v = threading.Thread(target=int); v.start(); v.join(); ident = v.ident",
+            "not v.is_alive() and v.ident == ident",
+        ),
         (
             "running thread",
             "import threading, time; v = threading.Thread(target=time.sleep, args=(60,), daemon=True); v.start()",
@@ -214,8 +230,14 @@ KINDS: list[Kind] = [
             "[next(each) for each in v] == [2, (1, 'b'), ('b', 'd'), '2']",
         ),
         ("itertools", "import itertools; v = itertools.count(5); next(v)", "next(v) == 6"),
-        ("generator", "v = (n for n in [1, 2]); next(v)", "next(v) == 2"),
+        ("generator that has not begun", "v = (n for n in [1, 2])", "list(v) == [1, 2]"),
+        ("generator that has begun", "v = (n for n in [1, 2]); next(v)", "next(v) == 2"),
         ("coroutine", "async def later(): return 5\nv = later()", "__import__('asyncio').run(v) == 5"),
+        (
+            "asynchronous generator",
+            "async def items():\n    yield 5\nasync def first(items): return await items.__anext__()\nv = items()",
+            "__import__('asyncio').run(first(v)) == 5",
+        ),
     ),
     *kinds(
         "Classes and their objects",
@@ -332,7 +354,7 @@ KINDS: list[Kind] = [
         (
             "traceback of an exception",
             "try:\n    1 / 0\nexcept Exception as error:\n    v = error.__traceback__",
-            "v.tb_frame is not None",
+            "(v.tb_lineno, v.tb_frame.f_code.co_name) == (2, '<module>')",
         ),
     ),
     *kinds(

@@ -232,7 +232,7 @@ async def test_a_cleared_session_comes_back_cleared(kept: Path) -> None:
 async def test_what_cannot_be_saved_is_named(kept: Path) -> None:
     async with serving(kept) as first:
         await first.create_session("s", durable=True)
-        await first.execute("s", "def f(): yield 1\nmade = f()\nx = 5")
+        await first.execute("s", "def f(): yield 1\nmade = f(); _ = next(made)\nx = 5")
     async with serving(kept) as second:
         back = await second.execute("s", "x, 'made' in globals()")
         assert back.result == {"text/plain": "(5, False)"}

@@ -126,7 +126,7 @@ async def test_all_who_call_at_once_get_the_same_session(at_home: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("def f(): yield 1\ng = f()", "generator"),
+        ("def f(): yield 1\ng = f(); _ = next(g)", "generator"),
         (
             "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
             "",

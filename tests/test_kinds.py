@@ -10,16 +10,8 @@ from ingle.settings import Settings
 
 PAGE = Path(__file__).parent.parent / "docs" / "kinds.md"
 
-NOT_SAVED = {
-    "executor with a thread",
-    "socket",
-    "running thread",
-    "child process",
-    "generator",
-    "coroutine",
-    "traceback of an exception",
-}
-"""Each of them is part of a running process, or of another one."""
+NOT_SAVED = {"pair of sockets", "running thread", "child process", "generator that has begun"}
+"""Each of them is in the middle of something, or part of another process."""
 
 NOT_COPIED = {"executor with a thread", "running thread", "child process"}
 """The kernel copies one thread of one process."""

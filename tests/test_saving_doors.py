@@ -38,7 +38,7 @@ def ingle(*args: str) -> tuple[int, str, str]:
 
 def test_http_saves_lists_loads_and_deletes(server: Server) -> None:
     server.make_session()
-    server.execute("x = [1]\ny = (i for i in x)")
+    server.execute("x = [1]\ny = (i for i in x); next(y)")
     answer = server.client.post("/v1/sessions/main/save", json={"name": "calc"})
     assert answer.status_code == 200
     saved: dict[str, Any] = answer.json()
@@ -103,12 +103,12 @@ def test_the_client_saves_and_loads(in_home: Path, server: Server) -> None:
 
 def test_the_command_line_saves_and_loads(in_home: Path, server: Server, tmp_path: Path) -> None:
     server.make_session()
-    server.execute("x = 5\ng = (i for i in ())")
+    server.execute("x = 5\ng = (i for i in 'ab'); next(g)")
     code, out, _ = ingle("save", "main", "calc", "--to", str(tmp_path / "calc.ingle"))
     assert code == 0
     assert re.fullmatch(
         r"saved 1 variables of main as calc: .* kB\n"
-        r"  without g \(generator\): a generator: its place in running code cannot be saved\n",
+        r"  without g \(generator\): a generator that has begun: its place in running code cannot be saved\n",
         out,
     )
     assert [name for name in os.listdir(tmp_path) if name != "home"] == ["calc.ingle"]
@@ -138,12 +138,13 @@ async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service
         answer = await door.call(tool, given, ignore)
         return "\n".join(each.text for each in answer.parts if hasattr(each, "text"))
 
-    await call("python_session", code="total = 40\ndef add(n):\n    global total\n    total += n\ng = (i for i in ())")
+    await call("python_session", code="total = 40\ndef add(n):\n    global total\n    total += n")
+    await call("python_session", code="g = (i for i in 'ab'); next(g);")
     told = await call("save_repl_session", filepath="private/sessions/calc.pkl", session_id="main")
     assert re.fullmatch(
         r"session main is saved as private/sessions/calc.pkl: 2 variables, \d.* kB; "
         r"the session was held up for \d+ ms\.\n"
-        r"not saved: g \(generator\): a generator: its place in running code cannot be saved\n"
+        r"not saved: g \(generator\): a generator that has begun: its place in running code cannot be saved\n"
         r"load_repl_session\(filepath='private/sessions/calc.pkl'\) brings it back\.",
         told,
     ), told

@@ -70,6 +70,8 @@ class Copying:
         self._under_way = False
         self._only: Own | None = None
         """In a process that is a copy from its first moment: what is its own."""
+        self.running: list[Any] = []
+        """In a copy: the threads that ran in the original. Here they seem to have ended."""
         self.settled = True
         """It dies with init. A copy may not from the beginning: where it has a maker, that may still be its parent."""
 
@@ -127,6 +129,7 @@ class Copying:
                     # What failed once will not go better the next moment.
                     failed += order.slots[start + BATCH :]
                     break
+        self.running.clear()
         self._link.send(Copied(order.ticket, notices, failed, reason))
         return False
 
@@ -233,7 +236,8 @@ class Copying:
 
     def _find_missing(self) -> list[str]:
         missing = []
-        names = [each.name for each in threading.enumerate() if each is not threading.main_thread()]
+        self.running = [each for each in threading.enumerate() if each is not threading.main_thread()]
+        names = [each.name for each in self.running]
         if names:
             missing.append(f"{_count(names, 'thread')} of the original: {_listed(names)}")
         tasks = self._looping.count_tasks()

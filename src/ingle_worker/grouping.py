@@ -16,7 +16,7 @@ from _weakref import getweakrefcount
 from collections.abc import Iterator
 from typing import Any
 
-from ingle_worker import definitions
+from ingle_worker import activities, definitions
 
 BATCH = 4096
 LONG = 4096
@@ -46,10 +46,6 @@ ATOMS: frozenset[type] = frozenset(
         type(...),
         type(NotImplemented),
         types.FrameType,
-        types.TracebackType,
-        types.GeneratorType,
-        types.CoroutineType,
-        types.AsyncGeneratorType,
         types.MethodDescriptorType,
         types.WrapperDescriptorType,
         types.ClassMethodDescriptorType,
@@ -57,7 +53,7 @@ ATOMS: frozenset[type] = frozenset(
         types.MemberDescriptorType,
     }
 )
-"""Frames and what has them are here too: they can be saved by nobody, and lead to everything."""
+"""Frames are here too: they can be saved by nobody, and lead to everything."""
 
 
 class Group:
@@ -234,6 +230,9 @@ class _Walk:
         if type(value) is functools._lru_cache_wrapper:
             stack.append(([value.__wrapped__, vars(value)], True))  # not what it remembers
             return
+        if not definitions.derives(type(value), self._array):
+            stack.append((activities.parts_of(value), True))
+            return
         base = value.base
         if type(base) is self._array:
             self._looked_into.setdefault(id(base), []).append(base)
@@ -377,7 +376,7 @@ def _way_of(kind: type, array: Any) -> int:
     if definitions.derives(kind, _loaded("logging", "Logger")):
         return ATOM
     hidden = (weakref.ReferenceType, array, functools._lru_cache_wrapper, *WEAK)
-    return HIDDEN if definitions.derives(kind, *hidden) else PLAIN
+    return HIDDEN if definitions.derives(kind, *hidden) or activities.is_one(kind) else PLAIN
 
 
 def _loaded(module: str, name: str) -> type:

@@ -2,8 +2,9 @@
 
 import os
 import types
+from typing import Any
 
-from ingle_worker import loading, saving, tracebacks
+from ingle_worker import activities, loading, saving, tracebacks
 from ingle_worker.compiling import Compiler
 from ingle_worker.link import Link, WireLost
 from ingle_worker.wire.messages import ChannelWanted, Load, Loaded, NotLoaded, Save, SaveFailed
@@ -22,11 +23,12 @@ class Keeping:
         """The session begins: what is as it is now need not be saved."""
         self._around = saving.Surroundings()
 
-    def save(self, order: Save) -> None:
-        """In a copy of the session: tell all, and go. Never returns."""
+    def save(self, order: Save, running: list[Any]) -> None:
+        """In a copy of the session, in which these threads ran: tell all, and go. Never returns."""
         code = 0
         try:
             fd = self._channel(order.ticket)
+            activities.begin(running)
             saving.save(fd, self._main, self._around or saving.Surroundings(), self._compiler.flags)
         except WireLost:
             code = 1

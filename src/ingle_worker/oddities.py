@@ -49,17 +49,23 @@ class _Nothing:
 
 def exception(value: BaseException) -> Any:
     cls = type(value)
-    if cls.__reduce__ is not BaseException.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
-        return NotImplemented
-    builtin = next(each for each in definitions.mro_of(cls) if not definitions.flags_of(each) & definitions.HEAP_TYPE)
-    if definitions.name_of_type(builtin) not in SIMPLE_EXCEPTIONS:
-        return NotImplemented
-    state = {
-        "dict": dict(vars(value)),
+    state: dict[str, Any] = {
+        "dict": {},
         "cause": value.__cause__,
         "context": value.__context__,
         "suppress": value.__suppress_context__,
+        "traceback": value.__traceback__,
     }
+    builtin = next(each for each in definitions.mro_of(cls) if not definitions.flags_of(each) & definitions.HEAP_TYPE)
+    own_way = cls.__reduce__ is not BaseException.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__
+    if own_way or definitions.name_of_type(builtin) not in SIMPLE_EXCEPTIONS:
+        taken = value.__reduce_ex__(5)
+        if type(taken) is not tuple or not 2 <= len(taken) <= 3:
+            return NotImplemented
+        if len(taken) == 3 and taken[2] is not None:
+            state["state"] = taken[2]
+        return (*taken[:2], state, None, None, _m.exception_state)
+    state["dict"] = dict(vars(value))
     return (_m.exception, (cls, value.args), state, None, None, _m.exception_state)
 
 

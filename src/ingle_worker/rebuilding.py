@@ -420,9 +420,12 @@ def exception(cls: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 @maker
 def exception_state(target: BaseException, state: dict[str, Any]) -> None:
     vars(target).update(state["dict"])
+    if "state" in state:
+        target.__setstate__(state["state"])
     target.__cause__ = state["cause"]
     target.__context__ = state["context"]
     target.__suppress_context__ = state["suppress"]
+    target.__traceback__ = state.get("traceback")  # a snapshot of an earlier ingle has none
 
 
 @maker

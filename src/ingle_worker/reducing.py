@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import definitions, oddities, rebuilding
+from ingle_worker import activities, definitions, oddities, rebuilding
 from ingle_worker.rebuilding import MAKERS
 
 PROTOCOL = 5
@@ -112,9 +112,17 @@ class Pickler(_pickle.Pickler):
         return (_m.function, made, state, None, None, _m.function_state)
 
     def code(self, value: types.CodeType) -> Any:
-        if value.co_filename in linecache.cache and value.co_filename.startswith("<"):
-            self.sources.add(value.co_filename)
+        self._note_source(value)
         return (_m.code, (rebuilding.MAGIC, {name: getattr(value, name) for name in _CODE_FIELDS}))
+
+    def _note_source(self, code: types.CodeType) -> None:
+        if code.co_filename in linecache.cache and code.co_filename.startswith("<"):
+            self.sources.add(code.co_filename)
+
+    def trace(self, value: types.TracebackType) -> Any:
+        for code in activities.codes_of(value):
+            self._note_source(code)
+        return activities.traceback(value)
 
     def cell(self, value: types.CellType) -> Any:
         try:
@@ -241,6 +249,7 @@ WAYS: dict[type, Callable[[Pickler, Any], Any]] = {
     types.CodeType: Pickler.code,
     types.CellType: Pickler.cell,
     types.ModuleType: Pickler.module,
+    types.TracebackType: Pickler.trace,
 }
 """Those that need to know about the group."""
 
@@ -270,11 +279,7 @@ PLAIN_WAYS: dict[type, Callable[[Any], Any]] = {
     _io.BufferedRandom: oddities.buffered_file,
     _io.FileIO: oddities.raw_file,
     re.Match: oddities.match,
-    types.GeneratorType: oddities.no("a generator: its place in running code cannot be saved"),
-    types.CoroutineType: oddities.no("a coroutine: its place in running code cannot be saved"),
-    types.AsyncGeneratorType: oddities.no("an asynchronous generator: its place in running code cannot be saved"),
     types.FrameType: oddities.no("a frame of running code"),
-    types.TracebackType: oddities.no("a traceback: it holds frames of running code"),
 }
 
 
@@ -316,10 +321,11 @@ def _find_plain_way(kind: type) -> Callable[[Any], Any] | None:
         return oddities.database
     if kind.__module__ in ("ingle_worker.streams", "ingle_worker.stdin"):
         return oddities.standard
-    if kind is oddities.loaded("socket", "socket") or kind is oddities.loaded("_socket", "socket"):
-        return oddities.no("a socket: the other end knows this process only")
-    if kind is oddities.loaded("threading", "Thread"):
-        return oddities.no("a thread")
+    if definitions.derives(kind, oddities.loaded("concurrent.futures", "Future")):
+        return activities.future
+    active = activities.way_of(kind)
+    if active is not None:
+        return active  # type: ignore[no-any-return]
     if kind is oddities.loaded("subprocess", "Popen"):
         return oddities.no("a running process")
     return oddities.dataclass_mark if kind.__module__ == "dataclasses" else None

@@ -269,7 +269,7 @@ class Worker:
             elif isinstance(message, ForkSelf):
                 self._fork(message)
             elif isinstance(message, Save):
-                self._keeping.save(message)
+                self._keeping.save(message, self._copying.running)
             elif isinstance(message, Load):
                 self._keeping.load(message)
                 self._names.clear()
