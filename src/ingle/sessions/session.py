@@ -9,7 +9,6 @@ a fresh worker.
 import asyncio
 import contextlib
 import functools
-import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -21,21 +20,22 @@ from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
-from ingle.isolation.levels import TMP
 from ingle.isolation.limits import behind as limit_behind
-from ingle.isolation.policy import Mount
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.asking import Asking
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
+from ingle.sessions.deadlines import Deadlines
 from ingle.sessions.files import Folder
 from ingle.sessions.history import History
-from ingle.sessions.homes import ROOM_FOLDERS, SHELL, Home, remove_below
+from ingle.sessions.homes import Home, remove_below
 from ingle.sessions.inquiries import Inquiries
 from ingle.sessions.intake import Intake, bounded
 from ingle.sessions.keeping import Keeping
+from ingle.sessions.lodging import Lodging
+from ingle.sessions.notices import Notices
 from ingle.sessions.pace import Pace
 from ingle.sessions.patience import Patience
 from ingle.sessions.plans import Origin, Plan
@@ -47,6 +47,7 @@ from ingle.sessions.turns import Turns
 from ingle.settings import Settings
 from ingle.state.registry import Row
 from ingle.state.stdlib import Library
+from ingle.workers.family import Family
 from ingle.workers.launcher import Launcher
 from ingle.workers.usage import usage
 from ingle.workers.worker import Worker
@@ -66,9 +67,6 @@ SHORT = 0.05
 
 MAX_REFUSALS = 10
 """Hosts not granted that are named in a cell's notices."""
-
-RESEND_SIGINT = 0.02
-"""While the worker does not take SIGINT (libc's system() ignores it), it is sent again this often."""
 
 
 class Session:
@@ -90,20 +88,15 @@ class Session:
         self.requests = Requests()
         self.launcher = launcher
         self._settings = settings
-        self._bounding = bounding
-        self._egress = egress
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
-        self._worker_number = 0
         self._starting: asyncio.Task[None] | None = None
         self._cell: RunningCell | None = None
         self.turns = Turns(self)
-        self._timers: list[asyncio.TimerHandle] = []
+        self._deadlines = Deadlines(self._loop, settings.timeout_grace, settings.exit_grace)
         self._tasks: set[asyncio.Task[None]] = set()
         self._crowded = False
-        self._pending_notices: list[str] = []
-        self._start_notices: list[str] = []
-        self._lasting_notices: list[str] = []
+        self._notices = Notices()
         self._trusting = True
         self._names: set[str] = set()
         self._ended = False
@@ -114,7 +107,7 @@ class Session:
         self.last_executed: float | None = None
         self.home = plan.home or Home(plan.folder)
         self.cwd = plan.cwd or str(self.home.workspace)
-        self._tmp = ""
+        self._lodging = Lodging(plan, self.home, launcher, bounding, egress)
         self.checkpoints = Checkpoints(self, settings.max_checkpoints, auto=plan.auto_checkpoints)
         self.timeline = Timeline(
             plan.folder / "timeline.ndjson",
@@ -181,8 +174,8 @@ class Session:
             raise
 
     async def _make_ready(self, worker: Worker, keeper: Keeper | None) -> None:
-        await self._bound(worker)
-        await self._open_door(worker)
+        await self._lodging.bound(worker)
+        await self._lodging.open_door(worker, _tell_refused)
         if self._library is not None or keeper is not None:
             await self._started
             if self._library is not None:
@@ -199,40 +192,13 @@ class Session:
     def _adopt(self, worker: Worker) -> None:
         """Make a prepared worker this session's. It need not be there yet."""
         self._take(worker)
-        home, workspace = str(self.home.folder), str(self.home.workspace)
-        tmp = self._new_tmp()
-        packages = f"{home}/packages"
-        if self._has_room:
-            folders = [*self.home.folders[1:], tmp]
-            self._enter(worker, [f"{self.home.root}/{name}" for name in ROOM_FOLDERS], [f"{self.home.root}/{SHELL}"])
-        else:
-            folders = [*self.home.folders, workspace, tmp]
-            self._enter(worker, [workspace, tmp, packages], [f"{self.home.root}/{SHELL}"])
-        start = messages.Start(self.id, self.plan.cwd or workspace, tmp, folders, self.plan.env, packages=packages)
-        worker.send(start)
-
-    def _new_tmp(self) -> str:
-        """Where a worker that begins with nothing has its temporary files, as it is told.
-
-        A room has a file system of its own for them, which goes with it. Its name means another place out here, so it
-        is never kept: what `_tmp` names is the host's to remove.
-        """
-        self._worker_number += 1
-        if self._has_room:
-            self._tmp = ""
-            return TMP if self.home.folder == self.home.root else f"{TMP}/fork-{self.home.folder.name}"
-        self._tmp = f"{self.home.folder}/tmp-{self._worker_number}"
-        return self._tmp
+        self._lodging.move_in(worker)
 
     async def live_worker(self) -> Worker:
         """The worker, as soon as there is one."""
         await self.ensure_started()
         assert self._worker is not None
         return self._worker
-
-    @property
-    def _has_room(self) -> bool:
-        return self.launcher.confinement is not None and self.launcher.confinement.has_rooms
 
     def _take(self, worker: Worker) -> None:
         self._worker = worker
@@ -255,34 +221,17 @@ class Session:
     async def _start_as(self, worker: Worker, origin: Origin) -> None:
         self._history.inherit(origin.session_id, origin.moment.cell)
         self._names = set(origin.moment.names)
-        tmp = self._new_tmp()
-        packages = f"{self.home.folder}/packages"
-        worker.send(messages.Rehome(tmp, [*self.home.folders, tmp], packages, origin.reseed))
+        self._lodging.move_on(worker, reseed=origin.reseed)
         # That of its outputs is none of the worker's, which may see that of its original only.
         await asyncio.to_thread(self.plan.folder.mkdir, 0o700, exist_ok=True)
         await self._started
         after = f"after its cell {origin.moment.cell}" if origin.moment.cell else "before its first cell"
-        self._lasting_notices.append(f"this session is a fork of {origin.session_id!r}, made {after}")
-        self._append(events.Notice, self._lasting_notices[-1])
+        notice = f"this session is a fork of {origin.session_id!r}, made {after}"
+        self._notices.last(notice)
+        self._append(events.Notice, notice)
         for notice in origin.notices:
             self._note(notice)
         self._move(states.IDLE)
-
-    def _enter(self, worker: Worker, own: list[str], shown: list[str]) -> None:
-        """Have this session's folders laid into the worker's room; where it has none, its init knows them at least."""
-        confinement = self.launcher.confinement
-        if confinement is None:
-            return
-        self.home.user = worker.user
-        if worker.laid == self.home.root.name:
-            return
-        data = confinement.data_folder
-        within = [each for each in self.plan.grant.mounts if Mount(data).holds(each.folder)]
-        shared = [each.folder for each in within if not each.read_only]
-        shown += [each.folder for each in within if each.read_only]
-        worker.enter(
-            messages.Enter(*([os.path.relpath(each, data) for each in folders] for folders in (own, shared, shown)))
-        )
 
     async def _load_library(self, worker: Worker, library: Library) -> None:
         """The user's library, as much of it as can be had: it never keeps a session from starting."""
@@ -312,42 +261,13 @@ class Session:
 
     def tell(self, notice: str) -> None:
         """To the next who runs a cell, and to those who watch."""
-        if notice not in self._pending_notices:
-            self._pending_notices.append(notice)
+        if self._notices.tell(notice):
             self._append(events.Notice, notice)
 
     def _note(self, notice: str) -> None:
         """For the listing as long as the session lives, and for the next cell."""
-        self._lasting_notices = [*dict.fromkeys([*self._lasting_notices, notice])]
-        self._pending_notices.append(notice)
-
-    async def _bound(self, worker: Worker) -> None:
-        """Its limits, before it runs anything."""
-        limits = self.plan.grant.limits
-        if self._bounding is None or limits == events.SessionLimits():
-            return
-        await worker.init_up
-        if worker.init_pid is not None and worker.pid is not None:
-            pids = (worker.init_pid, worker.pid)
-            worker.group = await self._bounding.settle(worker.group, pids, limits)
-
-    async def _open_door(self, worker: Worker) -> None:
-        """Its way out, where a proxy is the only one: for it and all its copies, who have the same network."""
-        if self._egress is None or not self._has_room or self.plan.grant.network != "allowlist":
-            return
-        await worker.init_up
-        if worker.door is None:
-            return
-        listening, worker.door = worker.door, None
-        family = worker.family
-
-        def tell(text: str) -> None:
-            for member in family.members:
-                if isinstance(member.owner, Session):
-                    member.owner.on_refused(text)
-
-        door = await self._egress.open(listening, tell)
-        family.over.add_done_callback(lambda over: door.close_soon())
+        self._notices.last(notice)
+        self._notices.tell(notice)
 
     def on_refused(self, text: str) -> None:
         """Something in it asked for a host that is not granted."""
@@ -425,9 +345,7 @@ class Session:
             worker = await self._park_before_cell(worker, queue)
         number = self.last_cell + 1
         cell = RunningCell(number, timeout)
-        if self._pending_notices:
-            cell.notices += self._pending_notices
-            self._pending_notices.clear()
+        cell.notices = self._notices.take()
         self._history.begin()
         self._cell = cell
         self.last_executed = time.time()
@@ -441,7 +359,7 @@ class Session:
         if self._intake.undecided[True]:
             self._intake.flush(cell, background=True)
         if timeout is not None:
-            self._timers.append(self._loop.call_later(timeout, self._on_timeout, cell))
+            self._deadlines.set(cell, worker)
         return number
 
     async def _park_before_cell(self, worker: Worker, queue: bool) -> Worker:
@@ -449,7 +367,7 @@ class Session:
         async with self.turns.keep():
             why_not = await self.checkpoints.make_auto(worker)
         if why_not is not None:
-            self._pending_notices.append(why_not)
+            self._notices.tell(why_not)
         while self._worker is None or self.state != states.IDLE or self._under_way(self._worker):
             self.turns.next()
             await self.turns.wait(queue)
@@ -469,7 +387,7 @@ class Session:
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.last_cell, frozenset(self._names), self.cwd, self._tmp)
+        return Moment(self.last_cell, frozenset(self._names), self.cwd, self._lodging.tmp)
 
     async def go_on_with(self, parked: Parked, text: str) -> None:
         """Put a copy of a parked worker in the place of the session's own. In its own turn."""
@@ -491,13 +409,13 @@ class Session:
             else:
                 self._move(states.IDLE)
             return
-        before, tmp = self._worker, self._tmp
+        before, tmp = self._worker, self._lodging.tmp
         self._take(copy)
         self._started.set_result(None)
         self._names = set(parked.moment.names)
-        self.cwd, self._tmp = parked.moment.cwd, parked.moment.tmp
+        self.cwd, self._lodging.tmp = parked.moment.cwd, parked.moment.tmp
         # What was to be told of the worker that is replaced is not true of this one.
-        self._pending_notices = [text, *parked.notices]
+        self._notices.replace([text, *parked.notices])
         if before is not None:
             before.owner = None
             before.kill("the session was rolled back")
@@ -512,7 +430,7 @@ class Session:
 
     def _drop_tmp(self, tmp: str) -> None:
         """Of a worker that is gone, unless its state may come back, or somebody has it from him."""
-        if tmp != self._tmp and not self.checkpoints.uses(tmp) and not self.home.shared:
+        if tmp != self._lodging.tmp and not self.checkpoints.uses(tmp) and not self.home.shared:
             self._keep(asyncio.to_thread(remove_below, self.home.folder, tmp))
 
     def _under_way(self, worker: Worker) -> list[asyncio.Future[Any]]:
@@ -559,7 +477,7 @@ class Session:
         worker.owner = self._worker = None
         worker.kill("was freed")
         self._comes_back = keeper.has_something
-        self._start_notices.clear()
+        self._notices.of_start = []
         self._move(states.HIBERNATED)
 
     def _is_quiet(self, worker: Worker) -> bool:
@@ -611,7 +529,7 @@ class Session:
             return None
         if cell.status == states.WAITING:
             cell.interrupted_wait = cell.waits_shown
-        self._signal(cell)
+        self._deadlines.interrupt(cell, self._worker)
         return cell.number
 
     async def clear(self) -> None:
@@ -624,7 +542,8 @@ class Session:
         self._names.clear()
         if cleared is not None:
             self._names.update(cleared.names)
-            self._pending_notices += cleared.notices[:MAX_NOTICES]
+            for notice in cleared.notices[:MAX_NOTICES]:
+                self._notices.tell(notice)
         self._changed()
         self._append(events.Notice, "the session was cleared: its variables, functions and imports are gone")
 
@@ -723,7 +642,7 @@ class Session:
 
     def info(self) -> SessionInfo:
         names = sorted(name for name in self._names if not name.startswith("_"))
-        notices = [*dict.fromkeys([*self._start_notices, *self._lasting_notices, *self._pending_notices])]
+        notices = self._notices.all
         if self._cell is not None:
             notices.append("a cell is running; variables are those of the last finished cell")
         saved = self.keeper.last if self.keeper is not None else None
@@ -827,10 +746,11 @@ class Session:
                 text = message.message or f"exit({message.code})"
                 cell.exiting = Exit(message.code, None, text)
                 cell.execution_time = message.execution_time
-                self._timers.append(self._loop.call_later(self._settings.exit_grace, self._on_lingering, cell))
+                if self._worker is not None:
+                    self._deadlines.exits(cell, self._worker)
         elif isinstance(message, messages.Started):
             self.cwd = message.cwd
-            self._start_notices = list(message.notices)
+            self._notices.of_start = list(message.notices)
             if not self._started.done():
                 self._started.set_result(None)
 
@@ -879,9 +799,7 @@ class Session:
 
     def _finish_cell(self, cell: RunningCell, status: str, exit: Exit | None) -> None:
         """The cell is over: its `done` is its last event, and all who wait are answered."""
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+        self._deadlines.cancel()
         if self._intake.undecided[False]:
             self._intake.flush(cell, background=False)
         cell.status = status
@@ -931,38 +849,6 @@ class Session:
 
     # --- interrupting and ending ---
 
-    def _signal(self, cell: RunningCell, again: bool = False) -> None:
-        worker = self._worker
-        if worker is None or cell is not self._cell:
-            return
-        sent = worker.interrupt(cell.number, again=again)
-
-        def retry(sent: "asyncio.Future[bool]") -> None:
-            if sent.result() and cell is self._cell:
-                self._loop.call_later(RESEND_SIGINT, self._signal, cell, True)
-
-        sent.add_done_callback(retry)
-
-    def _on_timeout(self, cell: RunningCell) -> None:
-        if cell is not self._cell:
-            return
-        cell.timed_out = True
-        self._signal(cell)
-        self._timers.append(self._loop.call_later(self._settings.timeout_grace, self._on_grace_over, cell))
-
-    def _on_grace_over(self, cell: RunningCell) -> None:
-        if cell is self._cell and self._worker is not None:
-            grace = self._settings.timeout_grace
-            self._worker.kill(f"did not stop within {grace:g} s of its timeout of {cell.timeout:g} s, and was killed")
-
-    def _on_lingering(self, cell: RunningCell) -> None:
-        if cell is self._cell and self._worker is not None:
-            cell.notices.append(
-                f"exit handlers, threads or finalizers did not end within {self._settings.exit_grace:g} s; "
-                "the process was killed"
-            )
-            self._worker.kill()
-
     def on_gone(self, exit: Exit) -> None:
         """The worker has ended, and everything below it; all its output has been seen."""
         cell = self._cell
@@ -999,15 +885,15 @@ class Session:
         if self._ended:
             return
         if lost and self._comes_back:
-            self._pending_notices.append(f"the worker {exit.message}")
+            self._notices.tell(f"the worker {exit.message}")
         elif lost:
             after = f"cell {cell.number}" if cell is not None else "the last cell"
-            self._pending_notices.append(
+            self._notices.tell(
                 f"this is a fresh worker: the one before {exit.message} after {after}, and its variables, "
                 "functions and imports are gone"
             )
         self._move(states.STARTING)
-        tmp, self._tmp = self._tmp, ""
+        tmp, self._lodging.tmp = self._lodging.tmp, ""
         if not self._comes_back:
             self._drop_tmp(tmp)
         self._begin_start()
@@ -1057,6 +943,12 @@ class Session:
             events.StateChanged(timeline.next_seq, time.time(), self.id, cell.number if cell else None, state, code),
             len(code) if code else 0,
         )
+
+
+def _tell_refused(family: Family, text: str) -> None:
+    for member in family.members:
+        if isinstance(member.owner, Session):
+            member.owner.on_refused(text)
 
 
 def _end_of(worker: Worker) -> str:
