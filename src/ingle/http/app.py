@@ -91,19 +91,25 @@ def make_app(
     principals: Principals,
     allowed_hosts: Iterable[str] = (),
     mounted: Mapping[str, ASGIApp] | None = None,
-) -> ASGIApp:
+) -> Border:
     """The whole application: border, guard, routes, and what others have mounted. It starts and stops nothing."""
-    return Border(Guard(make_routes(service, mounted), principals, allowed_hosts))
+    guard = Guard(make_routes(service, mounted), principals, allowed_hosts)
+    return Border(guard, executing.Whole(guard.admit, body_limit(service)))
 
 
-def make_local_app(service: Service) -> ASGIApp:
+def make_local_app(service: Service) -> Border:
     """The same for a unix socket, where the kernel says who is at the other end, and no web page can be."""
-    return Border(Owner(make_routes(service), service))
+    owner = Owner(make_routes(service), service)
+    return Border(owner, executing.Whole(owner.admit, body_limit(service)))
+
+
+def body_limit(service: Service) -> int:
+    return service.settings.max_code + BODY_SPARE
 
 
 def make_routes(service: Service, mounted: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
     others = mounted or {}
-    limit = service.settings.max_code + BODY_SPARE
+    limit = body_limit(service)
     router = make_router(operations(service), limit)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:

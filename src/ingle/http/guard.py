@@ -81,16 +81,20 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        meter = self.admit(scope)
+        if meter is not None:
+            receive, send = measured(meter, receive, send)
+        await self._app(scope, receive, send)
+
+    def admit(self, scope: Scope) -> Meter | None:
+        """Let a request in for the one who asks, or refuse it. What its bytes are counted by, if they are."""
         principal = self._check(scope)
         if principal is None:
-            await self._app(scope, receive, send)
-            return
+            return None
         scope[SERVICE] = principal.service
         if (welcome := scope.get(WELCOME)) is not None:
             welcome()
-        if principal.meter is not None:
-            receive, send = measured(principal.meter, receive, send)
-        await self._app(scope, receive, send)
+        return principal.meter
 
     def _check(self, scope: Scope) -> Principal | None:
         """Who asks; None where nobody needs to be anybody."""
@@ -138,8 +142,11 @@ class Owner:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[SERVICE] = self._service
+        self.admit(scope)
         await self._app(scope, receive, send)
+
+    def admit(self, scope: Scope) -> None:
+        scope[SERVICE] = self._service
 
 
 def measured(meter: Meter, receive: Receive, send: Send) -> tuple[Receive, Send]:

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingle import errors
+from ingle.http.exchanges import Answer, Whole, not_whole
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -101,8 +102,9 @@ def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes
 class Border:
     """The outermost layer: whatever is raised inside leaves as a problem."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, whole: Whole = not_whole) -> None:
         self._app = app
+        self.whole = whole
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -114,26 +116,39 @@ class Border:
 
         # With an `app` in the scope the router raises its own errors, where it would answer in plain text.
         scope["app"] = self
-        extra: list[tuple[bytes, bytes]] = []
         try:
             await self._app(scope, receive, watched)
-            return
         except ClientDisconnect:
             return
-        except errors.IngleError as known:
-            error = known
-        except HTTPException as refused:
-            error = _of_router(scope, refused)
-            extra = [(name.lower().encode(), value.encode()) for name, value in (refused.headers or {}).items()]
-        except Exception:  # the border of a request
-            logger.exception("%s %s failed", scope.get("method", "websocket"), scope["path"])
-            error = errors.IngleError("ingle made a mistake, and has logged it; the sessions are not harmed")
-        if started:
-            # Too late to say so: the server closes the connection, and the client sees an unfinished answer.
-            logger.error("an answer could not be finished: %s", error.message)
-            return
-        body = encode(Problem.of(error))
-        await _send(scope, send, error.status, headers_of(error, len(body)) + extra, body)
+        except Exception as error:  # the border of a request
+            named = _named(scope, error)
+            if started:
+                # Too late to say so: the server closes the connection, and the client sees an unfinished answer.
+                logger.error("an answer could not be finished: %s", named.message)
+            else:
+                await _send(scope, send, _answer(named, error))
+
+
+def answer_to(scope: Scope, error: Exception) -> Answer:
+    """The problem that an exception becomes, where nothing was answered yet."""
+    return _answer(_named(scope, error), error)
+
+
+def _named(scope: Scope, error: Exception) -> errors.IngleError:
+    if isinstance(error, errors.IngleError):
+        return error
+    if isinstance(error, HTTPException):
+        return _of_router(scope, error)
+    logger.error("%s %s failed", scope.get("method", "websocket"), scope["path"], exc_info=error)
+    return errors.IngleError("ingle made a mistake, and has logged it; the sessions are not harmed")
+
+
+def _answer(named: errors.IngleError, error: Exception) -> Answer:
+    body = encode(Problem.of(named))
+    headers = headers_of(named, len(body))
+    if isinstance(error, HTTPException):
+        headers += [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+    return Answer(named.status, headers, body)
 
 
 def _of_router(scope: Scope, refused: HTTPException) -> errors.IngleError:
@@ -144,7 +159,8 @@ def _of_router(scope: Scope, refused: HTTPException) -> errors.IngleError:
     return errors.NotFound(f"there is no route {path!r}; begin with GET /v1/sessions")
 
 
-async def _send(scope: Scope, send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+async def _send(scope: Scope, send: Send, answer: Answer) -> None:
+    status, headers, body = answer
     prefix = ""
     if scope["type"] == "websocket":
         if "websocket.http.response" not in scope.get("extensions", {}):

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 from ingle import __version__, errors
 from ingle.http import keyring
 from ingle.http.app import BODY_SPARE, make_app, make_local_app
+from ingle.http.exchanges import Application
 from ingle.http.guard import check_bind
 from ingle.http.principals import Principals
 from ingle.http.protocols import Lobby, Protocol, WatchProtocol
@@ -175,14 +176,14 @@ class Door:
     def __init__(
         self,
         service: Service,
-        app: ASGIApp,
+        app: Application,
         listener: socket.socket,
         lobby: Lobby,
     ) -> None:
         settings = service.settings
         self._listener = listener
         self._lobby = lobby
-        http: Any = partial(Protocol, lobby=lobby)
+        http: Any = partial(Protocol, app=app, lobby=lobby)
         self._server = Server(
             uvicorn.Config(
                 app,
