@@ -133,26 +133,34 @@ def test_code_that_swaps_folders_for_links_meanwhile_gets_nothing_out(server: Se
     (secret / "key").write_text("SECRET")
     server.execute(
         f"""
-import os, shutil, threading
-os.makedirs("real"); open("real/key", "w").write("mine"); os.rename("real", "box")
+import os, random, shutil, threading, time
+os.makedirs("box"); open("box/key", "w").write("mine")
 def swap():
     while True:
+        # As quick as it can, or so that each state lasts for a while: a request may meet all of them on its way.
+        def step(): time.sleep(random.choice((0, 0, 0.001)))
         try:
-            os.rename("box", "real"); os.symlink({str(secret)!r}, "box"); os.unlink("box"); os.rename("real", "box")
-        except OSError:  # a file was put while there was no folder, so that one was made
-            shutil.rmtree("box", ignore_errors=True)
-            if not os.path.lexists("box"): os.rename("real", "box")
+            step(); os.rename("box", "real"); step(); os.symlink({str(secret)!r}, "box"); step(); os.unlink("box")
+            step(); os.rename("real", "box")
+        except OSError:
+            # A file was put while there was no folder, so one was made for it; and perhaps is made again.
+            while os.path.exists("real/key"):
+                shutil.rmtree("box", ignore_errors=True)
+                try: os.rename("real", "box")
+                except OSError: pass
 threading.Thread(target=swap, daemon=True).start()
 """
     )
     seen = {"mine": 0, "other": 0}
-    for _ in range(300):
+
+    def the_race_was_run() -> bool:
         answer = server.client.get(f"{FILES}/box/key")
         assert "SECRET" not in answer.text
         seen["mine" if answer.status_code == 200 else "other"] += 1
         server.client.put(f"{FILES}/box/new", content=b"x")
-    # Both were met, so the race was run.
-    assert min(seen.values()) > 0, seen
+        return min(seen.values()) >= 50
+
+    assert wait_until(the_race_was_run, PATIENCE), seen
     assert [path.name for path in secret.iterdir()] == ["key"]
 
 
