@@ -33,7 +33,7 @@ TOKEN = "secret"
 @pytest.fixture
 async def door(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """The port of a door in this process, so that its patience can be made short."""
-    for name, value in (("SWEEP", 0.05), ("HEAD_PATIENCE", 0.5), ("BODY_WINDOW", 0.5), ("ANSWER_PATIENCE", 1.0)):
+    for name, value in (("SWEEP", 0.05), ("HEAD_PATIENCE", 0.5), ("BODY_WINDOW", 0.5)):
         monkeypatch.setattr(protocols, name, value)
     monkeypatch.setattr(watching, "PATIENCE", 1.0)
     listener = listen("127.0.0.1", 0)
@@ -108,7 +108,10 @@ async def test_what_is_too_large_or_too_many_is_refused(door: int) -> None:
 
 
 @pytest.mark.req("safe.input")
-async def test_a_client_that_does_not_take_its_answer_is_cut_off(door: int, service: Service) -> None:
+async def test_a_client_that_does_not_take_its_answer_is_cut_off(
+    door: int, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocols, "ANSWER_PATIENCE", 1.0)
     await service.create_session("main")
     reader, writer = await asyncio.open_connection("127.0.0.1", door, limit=1024)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
