@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ from ingle.callers import Caller
 from ingle.events import Result, SessionInfo, Stdout
 from ingle.service import Service
 from ingle.sessions import preserving
+from ingle.sessions.preserving import Keeper
 from ingle.settings import Settings
+from ingle.state.registry import Registry, Save
 
 pytestmark = pytest.mark.req("state.restart")
 
@@ -300,6 +303,36 @@ async def test_before_a_long_cell_what_was_there_is_copied(kept: Path, monkeypat
         assert info.state in ("running", "waiting_for_input")
         await service.wait("s", cell)
         await service.input("s", "")
+
+
+async def test_a_cell_that_follows_at_once_waits_for_no_copy_while_one_is_being_saved(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("QUIET", 3600.0), ("PAUSE", 3600.0), ("SPARE", 0.0)):
+        monkeypatch.setattr(preserving, name, value)
+    on_disk, copied = asyncio.Event(), 0
+    write, copy = Registry.saved, Keeper.copy
+
+    async def write_later(self: Registry, uid: str, save: Save | None) -> None:
+        await on_disk.wait()
+        await write(self, uid, save)
+
+    def count(self: Keeper, worker: Any, cell: int) -> None:
+        nonlocal copied
+        copied += 1
+        copy(self, worker, cell)
+
+    monkeypatch.setattr(Registry, "saved", write_later)
+    monkeypatch.setattr(Keeper, "copy", count)
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        for n in range(1, 6):
+            await service.execute("s", f"x = {n}")
+        assert copied == 1
+        on_disk.set()
+        await saved(service, 1)
+        await service.execute("s", "x = 6")
+        assert copied == 2
 
 
 async def test_a_session_beyond_the_bound_says_once_that_it_is_saved_on_request_only(kept: Path) -> None:

@@ -27,8 +27,11 @@ QUIET = 0.02
 comes sooner waits for the copy, as it may run for hours."""
 
 SPARE = 4.0
-"""But where cells follow one another at once, the time between copies is at least this many times what a copy takes:
-then a few cells, those of some 30 ms, are saved together."""
+"""But where cells follow one another at once, the time from a save to the next copy is at least this many times what
+that copy and its save took: then a few cells, those of some 50 ms, are saved together."""
+
+PAUSE = 0.2
+"""Though never longer than this after the last copy, however long its save takes."""
 
 NAMED = 10
 """Names that a notice tells."""
@@ -93,7 +96,7 @@ class Keeper:
         self.kept = ""
         """Why its process was not freed when it was idle."""
         self._version = self._copied = self._saved = 0
-        self._not_before = 0.0
+        self._not_before = self._copy_began = 0.0
         self._unlike: list[str] = []
         """What of the session the last copy did not have."""
         self._failures = 0
@@ -163,7 +166,7 @@ class Keeper:
             self.copying = self._loop.create_task(self._copy(worker, cell, self._version))
 
     async def _copy(self, worker: Worker, cell: int, version: int) -> None:
-        began = self._loop.time()
+        self._copy_began = self._loop.time()
         try:
             copies = await worker.fork()
         except errors.IngleError as error:
@@ -171,8 +174,7 @@ class Keeper:
             return
         finally:
             self.copying = None
-            now = self._loop.time()
-            self._not_before = now + SPARE * (now - began)
+            self._not_before = self._loop.time() + PAUSE
         self._unlike = copies.notices
         if self._is_closed():
             copies.kill()
@@ -216,6 +218,8 @@ class Keeper:
                     self._fail(getattr(error, "message", str(error)))
                 finally:
                     copies.kill()
+                    now = self._loop.time()
+                    self._not_before = min(self._not_before, now + SPARE * (now - self._copy_began))
         finally:
             self._saving = None
 
