@@ -511,6 +511,24 @@ def test_over_http_with_the_client_after_kill_9(start: Callable[..., Server]) ->
         session.close()
 
 
+def test_the_number_of_a_cell_that_was_never_saved_is_not_given_again(
+    start: Callable[..., Server],
+) -> None:
+    first = start()
+    with Client(first.url, first.token) as client:
+        session = client.session("main", durable=True)
+        session.run("x = 1")
+        assert wait_until(lambda: session.info().saved_cell == 1)
+        assert session.run("import time; time.sleep(600)", wait=0).cell == 2
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    second = start()
+    with Client(second.url, second.token) as client, client.session("main") as session:
+        result = session.run("x")
+        assert (result.text, result.cell) == ("1", 3)
+        session.close()
+
+
 def test_nothing_outlives_a_killed_server_but_what_is_on_the_disk(start: Callable[..., Server], mark: str) -> None:
     first = start()
     first.make_session(durable=True)

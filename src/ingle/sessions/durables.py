@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from ingle import errors
 from ingle.events import NewSession
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.session import Session
 from ingle.sessions.shelves import DURABLE, RESTING, Shelves
 from ingle.settings import Settings
+from ingle.state.counting import CellCount
 from ingle.state.registry import Registry, RegistryBroken, Row
 
 PREFIX = "durable."
@@ -42,6 +45,8 @@ class Durables:
         self._shelves = shelves
         self._server = server
         self.registry = Registry(self._path, server)
+        self._counts: dict[str, CellCount] = {}
+        """Of sessions that are about to be kept."""
 
     def folder(self, uid: str) -> Path:
         return self._sessions / f"{PREFIX}{uid}"
@@ -68,7 +73,16 @@ class Durables:
             logger.error("no session comes back: %s", error.message)
             return []
         await asyncio.to_thread(self._tidy, known, [row.uid for row in rows], expired)
-        return rows
+        return [msgspec.structs.replace(row, cells=max(row.cells, await self._count(row.uid))) for row in rows]
+
+    async def _count(self, uid: str) -> int:
+        """The number of the last cell that began in it."""
+        try:
+            count = self._counts[uid] = await asyncio.to_thread(CellCount, self.folder(uid))
+        except OSError as error:
+            logger.warning("the number of the last cell is not written down: %s", error)
+            return 0
+        return count.last
 
     def _tidy(self, known: set[str], mine: list[str], expired: list[str]) -> None:
         for uid in expired:
@@ -92,12 +106,14 @@ class Durables:
             raise errors.InvalidRequest("this server saves no session by itself (durable_size is 0); leave durable out")
         row = Row(uid, name, wanted, time.time())
         await self.registry.add(self._place, row)
+        await self._count(uid)
         return row
 
     def keep(self, session: Session, row: Row) -> None:
         """From now on this session is saved, and its requests are remembered, as that row."""
         store = self._shelves.store(session, DURABLE, row.uid, self._settings.durable_size)
-        session.keeper = Keeper(store, session.tell, registry=self.registry, uid=row.uid, save=row.save)
+        count = self._counts.pop(row.uid, None)
+        session.keeper = Keeper(store, session.tell, registry=self.registry, uid=row.uid, save=row.save, count=count)
         session.requests.write_down(self.registry, row.uid, row.requests)
 
     def keep_here(self, session: Session, uid: str) -> None:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from ingle import errors
 from ingle.events import Skipped
 from ingle.render.wording import counted, duration
+from ingle.state.counting import CellCount
 from ingle.state.registry import Registry, RegistryBroken, Save
 from ingle.workers.family import Copies
 from ingle.workers.worker import Worker
@@ -83,11 +84,13 @@ class Keeper:
         registry: Registry | None = None,
         uid: str = "",
         save: Save | None = None,
+        count: CellCount | None = None,
     ) -> None:
         self._store = store
         self._tell = tell
         self._registry = registry
         self._uid = uid
+        self._count = count
         self._loop = asyncio.get_running_loop()
         self.last = save
         self.automatic = registry is not None
@@ -145,8 +148,8 @@ class Keeper:
 
     def begun(self, cell: int) -> None:
         """A cell begins: its number is not given again, whatever becomes of it."""
-        if self._registry is not None:
-            self._registry.cell_begun(self._uid, cell)
+        if self._count is not None:
+            self._count.begun(cell)
 
     def changed(self, when_quiet: Callable[[], None]) -> None:
         """A cell has ended. `when_quiet` is called a moment later, to make a copy if no other cell has begun."""
@@ -303,6 +306,9 @@ class Keeper:
         if self._saving is not None:
             self._saving.cancel()
         await self.settle()
+        if self._count is not None:
+            self._count.close()
+            self._count = None
         if not keep:
             try:
                 if self._registry is not None:

@@ -219,10 +219,6 @@ class Registry:
 
         await self._do(work)
 
-    def cell_begun(self, uid: str, cell: int) -> None:
-        """Numbers go on from here, also where that cell is never saved."""
-        self.later(lambda db: db.execute("UPDATE sessions SET cells = max(cells, ?) WHERE uid = ?", (cell, uid)))
-
     async def asked(self, uid: str, request: Request) -> None:
         """A request is about to begin what it asks for."""
 
