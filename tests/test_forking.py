@@ -49,3 +49,23 @@ async def test_a_session_is_as_after_a_fork_of_pythons_own(tmp_path: Path, libra
                     await value(service, "ahead.told == ['before', f'child {os.getpid()}'] or ahead.told", name)
                     == "True"
                 )
+
+
+NUMPY = """
+import sys, types
+drawn = []
+sys.modules["numpy.random"] = types.SimpleNamespace(seed=lambda: drawn.append(__import__("os").urandom(8)))
+"""
+
+
+async def test_numpys_numbers_are_seeded_once_for_each_session(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "ahead.py").write_text(NUMPY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with Service.local(Settings(preload=["ahead"], pool=0), tmp_path / "home") as service:
+        seeds = set()
+        for name in ("one", "two", "three"):
+            await service.create_session(name)
+            await service.execute(name, "import ahead")
+            assert await value(service, "len(ahead.drawn)", name) == "1"
+            seeds.add(await value(service, "ahead.drawn[0]", name))
+        assert len(seeds) == 3

@@ -47,6 +47,12 @@ def is_there(pid: int) -> bool:
         return False
 
 
+def children_of(pid: int) -> list[int]:
+    return [
+        int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if is_there(int(child))
+    ]
+
+
 def zygote_of(service: Service) -> int:
     pid = launcher_of(service).zygote_pid
     assert pid is not None
@@ -114,6 +120,38 @@ async def test_live_sessions_go_on_without_their_zygote_and_the_next_comes_from_
     assert second != first
     assert parent_of(worker_of(service, "new").init_pid or 0) == second
     assert await value(service, "old", "x + 2") == "43"
+
+
+class TestNothingPrepared:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(pool=0, preload=[], exit_grace=0.5)
+
+    async def test_the_process_that_waits_for_the_next_session_can_be_killed(self, service: Service) -> None:
+        await service.create_session("old")
+        zygote = zygote_of(service)
+        inits = [worker_of(service, "old").init_pid]
+        for name in ("one", "two"):
+            assert await until(lambda: len(children_of(zygote)) == len(inits) + 1)
+            (waiting,) = (pid for pid in children_of(zygote) if pid not in inits)
+            await kill(waiting)
+            # Nobody takes its place before there is a session to start: what kills it might kill the next one, too.
+            assert children_of(zygote) == inits
+            await service.create_session(name)
+            assert await value(service, name, "1 + 1") == "2"
+            inits.append(worker_of(service, name).init_pid)
+        assert zygote_of(service) == zygote
+
+    async def test_the_process_that_waits_goes_with_its_zygote(self, service: Service) -> None:
+        await service.create_session("old")
+        zygote = zygote_of(service)
+        init = worker_of(service, "old").init_pid
+        assert await until(lambda: len(children_of(zygote)) == 2)
+        (waiting,) = (pid for pid in children_of(zygote) if pid != init)
+        await kill(zygote)
+        assert await until(lambda: not is_there(waiting))
+        await service.create_session("new")
+        assert await value(service, "new", "1 + 1") == "2"
 
 
 @pytest.mark.req("exit.tree")

@@ -28,6 +28,7 @@ from time import monotonic
 from typing import Any
 
 from ingle_worker import installing, kernel
+from ingle_worker.forking import reseed_numpy
 from ingle_worker.interrupts import PID, TAGGED, Interrupts, place
 from ingle_worker.link import Link
 from ingle_worker.looping import Looping
@@ -395,13 +396,6 @@ def _generators() -> list[Any]:
 def _set_random_state(state: Any) -> None:
     for each, was in state:
         each.setstate(was)
-
-
-def reseed_numpy() -> None:
-    """Processes forked from one another must not draw the same numbers. (`random` sees to itself in a plain fork.)"""
-    numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
 
 
 def _count(names: list[str], noun: str, plural: str = "s") -> str:

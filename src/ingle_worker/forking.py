@@ -21,6 +21,14 @@ _before: list[Hook] = []
 _in_parent: list[Hook] = []
 _in_child: list[Hook] = []
 
+_crowded = False
+"""A library that was loaded beforehand has begun threads, of which a child has none."""
+
+_reseed_random: Callable[[], Any] = super(random.Random, random._inst).seed
+"""What random.seed() comes to, without the pages that its way there touches."""
+
+_renumber: Callable[[], Any] = threading.main_thread()._set_native_id  # type: ignore[attr-defined]
+
 
 @contextlib.contextmanager
 def watch() -> Iterator[None]:
@@ -42,32 +50,43 @@ def watch() -> Iterator[None]:
         yield
     finally:
         theirs.register_at_fork = register  # type: ignore[attr-defined]
+        random.seed()  # with all that it sets back
+        global _crowded
+        _crowded = len(sys._current_frames()) > 1
+
+
+def reseed() -> None:
+    """In each process of which one session will be forked: no two sessions draw the same numbers."""
+    _reseed_random()
+    reseed_numpy()
+
+
+def reseed_numpy() -> None:
+    """Processes forked from one another must not draw the same numbers. (`random` sees to itself in a plain fork.)"""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def fork() -> int:
-    """As os.fork()."""
-    if len(sys._current_frames()) > 1:
-        # A library that was loaded beforehand has begun threads, of which the child has none.
-        pid = os.fork()
-    else:
-        pid = _fork_single()
+    """As os.fork(), but that random numbers go on where they were (see `reseed`)."""
+    pid = os.fork() if _crowded else _fork_single()
     if pid == 0:
-        threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+        _renumber()
     return pid
 
 
 def _fork_single() -> int:
-    _call(_before)
+    if _before:
+        _call(_before)
     try:
         pid = kernel.fork_bare()
     except OSError:
         _call(_in_parent)
         raise
-    if pid:
-        _call(_in_parent)
-    else:
-        random.seed()
-        _call(_in_child)
+    hooks = _in_parent if pid else _in_child
+    if hooks:
+        _call(hooks)
     return pid
 
 

@@ -7,20 +7,39 @@ host: when a worker's socket closes, it is killed with all it has started; when 
 It runs no code of a user's, and touches as little memory as it can.
 """
 
-import _signal  # type: ignore[import-not-found]
 import _socket
 import os
 import select
 import struct
+
+# By their own names, where every init comes by on its way to its loop: to look one up in its module touches three more
+# pages, which are copied in each of them.
+from _signal import (  # type: ignore[import-not-found]
+    SIG_DFL,
+    SIG_IGN,
+    SIGCHLD,
+    SIGCONT,
+    SIGHUP,
+    SIGINT,
+    SIGTERM,
+    set_wakeup_fd,
+    signal,
+)
 from collections.abc import Callable
+from mmap import mmap
+from os import O_CLOEXEC, O_NONBLOCK, close, getpid, getsid, pipe2, setsid, write
+from select import POLLIN, poll
 from time import monotonic, sleep
 from typing import Any
 
 from ingle_worker import kernel, reaper
-from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, PLACES, RUNNING, TAGGED, place
+from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, PLACES, RUNNING, TAGGED, WORDS, place
+from ingle_worker.kernel import become_subreaper
 from ingle_worker.wire import FrameReader, encode_frame, messages
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
+FLAGS = O_NONBLOCK | O_CLOEXEC
+SHARED_SIZE = PLACES * WORDS * 8
 ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
 
 
@@ -30,6 +49,11 @@ ADOPTION = 100
 
 def _notice(number: int, frame: object) -> None:
     """The wake-up descriptor says it all."""
+
+
+def say_up(fd: int, worker: int) -> None:
+    # Written by hand: to build and encode a message would touch, and so copy, fifty pages of every init.
+    write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d}' % (getpid(), worker)))
 
 
 class Member:
@@ -72,10 +96,10 @@ class Member:
 
 
 class Init:
-    """Made in the zygote, so that its making is shared; alive from `run` on."""
+    """Made in the zygote, so that its making is shared; prepared ahead in a process of its own; alive from `run` on."""
 
     def __init__(self) -> None:
-        self._shared = memoryview(b"")
+        self.shared = memoryview(b"")
         self._members = [Member()]
         self._nudged = 0.0
         """When somebody was, last; 0 when nobody is to be."""
@@ -88,23 +112,37 @@ class Init:
         """The inits of shell tasks, and the tags by which what they leave behind is known."""
         self._last_tag = PLACES
 
-    def run(self, status_fd: int, worker: int, shared: memoryview) -> None:
+    def prepare(self) -> None:
+        """All that need not wait for the session, and that a worker can leave again."""
+        become_subreaper()
+        if getpid() != getsid(0):
+            setsid()
+        # Memory for a whole family; of what is never written to there is none.
+        self.shared = memoryview(mmap(-1, SHARED_SIZE)).cast("q")
+        self._wake_read, self._wake_write = pipe2(FLAGS)
+        set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        # Before there is a worker: however soon it goes, its signal is noticed.
+        signal(SIGCHLD, _notice)
+        self._poller = poll()
+        self._poller.register(self._wake_read, POLLIN)
+        self._members[0].place = place(self.shared, 0)
+
+    def leave(self) -> None:
+        """In the worker: it is not init."""
+        set_wakeup_fd(-1)
+        signal(SIGCHLD, SIG_DFL)
+        close(self._wake_read)
+        close(self._wake_write)
+
+    def run(self, status_fd: int, worker: int) -> None:
         """Until the last worker or the host is gone; then all below is gone too. Never returns."""
-        self._shared = shared
         first = self._members[0]
-        first.fd, first.place, first.known_pid = status_fd, place(shared, 0), worker
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        _signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        _signal.signal(_signal.SIGCHLD, _notice)
-        for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
-            _signal.signal(number, _signal.SIG_IGN)
-        self._poller = select.poll()
-        self._poller.register(status_fd, select.POLLIN)
-        self._poller.register(self._wake_read, select.POLLIN)
-        self._say_up(first, worker)
-        if os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            # It was gone before its signal could be noticed.
-            reaper.reap(self._on_exit)
+        first.fd, first.known_pid = status_fd, worker
+        signal(SIGINT, SIG_IGN)
+        signal(SIGTERM, SIG_IGN)
+        signal(SIGHUP, SIG_IGN)
+        self._poller.register(status_fd, POLLIN)
+        say_up(status_fd, worker)
         while True:
             for member in self._members:
                 if member.ended:
@@ -126,11 +164,6 @@ class Init:
             for fd, _ in ready:
                 if fd == member.fd and not self._obey(member):
                     member.ended = True
-
-    @staticmethod
-    def _say_up(member: Member, worker: int) -> None:
-        # Written by hand: to build and encode a message would touch, and so copy, fifty pages of every init.
-        os.write(member.fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d}' % (os.getpid(), worker)))
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
         tag = self._tasks.pop(pid, 0)
@@ -208,7 +241,7 @@ class Init:
         if pid == 0:
             try:
                 kernel.tag(self._last_tag)
-                _signal.set_wakeup_fd(-1)
+                set_wakeup_fd(-1)
                 for each in (*(member.fd for member in self._members), self._wake_read, self._wake_write):
                     os.close(each)
                 assert self.on_shell is not None
@@ -228,11 +261,11 @@ class Init:
 
     def _adopt(self, slot: int, fd: int) -> None:
         member = Member()
-        member.slot, member.fd, member.place = slot, fd, place(self._shared, slot)
+        member.slot, member.fd, member.place = slot, fd, place(self.shared, slot)
         member.place[RUNNING] = member.place[OWED] = member.place[PID] = member.place[TAGGED] = 0
         self._members.append(member)
         self._poller.register(fd, select.POLLIN)
-        self._say_up(member, 0)
+        say_up(fd, 0)
 
     def _interrupt(self, member: Member, message: messages.Interrupt) -> None:
         place, worker = member.place, member.pid
@@ -247,9 +280,9 @@ class Init:
                 # Before SIGINT ends what the worker waits for, and the cell with it.
                 reaper.kill_quietly(worker, NUDGE)
             try:
-                os.killpg(worker, _signal.SIGINT)
+                os.killpg(worker, SIGINT)
                 if stopped:
-                    os.killpg(worker, _signal.SIGCONT)
+                    os.killpg(worker, SIGCONT)
             except (ProcessLookupError, PermissionError):
                 pass
             member.signalled = message.cell

@@ -58,12 +58,14 @@ SHORT_LOG = 20
 _folder = ""
 
 
-def start(folder: str) -> None:
-    """This session's packages go here. A worker that takes the place of another finds what that one installed."""
+def start(folder: str) -> bool:
+    """This session's packages go here. A worker that takes the place of another finds what that one installed: True."""
     global _folder
     _folder = folder
-    if folder and os.path.isdir(folder) and os.listdir(folder):
+    if folder and os.access(folder, os.F_OK) and os.listdir(folder):
         _put_on_path()
+        return True
+    return False
 
 
 def _put_on_path() -> None:

@@ -17,11 +17,15 @@ class Keeping:
         self._link = link
         self._main = main
         self._compiler = compiler
-        self._around: saving.Surroundings | None = None
+        self._around = saving.Surroundings()
 
     def note_surroundings(self) -> None:
-        """The session begins: what is as it is now need not be saved."""
+        """What is as it is now need not be saved, but for what a session begins with."""
         self._around = saving.Surroundings()
+
+    def begin(self, env: dict[str, str], cwd: str) -> None:
+        """The session begins with this."""
+        self._around.begin(env, cwd)
 
     def save(self, order: Save, running: list[Any]) -> None:
         """In a copy of the session, in which these threads ran: tell all, and go. Never returns."""
@@ -29,7 +33,7 @@ class Keeping:
         try:
             fd = self._channel(order.ticket)
             activities.begin(running)
-            saving.save(fd, self._main, self._around or saving.Surroundings(), self._compiler.flags)
+            saving.save(fd, self._main, self._around, self._compiler.flags)
         except WireLost:
             code = 1
         except BaseException as error:  # the border to the user's code, of which all may have run

@@ -11,6 +11,7 @@ from _thread import get_native_id
 from collections.abc import Callable
 from typing import Any
 
+SIGKILL = int(signal.SIGKILL)
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
@@ -27,9 +28,12 @@ except (ImportError, OSError):
     _libc = None
 
 
+_call_prctl = _libc.prctl if _libc is not None else None
+
+
 def _prctl(option: int, value: int) -> bool:
     # Small numbers need no declared types, and without them a call touches fewer of the pages that are shared.
-    return _libc is not None and _libc.prctl(option, value, 0, 0, 0) == 0
+    return _call_prctl is not None and _call_prctl(option, value, 0, 0, 0) == 0
 
 
 # The GIL stays held over the call: the fork happens between two instructions of this one thread.
@@ -165,13 +169,13 @@ def become_subreaper() -> bool:
 
 def die_with_parent() -> bool:
     """SIGKILL for this process when its parent ends."""
-    return _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return _prctl(PR_SET_PDEATHSIG, SIGKILL)
 
 
-def set_name(name: str) -> None:
-    """What `ps` and `top` call this process."""
-    if _libc is not None:
-        _libc.prctl(PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+def set_name(name: bytes) -> None:
+    """What `ps` and `top` call this process, in fifteen bytes."""
+    if _call_prctl is not None:
+        _call_prctl(PR_SET_NAME, name, 0, 0, 0)
 
 
 def name_of(pid: int) -> str:

@@ -29,17 +29,28 @@ MAX_TEXT = 300
 
 
 class Surroundings:
-    """What a session has besides its names: noted when it starts, compared when it is saved."""
+    """What a session has besides its names: noted when it starts, compared when it is saved.
+
+    Nearly all of it is as it was in the zygote, and is noted there: to look at every variable is to copy the pages that
+    they lie in.
+    """
 
     def __init__(self) -> None:
-        self.environ = dict(os.environ)
-        self.path = list(sys.path)
-        self.cwd = os.getcwd()
+        self._environ = dict(os.environ)
+        self._own: dict[str, str] = {}
+        self._path = list(sys.path)
+        self._cwd = ""
+
+    def begin(self, env: dict[str, str], cwd: str) -> None:
+        """A session begins here, with these variables of its own and its folder first on the path."""
+        self._own = env
+        self._cwd = cwd
 
     def changes(self) -> dict[str, Any]:
+        before = {**self._environ, **self._own}
         now = dict(os.environ)
-        changed: dict[str, Any] = {name: value for name, value in now.items() if self.environ.get(name) != value}
-        changed.update({name: None for name in self.environ if name not in now})
+        changed: dict[str, Any] = {name: value for name, value in now.items() if before.get(name) != value}
+        changed.update({name: None for name in before if name not in now})
         changed.pop("TMPDIR", None)
         path = [each for each in sys.path if type(each) is str]
         try:
@@ -48,8 +59,8 @@ class Surroundings:
             cwd = None
         return {
             "environ": {_plain(name): value if value is None else _plain(value) for name, value in changed.items()},
-            "path": [_plain(each) for each in path] if path != self.path else None,
-            "cwd": _plain(cwd) if cwd is not None and cwd != self.cwd else None,
+            "path": [_plain(each) for each in path] if path != ["", *self._path] else None,
+            "cwd": _plain(cwd) if cwd is not None and cwd != self._cwd else None,
         }
 
 

@@ -6,7 +6,6 @@ the process, and the host says so.
 """
 
 import _frozen_importlib
-import _signal  # type: ignore[import-not-found]
 import builtins
 import faulthandler
 import fcntl
@@ -25,7 +24,7 @@ from typing import Any
 
 from ingle_worker import display, ending, installing, tracebacks
 from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
-from ingle_worker.copying import Copying, reseed_numpy
+from ingle_worker.copying import Copying
 from ingle_worker.figures import PYPLOT
 from ingle_worker.imports import MODULES
 from ingle_worker.interrupts import Interrupts, place
@@ -37,8 +36,10 @@ from ingle_worker.stdin import Input
 from ingle_worker.stdlib import library
 from ingle_worker.streams import Channel
 from ingle_worker.variables import Inquiries
-from ingle_worker.wire import FrameReader, states
+from ingle_worker.wire import FrameReader, encode_frame, states
+from ingle_worker.wire.frames import PREFIX
 from ingle_worker.wire.messages import (
+    NUMBERS,
     AskVariable,
     Clear,
     Done,
@@ -63,6 +64,7 @@ from ingle_worker.wire.messages import (
 )
 
 VERSION = platform.python_version()
+READY = NUMBERS[Ready]
 HIGH_FD = 100
 """The wire's descriptor lies from here on, so that the first file a user opens is number 3, as anywhere."""
 
@@ -84,6 +86,14 @@ REHEARSAL = (
     "class R:\n    def _repr_html_(self): return '<b>'\ndisplay(R(), display_id='r')\nR()",
 )
 """Cells that the zygote runs before any fork: what they load and specialise is then shared by all sessions."""
+
+
+_READY = encode_plain(Ready, {"python": VERSION, "executable": sys.executable})[PREFIX.size + 1 :]
+
+
+def ready(pid: int) -> bytes:
+    """The frame of this process's first words. Made ahead but for its number, as it is said while pages are dear."""
+    return encode_frame(READY, b'{"pid":%d,' % pid + _READY)
 
 
 def _place(fds: list[int]) -> int:
@@ -175,6 +185,7 @@ class Worker:
         os.register_at_fork(after_in_child=self._forked)
         for number in (0, 1, 2):
             self._streams.register(number, 0)
+        self._keeping.note_surroundings()
         self._rehearse()
 
     def _rehearse(self) -> None:
@@ -225,10 +236,9 @@ class Worker:
         self._copying.publish_to(shared)
         self._pid = os.getpid()
         self._link.attach(_place(fds))
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-        reseed_numpy()
         if spare:
             self._rehearse()
+        self._link.send(ready(self._pid))
         try:
             self._serve()
         except WireLost:
@@ -249,7 +259,6 @@ class Worker:
     # --- the loop ---
 
     def _serve(self) -> None:
-        self._link.send(Ready(self._pid, VERSION, sys.executable))
         while True:
             message = self._next()
             if not self._copying.settled:
@@ -291,7 +300,7 @@ class Worker:
             return
         if is_copy:
             self._pid = os.getpid()
-            self._link.send(Ready(self._pid, VERSION, sys.executable))
+            self._link.send(ready(self._pid))
 
     def _next(self) -> Any:
         """Wait for the next message, the event loop running if there is one.
@@ -320,7 +329,8 @@ class Worker:
 
     def _start(self, start: Start) -> None:
         notices = []
-        os.environ.update(start.env)
+        for name, value in start.env.items():
+            os.environ[name] = value
         for folder in start.folders:
             try:
                 os.mkdir(folder, 0o700)
@@ -332,13 +342,15 @@ class Worker:
             os.chdir(start.cwd)
         except OSError as error:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
+        if installing.start(start.packages):
+            self._keeping.note_surroundings()
         sys.path.insert(0, "")
-        installing.start(start.packages)
         for number in (0, 1, 2):
             self._spares[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
         self._channel.stdout.pipe, self._channel.stderr.pipe = self._spares[1], self._spares[2]
-        self._keeping.note_surroundings()
-        self._link.send(Started(os.getcwd(), notices))
+        cwd = os.getcwd()
+        self._keeping.begin(start.env, cwd)
+        self._link.send(Started(cwd, notices))
 
     # --- a cell ---
 

@@ -51,12 +51,12 @@ def main(args: list[str]) -> None:
     zygote_pid = os.fork()
     if zygote_pid:
         os.close(control)
-        kernel.set_name("ingle-holder")
+        kernel.set_name(b"ingle-holder")
         holder = Holder(life, zygote_pid)
         holder.run()
         os._exit(holder.code)
     os.close(life)
-    kernel.set_name("ingle-shells")
+    kernel.set_name(b"ingle-shells")
     Shells(control).run()
     os._exit(0)
 
@@ -154,7 +154,7 @@ class TaskInit:
         """Until the host is gone or wants an end; then all below is gone too."""
         gc.disable()
         kernel.become_subreaper()
-        kernel.set_name("ingle-init")
+        kernel.set_name(b"ingle-init")
         os.setsid()
         for number in ("SIGINT", "SIGTERM", "SIGHUP"):
             _signal.signal(getattr(_signal, number), _signal.SIG_IGN)

@@ -7,34 +7,41 @@ between two forks it no longer shares with what it has forked. So it does little
 of the library cost every session a quarter of a megabyte.
 """
 
-import _signal  # type: ignore[import-not-found]
 import _socket
 import gc
-import mmap
 import os
-import select
 import signal
 import struct
 import sys
+from _signal import set_wakeup_fd  # type: ignore[import-not-found]
+from gc import disable as stop_collecting
+from os import close
+from select import POLLHUP, POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
 from ingle_worker import figures, forking, kernel, reaper, session
+from ingle_worker.forking import fork, reseed
 from ingle_worker.holder import INIT_NAME, Holder
 from ingle_worker.init import Init
-from ingle_worker.interrupts import PLACES, WORDS
+from ingle_worker.kernel import die_with_parent, fork_bare, set_name
 from ingle_worker.wire import FrameReader, messages
+from ingle_worker.wire.messages import decode_fork
 
 if TYPE_CHECKING:
     from ingle_worker.lockdown.confinement import Confinement
 
-SPARE, AWAITED = b"s", b"a"
-"""What a waiting init is told: whether somebody waits for the session already."""
-
-ORDER = struct.Struct("cq")
-"""That, and the number of the user that the session shall be."""
-
 FIVE = struct.Struct(f"{messages.FDS_PER_FORK}i")
 CMSG_SIZE = _socket.CMSG_SPACE(FIVE.size)
+CLOEXEC = _socket.MSG_CMSG_CLOEXEC
+MAX_ORDER = 4096
+
+TAKEN = b"t"
+"""What a waiting init tells the zygote as soon as it has a session to start."""
+
+INIT = INIT_NAME.encode()
+
+Order = tuple[bytes, list[int]]
+"""A `Fork` as it came, and the descriptors that came along."""
 
 
 def main(args: list[str]) -> None:
@@ -49,12 +56,12 @@ def main(args: list[str]) -> None:
     zygote_pid = os.fork()
     if zygote_pid:
         os.close(control)
-        kernel.set_name("ingle-holder")
+        kernel.set_name(b"ingle-holder")
         holder = Holder(life, zygote_pid)
         holder.run()
         os._exit(holder.code)
     os.close(life)
-    kernel.set_name("ingle-zygote")
+    kernel.set_name(b"ingle-zygote")
     Zygote(control, rest[3:], _confinement(plan)).run()
     os._exit(0)
 
@@ -80,106 +87,122 @@ def spawn(fds: list[int]) -> None:
     for fd in fds:
         os.set_inheritable(fd, False)
     kernel.become_subreaper()
-    init = os.fork()
-    if init:
+    init_pid = os.fork()
+    if init_pid:
         for fd in fds:
             os.close(fd)
-        kernel.set_name("ingle-holder")
+        kernel.set_name(b"ingle-holder")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        os.waitpid(init, 0)
+        os.waitpid(init_pid, 0)
         reaper.sweep(lambda pid, status, usage: None)
         os._exit(0)
     sys.argv[:] = [""]
     worker = session.Worker()
     worker.prepare()
-    become_session(worker, Init(), fds)
+    init = Init()
+    init.prepare()
+    become_session(worker, init, fds)
 
 
 def wait_for_session(
-    worker: session.Worker, init: Init, control: _socket.socket, confinement: "Confinement | None", network: str
+    worker: session.Worker,
+    init: Init,
+    control: _socket.socket,
+    zygote: _socket.socket,
+    confinement: "Confinement | None",
+    network: str,
+    order: Order | None,
 ) -> None:
-    """Wait to be told which session to become; go when the zygote goes. Never returns."""
+    """In a child of the zygote: be the init of the next session. Never returns.
+
+    It does ahead what is the same for every session, then takes the next order from the host's socket itself: nothing
+    has to wake up, and to touch its memory again after a fork, between the host and the one who acts.
+    """
     try:
+        reseed()
         if confinement is not None:
             confinement.prepare(network)
-        data, extra, _, _ = control.recvmsg(ORDER.size, CMSG_SIZE)
+        init.prepare()
+        data, fds = order or wait_for_order(control, zygote)
         if data:
-            fds = list(FIVE.unpack(extra[0][2]))
-            control.close()
-            for fd in fds:
-                os.set_inheritable(fd, False)
-            order, uid = ORDER.unpack(data)
-            if confinement is not None:
-                confinement.introduce(uid, fds)
-            become_session(worker, init, fds, spare=order == SPARE, confinement=confinement)
+            spare, uid, other = decode_fork(data)
+            if other and other != network:
+                # A room with this way out has to be made from the beginning: the zygote knows how.
+                zygote.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FIVE.pack(*fds))])
+            else:
+                if confinement is not None:
+                    confinement.introduce(uid, fds)
+                become_session(worker, init, fds, (control, zygote), spare=spare, confinement=confinement)
     except OSError as error:
         os.write(2, f"{error}\n".encode("utf-8", "backslashreplace"))
     finally:
         os._exit(0)
 
 
+def wait_for_order(control: _socket.socket, zygote: _socket.socket) -> Order:
+    """The next order; an empty one when host or zygote are gone."""
+    poller = poll()
+    poller.register(control, POLLIN)
+    poller.register(zygote, POLLIN)
+    ready = poller.poll()
+    if ready[-1][0] == zygote.fileno():
+        return b"", []
+    return receive_order(control)
+
+
+def receive_order(sock: _socket.socket) -> Order:
+    """One order. Descriptors end what one call receives, and every order has some: never is it more than one."""
+    data, extra, _, _ = sock.recvmsg(MAX_ORDER, CMSG_SIZE, CLOEXEC)
+    return data, list(FIVE.unpack(extra[0][2])) if extra else []
+
+
 def become_session(
     worker: session.Worker,
     init: Init,
     fds: list[int],
+    sockets: tuple[_socket.socket, ...] = (),
     *,
     spare: bool = False,
     confinement: "Confinement | None" = None,
 ) -> None:
-    """Fork the worker; this process is its init from now on. Neither of the two returns."""
-    kernel.set_name(INIT_NAME)
-    kernel.become_subreaper()
-    if os.getpid() != os.getsid(0):
-        os.setsid()
-    # Memory for a whole family; of what is never written to there is none.
-    shared = memoryview(mmap.mmap(-1, PLACES * WORDS * 8)).cast("q")
-    worker_pid = forking.fork()
+    """Fork the worker; this process is its init from now on. Neither of the two returns.
+
+    `sockets`: to the host, and to the zygote, if there is one.
+    """
+    set_name(INIT)
+    worker_pid = fork()
     if worker_pid == 0:
         try:
-            kernel.die_with_parent()
-            kernel.set_name("ingle-session")
-            os.close(fds[4])
+            die_with_parent()
+            set_name(b"ingle-session")
+            close(fds[4])
+            for each in sockets:
+                each.close()
+            init.leave()
             if confinement is not None:
                 confinement.confine()
                 worker.before_start = confinement.start
-            worker.run(fds[:4], shared, spare=spare)
+            worker.run(fds[:4], init.shared, spare=spare)
         finally:
             os._exit(session.BROKEN)
-    gc.disable()
+    stop_collecting()
     if confinement is not None:
         init.on_enter = confinement.enter
         init.on_shell = confinement.run_shell
-    for fd in (*fds[:4], 0, 1, 2):
-        os.close(fd)
+    status = fds.pop()
+    fds += (0, 1, 2)
+    for fd in fds:
+        close(fd)
+    if sockets:
+        # The next one is forked beside what the worker does, but not before it.
+        sockets[1].send(TAKEN)
+        for each in sockets:
+            each.close()
     try:
-        init.run(fds[4], worker_pid, shared)
+        init.run(status, worker_pid)
     finally:
         os._exit(0)
-
-
-class WaitingInit:
-    """A process that is to be the init of the next session, as the zygote sees it."""
-
-    def __init__(self, control: _socket.socket, network: str) -> None:
-        self._control = control
-        self.network = network
-        self.taken = False
-
-    def take(self, fds: list[int], order: messages.Fork) -> bool:
-        """Have it become a session on these descriptors. False when it is no longer there."""
-        self.taken = True
-        try:
-            rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FIVE.pack(*fds))
-            self._control.sendmsg([ORDER.pack(SPARE if order.spare else AWAITED, order.uid)], [rights])
-        except (BrokenPipeError, ConnectionResetError):
-            return False
-        finally:
-            self._control.close()
-        return True
-
-    def close(self) -> None:
-        self._control.close()
 
 
 class Zygote:
@@ -188,21 +211,21 @@ class Zygote:
         self._network = confinement.plan.network if confinement is not None else ""
         self._control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control)
         self._modules = modules
-        self._reader = FrameReader()
         self._inits: set[int] = set()
-        self._next: WaitingInit | None = None
+        self._waiting: _socket.socket | None = None
+        """The other end is with a child that waits for the next order. While there is none, orders are read here."""
 
     def run(self) -> None:
         kernel.become_subreaper()
         sys.argv[:] = [""]
         figures.choose_backends()
-        if self._confinement is not None and not self._serve():
+        if self._confinement is not None and not self._prove(self._confinement):
             return
         with forking.watch():
             preloaded, missing = self._preload()
-        wake_read, wake_write = os.pipe()
-        os.set_blocking(wake_write, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self._worker = session.Worker()
         self._worker.prepare()
@@ -214,20 +237,23 @@ class Zygote:
         self._control.sendall(
             messages.encode(messages.ZygoteReady(os.getpid(), session.VERSION, sys.executable, preloaded, missing))
         )
-        try:
-            self._prepare_init((wake_read, wake_write), self._network)
-        except OSError:
-            self._next = None
-        poller = select.poll()
-        poller.register(self._control.fileno(), select.POLLIN)
-        poller.register(wake_read, select.POLLIN)
-        while True:
-            for fd, _ in poller.poll():
-                if fd == wake_read:
-                    os.read(wake_read, 4096)
-                    reaper.reap(self._on_exit)
-                elif not self._serve(wake_read, wake_write):
-                    return
+        self._poller = poll()
+        self._poller.register(self._wake_read, POLLIN)
+        self._prepare_next()
+        while self._attend(self._poller.poll()):
+            pass
+
+    def _prove(self, confinement: "Confinement") -> bool:
+        """Before anything is loaded: the host need not wait for that to learn how far sessions will be held. False when
+        it is gone."""
+        from ingle_worker.lockdown import probe
+
+        data = self._control.recv(MAX_ORDER)
+        if not data:
+            return False
+        (frame,) = FrameReader().feed(data)
+        self._control.sendall(messages.encode(probe.prove(confinement, messages.decode(frame))))
+        return True
 
     def _preload(self) -> tuple[list[str], list[str]]:
         import importlib
@@ -241,74 +267,81 @@ class Zygote:
                 missing.append(name if isinstance(error, ModuleNotFoundError) else f"{name} ({error})")
         return preloaded, missing
 
-    def _serve(self, *private: int) -> bool:
-        """One message's work. False when the host has closed its end."""
-        # Descriptors belong to the frame whose bytes they came with; the host sends each frame alone.
-        data, extra, _, _ = self._control.recvmsg(4096, CMSG_SIZE)
-        fds = list(FIVE.unpack(extra[0][2])) if extra else []
-        if not data:
-            return False
-        for frame in self._reader.feed(data):
-            message = messages.decode(frame)
-            if isinstance(message, messages.Fork):
-                self._fork(message, fds, private)
-            elif isinstance(message, messages.Prove):
-                self._prove(message)
+    def _attend(self, ready: list[tuple[int, int]]) -> bool:
+        """What has come. False when the host has closed its end."""
+        waiting = self._waiting
+        for fd, event in ready:
+            if fd == self._wake_read:
+                os.read(self._wake_read, 4096)
+                reaper.reap(self._on_exit)
+            elif waiting is not None and fd == waiting.fileno():
+                self._on_waiting(waiting)
+            elif event & POLLIN and waiting is None:
+                data, fds = receive_order(self._control)
+                if not data:
+                    return False
+                self._fork(data, fds)
+            elif event & POLLHUP:
+                return False
         return True
 
-    def _prove(self, order: messages.Prove) -> None:
-        """Before anything is loaded: the host need not wait for that to learn how far sessions will be held."""
-        from ingle_worker.lockdown import probe
-
-        assert self._confinement is not None
-        self._control.sendall(messages.encode(probe.prove(self._confinement, order)))
-
-    def _fork(self, message: messages.Fork, fds: list[int], private: tuple[int, ...]) -> None:
+    def _on_waiting(self, waiting: _socket.socket) -> None:
+        """The child that waits has taken an order; or has one that it cannot carry out; or is gone."""
         try:
-            network = message.network or self._network
-            if self._next is None or self._next.network != network or not self._next.take(fds, message):
-                self._forget_next()
-                self._prepare_init(private, network)
-                assert self._next is not None
-                self._next.take(fds, message)
+            data, fds = receive_order(waiting)
+        except OSError:
+            data, fds = b"", []
+        self._poller.unregister(waiting.fileno())
+        waiting.close()
+        self._waiting = None
+        if data == TAKEN:
+            self._prepare_next()
+        elif data:
+            self._fork(data, fds)
+        else:
+            # It died unasked. Why, the next one may be told who needs it: no other dies for nothing meanwhile.
+            self._poller.register(self._control.fileno(), POLLIN)
+
+    def _fork(self, data: bytes, fds: list[int]) -> None:
+        """Carry out an order without one who waits for it, and have one again."""
+        try:
+            waiting = self._fork_init(decode_fork(data)[2] or self._network, (data, fds))
+            waiting.close()
         except OSError as error:
-            self._control.sendall(messages.encode(messages.ForkFailed(message.ticket, str(error))))
+            (frame,) = FrameReader().feed(data)
+            self._control.sendall(messages.encode(messages.ForkFailed(messages.decode(frame).ticket, str(error))))
         for fd in fds:
             os.close(fd)
-        if self._next is None or self._next.taken:
-            try:
-                self._prepare_init(private, self._network)
-            except OSError:
-                # No process is to be had. Whoever needs one will be told so.
-                self._next = None
+        self._prepare_next()
 
-    def _forget_next(self) -> None:
-        """The one that waits is of another kind: it goes when its socket does."""
-        if self._next is not None and not self._next.taken:
-            self._next.close()
-        self._next = None
-
-    def _prepare_init(self, private: tuple[int, ...], network: str) -> None:
+    def _prepare_next(self) -> None:
         """Fork the init of the session to come, which saves that session one of two forks."""
-        self._next = None
+        try:
+            self._waiting = self._fork_init(self._network, None)
+        except OSError:
+            # No process is to be had. Whoever needs one will be told so.
+            self._poller.register(self._control.fileno(), POLLIN)
+            return
+        self._poller.register(self._waiting.fileno(), POLLIN)
+        self._poller.register(self._control.fileno(), 0)  # of which only its end is told
+
+    def _fork_init(self, network: str, order: Order | None) -> _socket.socket:
         ours, theirs = _socket.socketpair()
         try:
-            pid = kernel.fork_bare() if self._confinement is None else self._confinement.fork()
+            pid = fork_bare() if self._confinement is None else self._confinement.fork()
             if pid == 0:
-                _signal.set_wakeup_fd(-1)
-                _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
-                for each in (self._control, ours):
-                    each.close()
-                for fd in private:
-                    os.close(fd)
-                wait_for_session(self._worker, self._init, theirs, self._confinement, network)
+                ours.close()
+                set_wakeup_fd(-1)
+                close(self._wake_read)
+                close(self._wake_write)
+                wait_for_session(self._worker, self._init, self._control, theirs, self._confinement, network, order)
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
         self._inits.add(pid)
-        self._next = WaitingInit(ours, network)
+        return ours
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
         if pid in self._inits:

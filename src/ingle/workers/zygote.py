@@ -84,6 +84,7 @@ class Zygote:
         self._mode = mode
         self._confinement = confinement
         self.pid: int | None = None
+        self._pidfd = -1
         self._reader = FrameReader()
         self._tickets = 0
         self._pending: dict[int, Forked] = {}
@@ -171,6 +172,7 @@ class Zygote:
         try:
             if self.pid is None:
                 data, self.pid = receive_with_pid(self._control, 65536)
+                self._watch_process()
             else:
                 data = self._control.recv(65536)
         except BlockingIOError:
@@ -184,6 +186,18 @@ class Zygote:
                 self._handle(codec.decode(frame))
         except WireError:
             self._on_death()
+
+    def _watch_process(self) -> None:
+        """Its socket is open a moment longer than it lives, in the child that waits for an order: what is asked of it
+        then would be lost."""
+        with contextlib.suppress(OSError, AttributeError):
+            if self.pid is not None:
+                self._pidfd = os.pidfd_open(self.pid)
+                self._loop.add_reader(self._pidfd, self._on_end)
+
+    def _on_end(self) -> None:
+        self._on_control()  # which may have its last words
+        self._on_death()
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.Proof) and self._confinement is not None:
@@ -209,11 +223,18 @@ class Zygote:
         if self.dead:
             return
         self.dead = True
-        self._loop.remove_reader(self._control.fileno())
-        self._control.close()
+        self._let_go()
         if not self.ready.done():
             # Dying before it was ready, it has said why on its stderr, which is closed by now.
             self._loop.create_task(self._explain())
+
+    def _let_go(self) -> None:
+        self._loop.remove_reader(self._control.fileno())
+        self._control.close()
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     async def _explain(self) -> None:
         assert self._process is not None
@@ -301,8 +322,7 @@ class Zygote:
             return
         if not self.dead:
             self.dead = True
-            self._loop.remove_reader(self._control.fileno())
-            self._control.close()
+            self._let_go()
         if self._life >= 0:
             os.close(self._life)
             self._life = -1

@@ -87,7 +87,7 @@ def _isolate(plan_fd: int, rest: list[str]) -> None:
 
 def _wait_for(pid: int) -> None:
     """Be there as long as it is, hold nothing, and end as it ended."""
-    kernel.set_name("ingle-outside")
+    kernel.set_name(b"ingle-outside")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, field, fields
 from typing import TYPE_CHECKING, Any
 
-from ingle_worker.wire.frames import Frame, WireError, encode_frame
+from ingle_worker.wire.frames import PREFIX, Frame, WireError, encode_frame
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -785,6 +785,13 @@ def encode_execute(cell: int, code: str, envs: dict[str, str], *, alone: bool = 
 
 _ALONE, _AMONG_OTHERS = b'{"cell":%d,"alone":true}', b'{"cell":%d}'
 _ALONE_ENDS = b',"alone":true}'
+
+
+def decode_fork(data: bytes) -> tuple[bool, int, str]:
+    """What a Fork says of the session to come, of the bytes of its frame. Read without making an object of it: whoever
+    carries it out shares nearly all its memory with others, and should touch little of it."""
+    plain, _ = _scan_json(data[PREFIX.size :].decode(), 0)
+    return plain.get("spare", False), plain.get("uid", 0), plain.get("network", "")
 
 
 def encode_ok(cell: int, execution_time: float, value: dict[str, str] | None) -> bytes:
