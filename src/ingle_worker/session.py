@@ -87,6 +87,10 @@ REHEARSAL = (
 )
 """Cells that the zygote runs before any fork: what they load and specialise is then shared by all sessions."""
 
+FIRST_STEPS = REHEARSAL[:3]
+"""Cells that a worker in the pool runs for itself. What they touch it no longer shares, so they are few: what most
+first cells do."""
+
 
 _READY = encode_plain(Ready, {"python": VERSION, "executable": sys.executable})[PREFIX.size + 1 :]
 
@@ -186,9 +190,9 @@ class Worker:
         for number in (0, 1, 2):
             self._streams.register(number, 0)
         self._keeping.note_surroundings()
-        self._rehearse()
+        self._rehearse(REHEARSAL * 2)
 
-    def _rehearse(self) -> None:
+    def _rehearse(self, cells: tuple[str, ...]) -> None:
         """Run a few cells whose output goes nowhere, then forget them."""
         owner = self._link.mute()
         pid = self._pid
@@ -197,9 +201,8 @@ class Worker:
         os.dup2(nowhere, 1)
         self._pid = os.getpid()
         self._rehearse_start()
-        for _ in range(2):
-            for cell, code in enumerate(REHEARSAL):
-                self._execute(Execute(-cell, code))
+        for cell, code in enumerate(cells):
+            self._execute(Execute(-cell, code))
         self._pid = pid
         os.dup2(out, 1)
         os.close(out)
@@ -237,7 +240,7 @@ class Worker:
         self._pid = os.getpid()
         self._link.attach(_place(fds))
         if spare:
-            self._rehearse()
+            self._rehearse(FIRST_STEPS)
         self._link.send(ready(self._pid))
         try:
             self._serve()
