@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle.errors import InterpreterRefused, InvalidRequest, NotGranted
-from ingle.events import NewSession, SessionLimits
+from ingle.events import Bounds, NewSession, SessionLimits
 from ingle.isolation import index, limits
 from ingle.isolation.hosts import AllowList, BadHost, Entry, read_entry
 from ingle.settings import LEVELS, NETWORKS, Settings
@@ -62,6 +62,10 @@ class Grant:
     """Folders that it sees beside its own. One that lies in another comes after it, and its rights are what counts."""
 
 
+NOTHING_ASKED = (None, None, None, None, SessionLimits())
+MAX_USUAL = 1000
+"""Grants that are remembered: one for each token with bounds of its own."""
+
 NO_GRANT = Grant()
 """Code that is trusted."""
 
@@ -101,9 +105,11 @@ class Policy:
                     "mount a folder beside it, or set INGLE_HOME to another place"
                 )
         self.limits = limits.of_settings(settings) if self.level != "none" else SessionLimits()
-        self._pythons = {interpreter(each) for each in (settings.python, *settings.pythons)}
+        self._own_python = interpreter(settings.python)
+        self._pythons = {self._own_python, *map(interpreter, settings.pythons)}
         self._kept = self._kept_from_writing()
-        self._index = index.find(prefix=os.path.dirname(os.path.dirname(interpreter(settings.python))))
+        self._usual: dict[tuple[Bounds, bool], Grant] = {}
+        self._index = index.find(prefix=os.path.dirname(os.path.dirname(self._own_python)))
         self._index_folders = tuple(
             Mount(os.path.realpath(each), read_only=True) for each in self._index.folders if os.path.isdir(each)
         )
@@ -124,7 +130,18 @@ class Policy:
         return AllowList(entries)
 
     def settle(self, wanted: NewSession) -> Grant:
-        """What this session gets, or why it can't be had. Looks at files: blocks."""
+        """What this session gets, or why it can't be had. Looks at the files that a request names: blocks then."""
+        if (wanted.isolation, wanted.network, wanted.cwd, wanted.python, wanted.limits) != NOTHING_ASKED:
+            return self._settle(wanted)
+        # Nearly all ask for nothing, and get the same.
+        usual = (wanted.bounds, not wanted.tenant)
+        if usual not in self._usual:
+            if len(self._usual) >= MAX_USUAL:
+                self._usual.clear()
+            self._usual[usual] = self._settle(wanted)
+        return self._usual[usual]
+
+    def _settle(self, wanted: NewSession) -> Grant:
         level = self._level(wanted)
         free = level in OPEN_LEVELS and not wanted.tenant
         return Grant(
@@ -216,7 +233,7 @@ class Policy:
 
     def _python(self, wanted: str | None, free: bool) -> str:
         """An interpreter of the operator's. It is started by the server, so it may not be what a session has made."""
-        path = interpreter(wanted or self._settings.python)
+        path = interpreter(wanted) if wanted else self._own_python
         if free or path in self._pythons:
             return path
         within = self._within(path)

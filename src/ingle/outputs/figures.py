@@ -12,8 +12,8 @@ from pathlib import Path
 
 
 class Figures:
-    def __init__(self, folder: Path, limit: int) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, limit: int) -> None:
+        self._name = folder
         self._limit = limit
         self._sizes: dict[str, int] = {}
         self._lock = asyncio.Lock()
@@ -25,6 +25,10 @@ class Figures:
         """Store these bytes. A disk that does not take them costs the image: it is not found later."""
         self.waiting += len(data)
         return self._keep(data)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self._name)
 
     async def _keep(self, data: bytes) -> None:
         try:

@@ -24,7 +24,7 @@ _decoder = msgspec.json.Decoder(AnyEvent)
 
 
 class Spill:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._path = path
         self._fd = -1
         self._index = array("Q")
@@ -35,7 +35,7 @@ class Spill:
     def append(self, events: list[AnyEvent]) -> None:
         """Write events; their numbers follow on those that are there."""
         if self._fd < 0:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             self._fd = os.open(self._path, flags, 0o600)
         lines = bytearray()

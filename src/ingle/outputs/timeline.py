@@ -54,7 +54,7 @@ def cost(event: AnyEvent) -> int:
 class Timeline:
     def __init__(
         self,
-        path: Path,
+        path: str | Path,
         memory_limit: int,
         disk_limit: int,
         on_room: Callable[[], None],

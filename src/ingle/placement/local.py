@@ -255,7 +255,7 @@ class Local:
         if confinement is None:
             return None
         # Without a root of its own it can be let into no other folder.
-        workspace = str(session.home.workspace) if confinement.level == "restricted" else None
+        workspace = session.home.workspace if confinement.level == "restricted" else None
         return Room(await session.live_worker(), session.home.root / SHELL, session.plan.grant.limits, workspace)
 
     async def _folder_for(self, session: Session | None, cwd: str | None, tenant: str) -> str:

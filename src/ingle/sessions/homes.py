@@ -26,7 +26,7 @@ class Home:
         self.folder = folder
         """Whatever the session's code may write is below this, but for what it shares."""
         self.root: Path = folder if parent is None else parent.root
-        self.workspace: Path = folder / "workspace" if parent is None else parent.workspace
+        self.workspace: str = f"{folder}/workspace" if parent is None else parent.workspace
         self._parent = parent
         self._holders = 1
         self._user = 0

@@ -22,6 +22,7 @@ class Launchers:
         self._laid: set[str] = set()
         self._settings = settings
         self._home = os.path.realpath(home)
+        self._data = Mount(self._home)
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
         self._paths: dict[str, str] = {}
@@ -29,7 +30,7 @@ class Launchers:
     def get(self, grant: Grant, bounding: Bounding) -> Launcher:
         """Its workers are held as the grant says, but for what differs from session to session."""
         path = self._path(grant.python)
-        mounts = tuple(mount for mount in grant.mounts if not Mount(self._home).holds(mount.folder))
+        mounts = tuple(mount for mount in grant.mounts if not self._data.holds(mount.folder))
         key = (path, grant.isolation, mounts if grant.isolation in ("restricted", "sandbox") else ())
         if key not in self._launchers:
             confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts, bounding)
@@ -64,13 +65,12 @@ class Launchers:
         own = [f"sessions/{worker.laid}/{name}" for name in ROOM_FOLDERS]
         worker.enter(messages.Enter(own, [], [f"sessions/{worker.laid}/{SHELL}"]))
 
-    def offer(self, grant: Grant, bounding: Bounding) -> str:
+    def offer(self, grant: Grant, launcher: Launcher) -> str:
         """A name whose folders lie in a prepared room already, for a session that needs no others; or nothing."""
-        launcher = self.get(grant, bounding)
         confinement = launcher.confinement
         if confinement is None or grant.network != confinement.network:
             return ""
-        if any(Mount(self._home).holds(mount.folder) for mount in grant.mounts):
+        if any(self._data.holds(mount.folder) for mount in grant.mounts):
             return ""
         name = launcher.offer()
         self._laid.discard(name)

@@ -36,7 +36,7 @@ class Lodging:
 
     def move_in(self, worker: Worker) -> None:
         """Make a prepared worker that of this session. It need not be there yet."""
-        home, workspace = str(self._home.folder), str(self._home.workspace)
+        home, workspace = str(self._home.folder), self._home.workspace
         root = self._home.root
         tmp = self._new_tmp()
         packages = f"{home}/packages"

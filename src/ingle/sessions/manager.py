@@ -60,6 +60,7 @@ class Manager:
         # Without links: a sandbox has this path too, and none of those that led there.
         home = Path(os.path.realpath(home))
         self._home = home
+        self._own = home / "sessions"
         self._server = secrets.token_hex(8)
         self._loop = asyncio.get_running_loop()
         self._launchers = Launchers(settings, home, self._server)
@@ -171,7 +172,7 @@ class Manager:
 
     def folder(self, name: str) -> Path:
         """A folder of this server's own in the data folder; cleared away when the server is gone."""
-        return self._home / "sessions" / f"{self._server}.{name}"
+        return self._own / f"{self._server}.{name}"
 
     def _lock_path(self, server: str) -> Path:
         return self._home / "run" / f"{server}.lock"
@@ -215,8 +216,9 @@ class Manager:
             if full:
                 await self._resting.make_room(lambda: self._live() - 1)
             grant = await self._grant(wanted, key)
+            launcher = self._launcher(grant)
             if not wanted.durable:
-                uid = self._launchers.offer(grant, self.bounding) or uid
+                uid = self._launchers.offer(grant, launcher) or uid
             plan = Plan(
                 name,
                 self._durables.folder(uid) if wanted.durable else self.folder(uid),
@@ -229,9 +231,7 @@ class Manager:
                 grant,
                 auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
             )
-            session = Session(
-                plan, self._launcher(grant), self.settings, self.record, self._pace, self.bounding, self.egress
-            )
+            session = Session(plan, launcher, self.settings, self.record, self._pace, self.bounding, self.egress)
             self._making[key] = session
             session.make_room = self._make_room
             try:

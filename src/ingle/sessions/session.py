@@ -106,16 +106,16 @@ class Session:
         self.last_used = time.monotonic()
         self.last_executed: float | None = None
         self.home = plan.home or Home(plan.folder)
-        self.cwd = plan.cwd or str(self.home.workspace)
+        self.cwd = plan.cwd or self.home.workspace
         self._lodging = Lodging(plan, self.home, launcher, bounding, egress)
         self.checkpoints = Checkpoints(self, settings.max_checkpoints, auto=plan.auto_checkpoints)
         self.timeline = Timeline(
-            plan.folder / "timeline.ndjson",
+            f"{plan.folder}/timeline.ndjson",
             settings.timeline_memory,
             settings.timeline_disk,
             self._on_room,
         )
-        self._figures = Figures(plan.folder / "figures", settings.figures_disk)
+        self._figures = Figures(f"{plan.folder}/figures", settings.figures_disk)
         self._intake = Intake(self.id, self.timeline, self._figures)
         self._asking = Asking(self._move, self._append)
         self._history = History(self.id, self.timeline, settings.result_chars)
@@ -146,7 +146,10 @@ class Session:
     async def start(self) -> None:
         """Until the first worker is ready."""
         self._begin_start()
-        await self.ensure_started()
+        assert self._starting is not None
+        await self._starting
+        if self.state == states.STARTING:
+            await self.ensure_started()
 
     def _begin_start(self) -> None:
         self._starting = self._loop.create_task(self._start_worker())
