@@ -125,7 +125,7 @@ async def start(launcher: Launcher, tmp_path: Path) -> AsyncIterator[Start]:
     async def take() -> Talk:
         def begin(worker: Worker) -> None:
             made.append(Talk(worker))
-            worker.send(messages.Start("test", str(tmp_path), str(tmp_path)))
+            worker.send(messages.Start(str(tmp_path), str(tmp_path)))
 
         await launcher.take(begin)
         await made[-1].started

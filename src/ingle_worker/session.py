@@ -220,7 +220,7 @@ class Worker:
 
     def _rehearse_start(self) -> None:
         path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
-        (frame,) = FrameReader().feed(encode(Start("rehearsal", os.getcwd(), "/", env={})))
+        (frame,) = FrameReader().feed(encode(Start(os.getcwd(), "/", env={})))
         self._start(decode(frame))
         sys.path[:] = path
         _set_environment({"TMPDIR": tmp})
@@ -272,6 +272,7 @@ class Worker:
             elif isinstance(message, Start):
                 if self.before_start is not None:
                     self.before_start(message)
+                    self.before_start = None
                 self._start(message)
             elif isinstance(message, (ListVariables, AskVariable)):
                 self._inquiries.answer(message)
@@ -345,12 +346,15 @@ class Worker:
             os.chdir(start.cwd)
         except OSError as error:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
+        if self._spares:
+            sys.path.remove("")  # it was begun ahead
         if installing.start(start.packages):
             self._keeping.note_surroundings()
         sys.path.insert(0, "")
-        for number in (0, 1, 2):
-            self._spares[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-        self._channel.stdout.pipe, self._channel.stderr.pipe = self._spares[1], self._spares[2]
+        if not self._spares:
+            for number in (0, 1, 2):
+                self._spares[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+            self._channel.stdout.pipe, self._channel.stderr.pipe = self._spares[1], self._spares[2]
         cwd = os.getcwd()
         self._keeping.begin(start.env, cwd)
         self._link.send(Started(cwd, notices))

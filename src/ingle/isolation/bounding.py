@@ -52,6 +52,7 @@ class Bounding:
         groups = self._found()
         group = groups.make()
         if group is None:
+            self._set_for(pids, bounds, None)
             return None
         try:
             for pid in pids:
@@ -64,13 +65,14 @@ class Bounding:
             logger.warning("no cgroup for sessions (%s); their memory and processes are looked at instead", error)
             groups.give_up()
             group.remove()
+            self._set_for(pids, bounds, None)
             return None
         return group
 
     async def settle(self, group: Group | None, pids: tuple[int, ...], wanted: SessionLimits) -> Group | None:
         """The limits of one session, on its worker; its group."""
-        if wanted == SessionLimits() or (group is not None and wanted == self._defaults):
-            # It is under them already: nobody waits for that.
+        if wanted in (SessionLimits(), self._defaults):
+            # It is under them already, with or without a group: nobody waits for that.
             return group
         if group is None:
             group = await asyncio.to_thread(self._prepare, pids, wanted)

@@ -9,6 +9,9 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from ingle.isolation.levels import TMP
+from ingle_worker.wire import messages
+
 OUTPUTS = ("timeline.ndjson", "figures")
 """What a session's folder holds for the host alone: gone with the session, whoever shares the rest."""
 
@@ -76,6 +79,27 @@ class Home:
         elif self.shared:
             await asyncio.to_thread(_remove_outputs, outputs)
         await self.leave()
+
+
+def start_of(home: Home, tmp: str, *, room: bool, cwd: str | None, env: dict[str, str]) -> messages.Start:
+    """What a worker is told to be the session that has this home."""
+    # A room has those of the first session laid in, and made.
+    folders = [*home.folders[1:], tmp] if room else [*home.folders, home.workspace, tmp]
+    return messages.Start(cwd or home.workspace, tmp, folders, env, f"{home.folder}/packages")
+
+
+def own_folders(home: Home, tmp: str, *, room: bool) -> list[str]:
+    """What its code may write: where it has a room, that is laid in."""
+    if room:
+        return [f"{home.root}/{name}" for name in ROOM_FOLDERS]
+    return [home.workspace, tmp, f"{home.folder}/packages"]
+
+
+def tmp_of(home: Home, number: int, *, room: bool) -> str:
+    """Where the worker of that number has its temporary files, as it is told. A room has a file system for them."""
+    if room:
+        return TMP if home.folder == home.root else f"{TMP}/fork-{home.folder.name}"
+    return f"{home.folder}/tmp-{number}"
 
 
 def _remove_outputs(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Where the workers of all sessions come from: one launcher for each interpreter and level of isolation."""
 
 import asyncio
+import functools
 import os
 import secrets
 import shutil
@@ -9,7 +10,7 @@ from pathlib import Path
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.levels import Confinement
 from ingle.isolation.policy import Grant, Mount
-from ingle.sessions.homes import ROOM_FOLDERS, SHELL
+from ingle.sessions.homes import SHELL, Home, own_folders, remove_below, start_of, tmp_of
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker
@@ -23,6 +24,8 @@ class Launchers:
         self._settings = settings
         self._home = os.path.realpath(home)
         self._data = Mount(self._home)
+        self._sessions = Path(self._home, "sessions")
+        self._clearing: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
         self._paths: dict[str, str] = {}
@@ -35,8 +38,9 @@ class Launchers:
         if key not in self._launchers:
             confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts, bounding)
             launcher = self._launchers[key] = Launcher(self._loop, path, self._settings, bounding, confinement)
-            if confinement is not None and confinement.has_rooms:
-                launcher.prelay = self._prelay
+            if grant.isolation != "restricted":
+                # There walls are drawn around a session's folders when it begins, and cannot be drawn again.
+                launcher.prelay = functools.partial(self._prelay, confinement, grant.environment)
         return self._launchers[key]
 
     async def drop(self, launcher: Launcher) -> None:
@@ -58,27 +62,39 @@ class Launchers:
     def all(self) -> list[Launcher]:
         return list(self._launchers.values())
 
-    def _prelay(self, worker: Worker) -> None:
-        """Folders for a session to come: when it begins there is nothing left to be done."""
-        worker.laid = f"{self._server}.{secrets.token_hex(8)}"
-        self._laid.add(worker.laid)
-        own = [f"sessions/{worker.laid}/{name}" for name in ROOM_FOLDERS]
-        worker.enter(messages.Enter(own, [], [f"sessions/{worker.laid}/{SHELL}"]))
+    def _prelay(self, confinement: Confinement | None, environment: dict[str, str], worker: Worker) -> None:
+        """Begin a spare worker with the folders of a session to come: for most there is nothing left to be done."""
+        name = f"{self._server}.{secrets.token_hex(8)}"
+        home = Home(self._sessions / name)
+        room = confinement is not None and confinement.has_rooms
+        tmp = tmp_of(home, 1, room=room)
+        worker.laid = name
+        self._laid.add(name)
+        worker.gone.add_done_callback(lambda gone: self._clear(name))
+        if confinement is not None:
+            own = [os.path.relpath(each, self._home) for each in own_folders(home, tmp, room=room)]
+            worker.enter(messages.Enter(own, [], [f"sessions/{name}/{SHELL}"]))
+        worker.begun = start_of(home, tmp, room=room, cwd=None, env=environment)
+        worker.send(worker.begun)
+
+    def _clear(self, name: str) -> None:
+        """The worker that had these folders is gone. If they came to no session, they go too."""
+        if name in self._laid:
+            self._laid.discard(name)
+            clearing = self._loop.run_in_executor(None, remove_below, self._sessions, str(self._sessions / name))
+            self._clearing.add(clearing)
+            clearing.add_done_callback(self._clearing.discard)
 
     def offer(self, grant: Grant, launcher: Launcher) -> str:
-        """A name whose folders lie in a prepared room already, for a session that needs no others; or nothing."""
+        """A name whose folders a prepared worker has already, for a session that needs no others; or nothing."""
         confinement = launcher.confinement
-        if confinement is None or grant.network != confinement.network:
-            return ""
-        if any(self._data.holds(mount.folder) for mount in grant.mounts):
+        if confinement is not None and (
+            grant.network != confinement.network or any(self._data.holds(mount.folder) for mount in grant.mounts)
+        ):
             return ""
         name = launcher.offer()
         self._laid.discard(name)
         return name.rpartition(".")[2]
-
-    def unused(self) -> list[str]:
-        """Names of folders that were laid into rooms, and came to no session."""
-        return sorted(self._laid)
 
     def _confinement(self, level: str, mounts: tuple[Mount, ...], bounding: Bounding) -> Confinement:
         settings = self._settings
@@ -99,3 +115,4 @@ class Launchers:
 
     async def stop(self) -> None:
         await asyncio.gather(*(launcher.stop() for launcher in self._launchers.values()))
+        await asyncio.gather(*self._clearing)

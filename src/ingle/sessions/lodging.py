@@ -6,9 +6,8 @@ from collections.abc import Callable
 from ingle import events
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
-from ingle.isolation.levels import TMP
 from ingle.isolation.policy import Mount
-from ingle.sessions.homes import ROOM_FOLDERS, SHELL, Home
+from ingle.sessions.homes import SHELL, Home, own_folders, start_of, tmp_of
 from ingle.sessions.plans import Plan
 from ingle.workers.family import Family
 from ingle.workers.launcher import Launcher
@@ -34,20 +33,16 @@ class Lodging:
         confinement = self._launcher.confinement
         return confinement is not None and confinement.has_rooms
 
-    def move_in(self, worker: Worker) -> None:
-        """Make a prepared worker that of this session. It need not be there yet."""
-        home, workspace = str(self._home.folder), self._home.workspace
-        root = self._home.root
+    def move_in(self, worker: Worker) -> bool:
+        """Make a prepared worker that of this session. It need not be there yet. True when it was begun as that ahead,
+        and has nothing to be told."""
         tmp = self._new_tmp()
-        packages = f"{home}/packages"
-        if self._has_room:
-            folders = [*self._home.folders[1:], tmp]
-            self._enter(worker, [f"{root}/{name}" for name in ROOM_FOLDERS], [f"{root}/{SHELL}"])
-        else:
-            folders = [*self._home.folders, workspace, tmp]
-            self._enter(worker, [workspace, tmp, packages], [f"{root}/{SHELL}"])
-        cwd = self._plan.cwd or workspace
-        worker.send(messages.Start(self._plan.session_id, cwd, tmp, folders, self._plan.env, packages=packages))
+        start = start_of(self._home, tmp, room=self._has_room, cwd=self._plan.cwd, env=self._plan.env)
+        self._enter(worker, tmp)
+        if worker.begun == start:
+            return True
+        worker.send(start)
+        return False
 
     def move_on(self, copy: Worker, *, reseed: bool) -> None:
         """Make a copy of another session's worker that of this one."""
@@ -62,13 +57,11 @@ class Lodging:
         is never kept.
         """
         self._workers += 1
-        if self._has_room:
-            self.tmp = ""
-            return TMP if self._home.folder == self._home.root else f"{TMP}/fork-{self._home.folder.name}"
-        self.tmp = f"{self._home.folder}/tmp-{self._workers}"
-        return self.tmp
+        tmp = tmp_of(self._home, self._workers, room=self._has_room)
+        self.tmp = "" if self._has_room else tmp
+        return tmp
 
-    def _enter(self, worker: Worker, own: list[str], shown: list[str]) -> None:
+    def _enter(self, worker: Worker, tmp: str) -> None:
         """Have this session's folders laid into the worker's room; where it has none, its init knows them at least."""
         confinement = self._launcher.confinement
         if confinement is None:
@@ -79,7 +72,8 @@ class Lodging:
         data = confinement.data_folder
         within = [each for each in self._plan.grant.mounts if Mount(data).holds(each.folder)]
         shared = [each.folder for each in within if not each.read_only]
-        shown += [each.folder for each in within if each.read_only]
+        shown = [f"{self._home.root}/{SHELL}", *(each.folder for each in within if each.read_only)]
+        own = own_folders(self._home, tmp, room=self._has_room)
         worker.enter(
             messages.Enter(*([os.path.relpath(each, data) for each in folders] for folders in (own, shared, shown)))
         )

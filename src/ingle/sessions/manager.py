@@ -27,7 +27,6 @@ from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.probe import STRONGEST_FIRST, Verdict, candidates
 from ingle.isolation.watchdog import Watchdog, Watched
 from ingle.sessions.durables import PREFIX, Durables
-from ingle.sessions.homes import remove_below
 from ingle.sessions.launchers import Launchers
 from ingle.sessions.pace import Pace
 from ingle.sessions.plans import Origin, Plan
@@ -463,8 +462,6 @@ class Manager:
         await self._durables.registry.close()
         self.shelves.close()
         await self._launchers.stop()
-        for unused in self._launchers.unused():
-            await asyncio.to_thread(remove_below, self._home / "sessions", str(self._home / "sessions" / unused))
         await asyncio.to_thread(self.bounding.close)
         if self.record.audit is not None:
             await self.record.audit.close()

@@ -195,7 +195,9 @@ class Session:
     def _adopt(self, worker: Worker) -> None:
         """Make a prepared worker this session's. It need not be there yet."""
         self._take(worker)
-        self._lodging.move_in(worker)
+        if self._lodging.move_in(worker) and not self._started.done():
+            # It was told ahead, and has done so by now.
+            self._started.set_result(None)
 
     async def live_worker(self) -> Worker:
         """The worker, as soon as there is one."""

@@ -56,7 +56,7 @@ class Launcher:
         self._pool: list[Worker] = []
         self._offered: dict[str, Worker] = {}
         self.prelay: Callable[[Worker], None] | None = None
-        """Lays the folders of a session to come into the room of a spare worker."""
+        """Begins a spare worker with the folders of a session to come."""
         self._refill: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
         self._spawned: set[asyncio.Task[None]] = set()
@@ -64,7 +64,7 @@ class Launcher:
         self.version: str | None = None
 
     def offer(self) -> str:
-        """The name of folders that lie in the room of a prepared worker, which waits for whoever takes that name.
+        """The name of folders that a prepared worker has already, which waits for whoever takes that name.
 
         Empty when there is none. One that is not taken soon is let go of.
         """
@@ -92,8 +92,8 @@ class Launcher:
             self._fill_later()
             begin(offered)
             return offered
-        other = user or self.prelay is not None
-        if self.confinement is not None and (other or network not in ("", self.confinement.network)):
+        held = self.confinement
+        if held is not None and (user or held.has_rooms or network not in ("", held.network)):
             # Rooms that are prepared are those of other sessions.
             worker = await self._make(begin, network, user)
             self._fill_later()

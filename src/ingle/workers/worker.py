@@ -108,7 +108,9 @@ class Worker:
         self.user = 0
         """The number of the user that its processes are, where the server chooses it."""
         self.laid = ""
-        """Which folders are in its room already: those of a session to come."""
+        """Whose folders it has already: those of a session to come."""
+        self.begun: messages.Start | None = None
+        """What it was told ahead, of that session."""
         self.door: socket.socket | None = None
         """Listens inside of the session's network, where the host's proxy is its only way out."""
         self._doors: list[int] = []

@@ -74,7 +74,7 @@ def _be_init(confinement: Confinement, order: messages.Prove) -> dict[str, Any]:
 def _be_worker(confinement: Confinement, canaries: "Canaries") -> dict[str, Any]:
     kernel.die_with_parent()
     confinement.confine()
-    confinement.start(messages.Start("probe", "/", "/tmp", [canaries.folder, canaries.own]))
+    confinement.start(messages.Start("/", "/tmp", [canaries.folder, canaries.own]))
     return {"succeeded": canaries.fly()}
 
 

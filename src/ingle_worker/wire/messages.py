@@ -23,9 +23,11 @@ else:
 
 @dataclass(frozen=True)
 class Start:
-    """Turns a prepared child into a session. `folders` are made first, each below the one before it."""
+    """Turns a prepared child into a session. `folders` are made first, each below the one before it.
 
-    session_id: str
+    A second one, for a worker that was begun ahead for another session: this is what holds then.
+    """
+
     cwd: str
     tmp: str
     folders: list[str] = field(default_factory=list)
