@@ -56,6 +56,74 @@ def test_a_client_that_has_a_file_already_is_not_sent_it_again(server: Server) -
     assert (head.status_code, head.headers["content-length"], head.content) == (200, "3", b"")
 
 
+@pytest.mark.parametrize(
+    ("asked", "status", "part", "told"),
+    [
+        ("bytes=0-0", 206, b"0", "bytes 0-0/10"),
+        ("bytes=3-6", 206, b"3456", "bytes 3-6/10"),
+        ("bytes=7-", 206, b"789", "bytes 7-9/10"),
+        ("bytes=8-100", 206, b"89", "bytes 8-9/10"),
+        ("bytes=-4", 206, b"6789", "bytes 6-9/10"),
+        ("bytes=-100", 206, b"0123456789", "bytes 0-9/10"),
+        ("Bytes= 1-2", 206, b"12", "bytes 1-2/10"),
+        # What is no range, or more than one, is answered with the whole.
+        ("bytes=6-3", 200, b"0123456789", None),
+        ("bytes=1-2,4-5", 200, b"0123456789", None),
+        ("bytes=-", 200, b"0123456789", None),
+        ("bytes=a-b", 200, b"0123456789", None),
+        ("bytes=" + "9" * 5000 + "-", 200, b"0123456789", None),
+        ("lines=1-2", 200, b"0123456789", None),
+        # Where the file has nothing.
+        ("bytes=10-", 416, None, "bytes */10"),
+        ("bytes=-0", 416, None, "bytes */10"),
+    ],
+)
+def test_a_part_of_a_file_can_be_asked_for(
+    shared: Server, asked: str, status: int, part: bytes | None, told: str | None
+) -> None:
+    shared.client.put(f"{FILES}/digits", content=b"0123456789")
+    answer = shared.client.get(f"{FILES}/digits", headers={"Range": asked})
+    assert (answer.status_code, answer.headers.get("content-range")) == (status, told)
+    if part is None:
+        problem(answer, 416, "range_not_satisfiable")
+    else:
+        assert answer.content == part
+        assert answer.headers["accept-ranges"] == "bytes"
+        assert answer.headers["content-length"] == str(len(part))
+
+
+def test_a_download_goes_on_where_it_broke_off_unless_the_file_has_changed(shared: Server) -> None:
+    data = os.urandom(1_000_000)
+    shared.client.put(f"{FILES}/big", content=data)
+    with shared.client.stream("GET", f"{FILES}/big") as broken:
+        tag = broken.headers["etag"]
+        have = next(broken.iter_raw())
+    rest = {"Range": f"bytes={len(have)}-", "If-Range": tag}
+    answer = shared.client.get(f"{FILES}/big", headers=rest)
+    assert (answer.status_code, have + answer.content, answer.headers["etag"]) == (206, data, tag)
+
+    shared.client.put(f"{FILES}/big", content=data[::-1])
+    answer = shared.client.get(f"{FILES}/big", headers=rest)
+    assert (answer.status_code, answer.content) == (200, data[::-1])
+    for other in ("W/" + tag, "Sun, 15 Nov 2026 19:22:17 GMT", "*"):
+        assert shared.client.get(f"{FILES}/big", headers={**rest, "If-Range": other}).status_code == 200
+
+
+def test_parts_are_of_the_content_of_files_only(shared: Server) -> None:
+    shared.client.put(f"{FILES}/a", content=b"abc")
+    shared.client.put(f"{FILES}/empty", content=b"")
+    part = {"Range": "bytes=1-1"}
+    head = shared.client.head(f"{FILES}/a", headers=part)
+    assert (head.status_code, head.headers["content-length"], head.headers["accept-ranges"]) == (200, "3", "bytes")
+    listing = shared.client.get(FILES, headers=part)
+    assert (listing.status_code, "accept-ranges" in listing.headers) == (200, False)
+    problem(shared.client.get(f"{FILES}/empty", headers={"Range": "bytes=0-"}), 416, "range_not_satisfiable")
+    # A client that has it all is told so first.
+    tag = shared.client.get(f"{FILES}/a").headers["etag"]
+    assert shared.client.get(f"{FILES}/a", headers={**part, "If-None-Match": f"W/{tag}"}).status_code == 304
+    assert shared.client.get(f"{FILES}/a", headers={**part, "If-None-Match": "*"}).status_code == 304
+
+
 @pytest.mark.req("safe.input")
 @pytest.mark.parametrize(
     ("path", "statuses"),

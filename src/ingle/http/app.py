@@ -203,7 +203,14 @@ def operations(service: Service) -> list[Operation]:
         Operation(
             "GET", files, "What is in the session's folder.", h.files, query=bodies.FilesQuery, answers={200: FileList}
         ),
-        Operation("GET", files + "/{path:path}", "Read a file.", h.read_file, answers={200: content, 304: None}),
+        Operation(
+            "GET",
+            files + "/{path:path}",
+            "Read a file, or a part of it.",
+            h.read_file,
+            answers={200: content, 206: content, 304: None},
+            headers=("If-None-Match", "Range", "If-Range"),
+        ),
         Operation(
             "PUT",
             files + "/{path:path}",
@@ -386,7 +393,7 @@ class Handlers:
 
     async def read_file(self, call: Call[None, bodies.NoQuery]) -> Response:
         reading = await call.service.open_file(call.session_id, call.request.path_params["path"])
-        return FileResponse(reading, call.request.headers.get("if-none-match"))
+        return FileResponse(reading, call.request, parts=True)
 
     async def write_file(self, call: Call[None, bodies.NoQuery]) -> Response:
         chunks = read_stream(call.request, self._max_file)

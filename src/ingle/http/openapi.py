@@ -20,6 +20,7 @@ PROBLEMS = {
     409: "the session is busy, exists, or does not wait for input",
     413: "the body is too large",
     414: "the URL is too long",
+    416: "the file has nothing where a part of it was asked for",
     421: "a Host this server does not answer to",
     422: "a field is unknown, missing, of the wrong type, or out of range",
     429: "a limit on sessions, cells or bytes is reached; see Retry-After",

@@ -50,6 +50,18 @@ class HeadTooLarge(errors.InvalidRequest):
     code, status = "head_too_large", 431
 
 
+class RangeNotSatisfiable(errors.IngleError):
+    """A part was asked for where the file has nothing."""
+
+    code, status = "range_not_satisfiable", 416
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"the file has {size} bytes, and none of those that were asked for; ask for others, or for all"
+        )
+        self.size = size
+
+
 class MethodNotAllowed(errors.IngleError):
     code, status = "method_not_allowed", 405
 
@@ -93,6 +105,8 @@ def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes
         headers.append((b"www-authenticate", b'Bearer realm="ingle"'))
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+    if isinstance(error, RangeNotSatisfiable):
+        headers.append((b"content-range", b"bytes */%d" % error.size))
     if isinstance(error, errors.TooLarge):
         # The rest of the body is not read, so the connection is of no more use.
         headers.append((b"connection", b"close"))

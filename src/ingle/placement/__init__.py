@@ -43,7 +43,9 @@ class OpenFile(Protocol):
     modified: float
     tag: str
 
-    def chunks(self) -> AsyncIterator[bytes]: ...
+    def chunks(self, start: int, count: int) -> AsyncIterator[bytes]:
+        """So many bytes from there on, a bounded piece at a time."""
+        ...
 
     def close(self) -> None: ...
 

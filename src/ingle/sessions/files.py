@@ -151,13 +151,13 @@ class OpenFile:
         self.modified = about.st_mtime
         self.tag = f"{about.st_ino:x}-{about.st_mtime_ns:x}-{about.st_size:x}"
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        left = self.size
-        while left:
-            data = await asyncio.to_thread(os.read, self._fd, min(CHUNK, left))
+    async def chunks(self, start: int, count: int) -> AsyncIterator[bytes]:
+        end = start + count
+        while start < end:
+            data = await asyncio.to_thread(os.pread, self._fd, min(CHUNK, end - start), start)
             if not data:
                 raise errors.Conflict("the file became shorter while it was read; ask again")
-            left -= len(data)
+            start += len(data)
             yield data
 
     def fileno(self) -> int:
