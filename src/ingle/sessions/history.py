@@ -12,7 +12,8 @@ import msgspec
 
 from ingle import errors, events
 from ingle.events import AnyEvent, CellInfo, Result, Truncated
-from ingle.outputs.reading import PRINTED, OutputPage, Reading, printed, read_lines, whole
+from ingle.outputs.landmarks import Landmarks
+from ingle.outputs.reading import PRINTED, OutputPage, Reading, read_lines, whole
 from ingle.outputs.timeline import Timeline
 from ingle.render.bundles import shown_texts
 from ingle.render.wording import left_out_notices
@@ -23,6 +24,7 @@ class History:
     def __init__(self, session_id: str, timeline: Timeline, limit: int) -> None:
         self._id = session_id
         self._timeline = timeline
+        self._landmarks = Landmarks(timeline)
         self._limit = limit
         self._first_events = array("Q")
         self._done_events = array("Q")
@@ -164,10 +166,9 @@ class History:
             # Up to the next cell, or until now.
             last = self._first_events[cell] - 1 if cell < self.count else self._timeline.next_seq - 1
         if reading.stream in PRINTED:
-            texts = printed(self._timeline, first, last, reading.stream)
-        else:
-            # From so far on, a result brings no printed text.
-            texts = whole(shown_texts(await self.result(cell, running, sys.maxsize), reading.stream))
+            return await self._landmarks.read(first, last, reading, self._id, cell)
+        # From so far on, a result brings no printed text.
+        texts = whole(shown_texts(await self.result(cell, running, sys.maxsize), reading.stream))
         return await read_lines(texts, reading, self._id, cell)
 
     async def cells(self, first: int, count: int, running: RunningCell | None) -> list[CellInfo]:

@@ -12,7 +12,8 @@ from msgspec import Struct
 from ingle import events
 from ingle.errors import InvalidRequest
 from ingle.events import AnyEvent, Truncated
-from ingle.outputs.reading import Line, Reading, printed, read_lines
+from ingle.outputs.landmarks import Landmarks
+from ingle.outputs.reading import Line, Reading
 from ingle.outputs.timeline import Timeline
 from ingle.settings import Settings
 from ingle.workers.merge import STDERR, STDOUT
@@ -52,6 +53,7 @@ class Log:
         self._path = path
         self._limit = settings.result_chars
         self._timeline = Timeline(path, settings.task_memory, settings.timeline_disk, on_room)
+        self._landmarks = Landmarks(self._timeline)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("backslashreplace") for _ in (STDOUT, STDERR)]
         self._characters = [0, 0]
         self._texts = 0
@@ -169,6 +171,5 @@ class Log:
         reading.check()
         if stream not in TASK_STREAMS:
             raise InvalidRequest(f"a task has no stream {stream[:40]!r}; it must be one of {', '.join(TASK_STREAMS)}")
-        texts = printed(self._timeline, 1, self._timeline.next_seq - 1, stream)
-        page = await read_lines(texts, reading, self._id, 0)
+        page = await self._landmarks.read(1, self._timeline.next_seq - 1, reading, self._id, 0)
         return TaskOutput(self._id, stream, page.lines, page.next_line)
