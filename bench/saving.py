@@ -127,7 +127,13 @@ async def kept() -> dict[str, list[str]]:
     async with kinds.a_service() as service:
         chosen = kinds.present()
         answers = await kinds.look(service, chosen)
-    found = {"ingle": [kind.name for kind, answer in zip(chosen, answers, strict=True) if answer[0] and answer[1]]}
+    # As Kishu does by itself, the cells are run again that made what cannot be saved; without that:
+    found = {
+        "ingle": [kind.name for kind, answer in zip(chosen, answers, strict=True) if answer[2]],
+        "ingle, without running anything again": [
+            kind.name for kind, answer in zip(chosen, answers, strict=True) if answer[0] and answer[1]
+        ],
+    }
     for name in PEERS:
         with tempfile.TemporaryDirectory() as folder:
             found[name] = peer(name, "kinds", folder) or []

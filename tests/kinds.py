@@ -104,6 +104,11 @@ KINDS: list[Kind] = [
             "v = open('out.txt', 'w'); v.write('one\\n'); v.flush()",
             "(v.write('two\\n'), v.flush(), open(v.name).read())[2].startswith('one\\ntwo\\n')",
         ),
+        (
+            "closed file",
+            "with open('shut.txt', 'w') as v: v.write('x')",
+            "v.closed and v.name == 'shut.txt' and v.mode == 'w'",
+        ),
         ("logger", "import logging; v = logging.getLogger('a.b')", "v is __import__('logging').getLogger('a.b')"),
         (
             "random generator",
@@ -492,7 +497,7 @@ KINDS: list[Kind] = [
     ),
 ]
 
-WAYS = ("saved", "identical", "forked", "rolled back")
+WAYS = ("saved", "identical", "made again", "forked", "rolled back")
 NOT_IN_TABLE = {"torch"}
 """Too large to be installed for the tests; told in words."""
 
@@ -537,18 +542,19 @@ async def look(service: Service, chosen: list[Kind]) -> list[tuple[bool, ...]]:
         await run(service, f"{kind.make}\nv_{number} = v; w_{number} = [v]; del v", "main")
     saved = await service.save_session("main", "kinds")
     await service.load_session("kinds", "loaded")
+    await service.load_session("kinds", "again", rerun=True)
     await service.fork_session("main", "forked")
     await service.checkpoint("main", "before")
     await run(service, "\n".join(f"v_{number} = w_{number} = None" for number in range(len(chosen))), "main")
     await service.rollback("main", "before")
-    told = [await ask(service, chosen, session) for session in ("loaded", "forked", "main")]
+    told = [await ask(service, chosen, session) for session in ("loaded", "again", "forked", "main")]
     names = {each.name for each in saved.skipped}
     for number, kind in enumerate(chosen):
         # What is not kept is named, always.
         assert told[0][number][0] or f"v_{number}" in names, (kind.name, saved.skipped)
     return [
-        (loaded[0], loaded[1], forked[0] and forked[1], back[0] and back[1])
-        for loaded, forked, back in zip(*told, strict=True)
+        (*loaded, again[0] and again[1], forked[0] and forked[1], back[0] and back[1])
+        for loaded, again, forked, back in zip(*told, strict=True)
     ]
 
 
@@ -558,7 +564,8 @@ def table(chosen: list[Kind], answers: list[tuple[bool, ...]]) -> str:
         "",
         "Made by `python tests/kinds.py`; a test keeps it true. *Saved*: after saving and loading, it is what it was.",
         "*Identical*: two names that had one object have one again. *Forked*, *rolled back*: both, in a fork of the session and",
-        "after going back to a checkpoint. What is not saved is always named in the answer, with the reason.",
+        "after going back to a checkpoint. What is not saved is always named in the answer, with the reason and the cell that",
+        "made it. *By rerun*: loading with `rerun` runs that cell again, which makes it.",
     ]
     group = ""
     for kind, answer in zip(chosen, answers, strict=True):
@@ -573,7 +580,9 @@ def table(chosen: list[Kind], answers: list[tuple[bool, ...]]) -> str:
                 "| Kind | Saved | Identical | Forked | Rolled back |",
                 "|---|---|---|---|---|",
             ]
-        marks = " | ".join("yes" if each else "no" for each in answer)
+        saved, identical, again, *copied = answer
+        kept = [*(each or ("by rerun" if again else "no") for each in (saved, identical)), *copied]
+        marks = " | ".join({True: "yes", False: "no"}.get(each, each) for each in kept)
         lines.append(f"| {kind.name} | {marks} |")
     return "\n".join([*lines, ""])
 

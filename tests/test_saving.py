@@ -110,10 +110,10 @@ async def test_what_cannot_be_saved_is_named_and_costs_nothing_else(service: Ser
     saved = await service.save_session("main", "calc")
     why = "a generator that has begun: its place in running code cannot be saved"
     assert sorted(saved.skipped, key=lambda each: each.name) == [
-        Skipped("C", "type", why),
-        Skipped("both", "list", why),
-        Skipped("c", "C", "it needs C"),
-        Skipped("g", "generator", why),
+        Skipped("C", "type", why, "<cell 2>"),
+        Skipped("both", "list", why, "<cell 1>"),
+        Skipped("c", "C", "it needs C", "<cell 2>"),
+        Skipped("g", "generator", why, "<cell 1>"),
     ]
     assert saved.variables == 2
     restored = await service.load_session("calc", "other")

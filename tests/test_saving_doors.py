@@ -51,6 +51,10 @@ def test_http_saves_lists_loads_and_deletes(server: Server) -> None:
     assert (answer.status_code, answer.headers["location"]) == (201, "/v1/sessions/two")
     assert answer.json()["session"]["variables"] == ["x"]
     assert server.execute("x.append(2); x", "two")["result"]["text/plain"] == "[1, 2]"
+    answer = server.client.post("/v1/snapshots/calc/load", json={"session_id": "whole", "rerun": True})
+    told: dict[str, Any] = answer.json()
+    assert (told["skipped"], told["notices"]) == ([], ["cell 1 was run again for y"])
+    assert told["session"]["variables"] == ["x", "y"]
     assert server.client.delete("/v1/snapshots/calc").status_code == 204
     problem(server.client.post("/v1/snapshots/calc/load", json={}), 404, "snapshot_not_found")
     problem(server.client.delete("/v1/snapshots/calc"), 404, "snapshot_not_found")
@@ -88,13 +92,16 @@ def test_the_client_saves_and_loads(in_home: Path, server: Server) -> None:
     with Client() as client:
         with client.session("main") as session:
             session.run("def double(n): return 2 * n")
+            session.run("g = (n for n in 'ab'); next(g)")
             saved = session.save("calc")
-            assert (saved.variables, saved.skipped) == (1, [])
+            assert (saved.variables, [each.made_by for each in saved.skipped]) == (1, ["<cell 2>"])
         assert [each.name for each in client.snapshots()] == ["calc"]
         with client.load("calc", "second", keep=False) as second:
             assert second.run("double(21)").text == "42"
             assert second.restored is not None
             assert second.restored.variables == 1
+        with client.load("calc", "whole", rerun=True, keep=False) as whole:
+            assert whole.run("double(n) if (n := next(g)) else 0").text == "'bb'"
         assert client.sessions() == []
         client.delete_snapshot("calc")
         with pytest.raises(errors.SnapshotNotFound):
@@ -108,7 +115,8 @@ def test_the_command_line_saves_and_loads(in_home: Path, server: Server, tmp_pat
     assert code == 0
     assert re.fullmatch(
         r"saved 1 variables of main as calc: .* kB\n"
-        r"  without g \(generator\): a generator that has begun: its place in running code cannot be saved\n",
+        r"  without g \(generator\): a generator that has begun: its place in running code cannot be saved "
+        r"\(made by cell 1\)\n",
         out,
     )
     assert [name for name in os.listdir(tmp_path) if name != "home"] == ["calc.ingle"]
@@ -118,6 +126,12 @@ def test_the_command_line_saves_and_loads(in_home: Path, server: Server, tmp_pat
     assert (code, "exists already" in err) == (2, True)
     code, out, _ = ingle("load", "calc", "-s", "two")
     assert (code, out.splitlines()[0]) == (0, "session two is ready with 1 variables of calc")
+    assert out.splitlines()[-1] == "  g: made by cell 1; load it with rerun to run it again"
+    code, out, _ = ingle("load", "calc", "-s", "whole", "--rerun")
+    assert (code, out) == (
+        0,
+        "session whole is ready with 2 variables of calc\n  cell 1 was run again for g\n",
+    )
     assert server.execute("x", "two")["result"]["text/plain"] == "5"
     code, out, _ = ingle("load", "again", "--from", str(tmp_path / "calc.ingle"), "-s", "three", "--json")
     assert (code, json.loads(out)["session"]["session_id"]) == (0, "three")
@@ -144,7 +158,8 @@ async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service
     assert re.fullmatch(
         r"session main is saved as private/sessions/calc.pkl: 2 variables, \d.* kB; "
         r"the session was held up for \d+ ms\.\n"
-        r"not saved: g \(generator\): a generator that has begun: its place in running code cannot be saved\n"
+        r"not saved: g \(generator\): a generator that has begun: its place in running code cannot be saved "
+        r"\(made by cell 2\)\n"
         r"load_repl_session\(filepath='private/sessions/calc.pkl'\) brings it back\.",
         told,
     ), told
@@ -154,6 +169,9 @@ async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service
     told = await call("load_repl_session", filepath="private/sessions/calc.pkl", session_id="main")
     assert told.startswith("session main is ready with 2 variables of private/sessions/calc.pkl: Python 3.")
     assert f" in {start}." in told
+    assert told.endswith("g: made by cell 2; load it with rerun to run it again")
+    told = await call("load_repl_session", filepath="private/sessions/calc.pkl", session_id="whole", rerun=True)
+    assert told.endswith("\ncell 2 was run again for g")
     assert "42" in await call("python_session", code="add(2); total")
     assert "is outside of" in await call("save_repl_session", filepath="/nowhere/calc.pkl")
     assert "relative to that folder" in await call("save_repl_session", filepath="../calc.pkl")

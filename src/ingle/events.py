@@ -292,6 +292,8 @@ class Skipped(Struct, frozen=True):
     name: str
     type: str
     reason: str
+    made_by: str = ""
+    """The cell that made it, as tracebacks name it; running that again when it is loaded is an option (`rerun`)."""
 
 
 class SnapshotInfo(Struct, frozen=True):

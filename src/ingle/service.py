@@ -303,8 +303,11 @@ class Service:
         isolation: str | None = None,
         start: str | None = None,
         trust: bool = False,
+        rerun: bool = False,
     ) -> Restored:
         """A new session with what a snapshot holds; without a name it has the one that the saved session had.
+
+        What could not be saved is named, with the cells that made it; `rerun` runs these again.
 
         A snapshot that this ingle did not write for this caller is refused, unless one who may administer the server
         says to `trust` it. It is confined at least as far as the saved session was.
@@ -323,7 +326,7 @@ class Service:
             isolation=isolation,
             bounds=self.caller.bounds,
         )
-        return await self._placement.restore(wanted, source, start, trust=trust)
+        return await self._placement.restore(wanted, source, start, trust=trust, rerun=rerun)
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
         self.check(READ)

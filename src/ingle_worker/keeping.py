@@ -2,10 +2,11 @@
 
 import os
 import types
+from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import activities, loading, saving, tracebacks
-from ingle_worker.compiling import Compiler
+from ingle_worker import activities, loading, origins, saving, tracebacks
+from ingle_worker.compiling import Compiled, Compiler
 from ingle_worker.link import Link, WireLost
 from ingle_worker.wire.messages import ChannelWanted, Load, Loaded, NotLoaded, Save, SaveFailed
 
@@ -13,10 +14,11 @@ MAX_FAILED = 10_000
 
 
 class Keeping:
-    def __init__(self, link: Link, main: types.ModuleType, compiler: Compiler) -> None:
+    def __init__(self, link: Link, main: types.ModuleType, compiler: Compiler, run: Callable[[Compiled], None]) -> None:
         self._link = link
         self._main = main
         self._compiler = compiler
+        self._run = run
         self._around = saving.Surroundings()
 
     def note_surroundings(self) -> None:
@@ -46,7 +48,8 @@ class Keeping:
         """Take a snapshot's content into this session."""
         fd = self._channel(order.ticket)
         try:
-            loaded = loading.load(fd, loading.read_summary(order.data), self._main)
+            summary = loading.read_summary(order.data)
+            loaded = loading.load(fd, summary, self._main)
         except WireLost:
             raise
         except BaseException as error:  # the border to the user's code, of which all may have run
@@ -54,8 +57,20 @@ class Keeping:
             self._link.send(Loaded(order.ticket, [], problem=f"{raised.name}: {raised.value}"[:1000]))
             return
         self._compiler.flags |= loaded.flags
+        if order.rerun:
+            self._run_again(summary, loaded)
         failed = [NotLoaded(**each) for each in loaded.failed[:MAX_FAILED]]
         self._link.send(Loaded(order.ticket, loaded.names, failed, loaded.notices))
+
+    def _run_again(self, summary: dict[str, Any], loaded: loading.Loaded) -> None:
+        """Cells that made what could not be saved."""
+        again = origins.Again(vars(self._main), self._compiler, self._run)
+        missing = {each["name"] for each in summary["skipped"] if each["made_by"]}
+        for file in summary["makers"]:
+            if file in loaded.sources:
+                filename, code = loaded.sources[file]
+                loaded.notices.append(again.make(file.strip("<>"), filename, code, missing))
+        loaded.names += sorted(missing & vars(self._main).keys())
 
     def _channel(self, ticket: int) -> int:
         self._link.send(ChannelWanted(ticket))

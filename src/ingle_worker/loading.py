@@ -47,6 +47,8 @@ class Loaded:
         self.failed: list[dict[str, str]] = []
         self.notices: list[str] = []
         self.flags = 0
+        self.sources: dict[str, tuple[str, str]] = {}
+        """The text of each cell by its name in the snapshot, with the name that it has here."""
 
 
 def load(fd: int, summary: dict[str, Any], main: types.ModuleType) -> Loaded:
@@ -73,6 +75,7 @@ class _Load:
                 self._load_group(number, group, numpy)
             self._restore_random(summary["random"], numpy)
             rebuilding.remember_sources()
+            self._loaded.sources = {file: (now.renamed[file], text) for file, text in now.sources.items()}
         finally:
             now.begin({})
             self._incoming.close()

@@ -98,8 +98,10 @@ def _file(value: Any, mode: str, kind: str, options: dict[str, Any]) -> Any:
     The file's place is shared with the session, and what this copy would write is written by the session too: so
     the descriptor is turned to something else before anything may be written or moved.
     """
-    if value.closed or not isinstance(value.name, (str, bytes)):
-        raise Unsavable("a file that is closed, or has no path")
+    if not isinstance(value.name, (str, bytes)):
+        raise Unsavable("a file that has no path")
+    if value.closed:
+        return (_m.closed_file, (value.name, mode, kind, options))
     path = os.path.abspath(value.name)
     if "+" in mode:
         raise Unsavable("a file open for reading and writing at once")

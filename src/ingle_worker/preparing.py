@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Callable
 
-from ingle_worker import stdlib, tracebacks
+from ingle_worker import origins, stdlib, tracebacks
 from ingle_worker.compiling import SYNTAX_ERRORS, Compiler
 from ingle_worker.interrupts import Interrupts
 from ingle_worker.link import Link
@@ -122,6 +122,7 @@ class Preparing:
         """Drop all names, with what only they kept alive, and what remembers cells."""
         self._compiler.flags = 0
         tracebacks.forget_sources()
+        origins.forget()
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
             if hasattr(sys, name):
                 delattr(sys, name)

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import chunks, definitions, grouping, oddities, reducing, variables
+from ingle_worker import chunks, definitions, grouping, oddities, origins, reducing, variables
 from ingle_worker.rebuilding import MAKERS, MODULE
 
 DEEP = 50_000
@@ -132,10 +132,12 @@ class _Save:
         for group in found.ordered:
             self._save_group(group, space, found)
         names, buffers, _ = self._pickle(states, found, grouping.Group())
+        makers = self._find_makers()
         self._offers.finish(
             {
                 "groups": self._groups,
                 "skipped": self._skipped,
+                "makers": makers,
                 "sources": [{"file": file, "chunks": names} for file, names in sorted(self._sources.items())],
                 "random": {"stream": names, "buffers": buffers},
                 "flags": self._flags,
@@ -241,14 +243,27 @@ class _Save:
         return pickler.sources
 
     def _keep_source(self, file: str) -> None:
-        if file not in self._sources:
-            import linecache
+        import linecache
 
-            text = "".join(linecache.cache[file][2])  # type: ignore[misc]
+        if file not in self._sources:
+            self._keep_text(file, "".join(linecache.cache[file][2]))  # type: ignore[misc]
+
+    def _keep_text(self, file: str, text: str) -> None:
+        if file not in self._sources:
             stream = chunks.Stream(self._offers)
             stream.write(text.encode("utf-8", "surrogatepass"))
             stream.cut()
             self._sources[file] = stream.names
+
+    def _find_makers(self) -> list[str]:
+        """The cells that made what cannot be saved, in their order; their code is saved."""
+        found = origins.find([each["name"] for each in self._skipped], self._flags)
+        for each in self._skipped:
+            if each["name"] in found:
+                file, text = found[each["name"]]
+                each["made_by"] = _plain(file)
+                self._keep_text(file, text)
+        return [_plain(each) for each in origins.order({file for file, _ in found.values()})]
 
     def _leave_out(self, group: grouping.Group, space: dict[str, Any], reason: str) -> None:
         self._failed[group] = ", ".join([*dict.fromkeys([*group.names, *group.keys])][:3]) or "something"

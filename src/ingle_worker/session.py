@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import display, ending, installing, tracebacks
+from ingle_worker import display, ending, installing, origins, tracebacks
 from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
 from ingle_worker.copying import Copying
 from ingle_worker.figures import PYPLOT
@@ -149,7 +149,7 @@ class Worker:
         self._preparing = Preparing(
             self._link, self._interrupts, self._main, self._reset_main, self._looping, self._compiler
         )
-        self._keeping = Keeping(self._link, self._main, self._compiler)
+        self._keeping = Keeping(self._link, self._main, self._compiler, self._run)
         self._spares: dict[int, int] = {}
         self._copying = Copying(self._link, self._interrupts, self._channel, self._input, self._looping, self._spares)
         self._inherited: dict[str, int] = {}
@@ -213,6 +213,7 @@ class Worker:
         if hasattr(builtins, "_"):
             del builtins._
         linecache.clearcache()
+        origins.forget()
         self._channel.forget()
         self._names.clear()
         self._reset_main()
@@ -395,6 +396,8 @@ class Worker:
         # While the host takes the answer: nobody waits for this.
         if compiled is None or (outcome.status == states.OK and not compiled.lasting):
             tracebacks.forget_source(filename)
+        if compiled is not None:
+            origins.note(filename, execute.code, outcome.status == states.OK)
 
     def _leave_fork(self, outcome: Outcome) -> None:
         code = 0 if outcome.status == states.OK else 1

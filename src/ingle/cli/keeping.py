@@ -41,6 +41,7 @@ def save(session: str, name: str, choice: Choice, file: str | None, as_json: boo
 @click.option("-s", "--session", metavar="NAME", help="Name of the new session; else the one that was saved.")
 @click.option("--from", "file", metavar="FILE", help="Take it from this file, and keep it under the name.")
 @click.option("--trust", is_flag=True, help="Load it though this ingle did not write it: it runs the code in it.")
+@click.option("--rerun", is_flag=True, help="Run the cells again that made what could not be saved.")
 @click.option("--delete", is_flag=True, help="Forget it instead of loading it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def load(
@@ -49,6 +50,7 @@ def load(
     session: str | None,
     file: str | None,
     trust: bool,
+    rerun: bool,
     delete: bool,
     as_json: bool,
 ) -> None:
@@ -68,7 +70,9 @@ def load(
             target.ask("DELETE", f"/v1/snapshots/{name}")
             click.echo(f"{name} is forgotten")
             return
-        body: dict[str, Any] = {"trust": trust} if session is None else {"trust": trust, "session_id": session}
+        body: dict[str, Any] = {"trust": trust, "rerun": rerun}
+        if session is not None:
+            body["session_id"] = session
         said = target.ask("POST", f"/v1/snapshots/{name}/load", body, PATIENCE)
     if as_json:
         _print(said)
@@ -131,7 +135,8 @@ def _list(snapshots: list[dict[str, Any]]) -> None:
 
 def _tell(said: dict[str, Any]) -> None:
     for each in said["skipped"]:
-        click.echo(f"  without {each['name']} ({each['type']}): {each['reason']}")
+        made_by = f" (made by {each['made_by'].strip('<>')})" if each.get("made_by") else ""
+        click.echo(f"  without {each['name']} ({each['type']}): {each['reason']}{made_by}")
     for notice in said["notices"]:
         click.echo(f"  {notice}")
 

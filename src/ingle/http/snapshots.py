@@ -25,6 +25,8 @@ class Load(Struct, forbid_unknown_fields=True):
     idle_timeout: float | None = None
     isolation: Literal["none", "limits", "restricted", "sandbox"] | None = None
     trust: bool = False
+    rerun: bool = False
+    """Run the cells again that made what could not be saved."""
 
 
 class SnapshotList(Struct):
@@ -68,6 +70,7 @@ async def load(call: Call[Load, NoQuery]) -> Response:
         idle_timeout=body.idle_timeout,
         isolation=body.isolation,
         trust=body.trust,
+        rerun=body.rerun,
     )
     return answer(restored, 201, {"location": f"/v1/sessions/{restored.session.session_id}"})
 

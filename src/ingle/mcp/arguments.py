@@ -162,15 +162,14 @@ class ClearSession(Struct, forbid_unknown_fields=True):
 
 
 class SaveSession(Struct, forbid_unknown_fields=True):
-    filepath: Annotated[
-        str, Meta(description="A plain name, such as `calc`, or the path of a file below the session's folder.")
-    ]
+    filepath: Annotated[str, Meta(description="A name, such as `calc`, or a path.")]
     session_id: SessionId = "main"
 
 
 class LoadSession(Struct, forbid_unknown_fields=True):
-    filepath: Annotated[str, Meta(description="The name or path that it was saved under.")]
+    filepath: Annotated[str, Meta(description="The name or path of the save.")]
     session_id: Annotated[str, Meta(description="Name of the new session; must not exist yet.")] = "main"
+    rerun: Annotated[bool, Meta(description="Run the cells again that made what is missing.")] = False
 
 
 class AddToStdlib(Struct, forbid_unknown_fields=True):

@@ -286,7 +286,9 @@ class Door:
         return Answer([Text(telling.saved_text(saved))], answers.data("ingle/saved", saved))
 
     async def _load_repl_session(self, given: arguments.LoadSession, progress: Progress) -> Answer:
-        loading = self.service.load_session(given.filepath, given.session_id, cwd=self._cwd, start=self._cwd)
+        loading = self.service.load_session(
+            given.filepath, given.session_id, cwd=self._cwd, start=self._cwd, rerun=given.rerun
+        )
         restored = await self._patiently(loading, f"{given.filepath} is being loaded", progress)
         if restored is None:
             return Answer(

@@ -188,7 +188,11 @@ def restored_text(restored: Restored) -> str:
 
 
 def _skipped_lines(how: str, skipped: list[Skipped]) -> list[str]:
-    lines = [f"{how}: {each.name} ({each.type}): {each.reason}" for each in skipped[:SKIPPED_NAMED]]
+    lines = [
+        f"{how}: {each.name} ({each.type}): {each.reason}"
+        + (f" (made by {each.made_by.strip('<>')})" if each.made_by else "")
+        for each in skipped[:SKIPPED_NAMED]
+    ]
     more = len(skipped) - len(lines)
     return [*lines, f"and {more} more"] if more else lines
 

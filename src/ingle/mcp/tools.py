@@ -175,8 +175,8 @@ TABLE = (
     Tool(
         "load_repl_session",
         "Load a saved session",
-        "Make a new session of one that was saved, with everything in place. The answer names what is missing. "
-        "Files that this server did not write are refused.",
+        "Make a new session of a saved one. The answer names what is missing. Files that this server did not write "
+        "are refused.",
         arguments.LoadSession,
         open_world=True,
     ),

@@ -80,9 +80,15 @@ class Placement(Protocol):
         ...
 
     async def restore(
-        self, wanted: NewSession, source: str, start: str | None = None, *, trust: bool = False
+        self,
+        wanted: NewSession,
+        source: str,
+        start: str | None = None,
+        *,
+        trust: bool = False,
+        rerun: bool = False,
     ) -> Restored:
-        """A new session with what a snapshot holds. `trust`: whoever wrote it."""
+        """A new session with what a snapshot holds. `trust`: whoever wrote it. `rerun`: cells that made the rest."""
         ...
 
     async def snapshots(self, tenant: str = "") -> list[SnapshotInfo]: ...

@@ -19,6 +19,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import NewSession, Restored, Saved, Skipped, SnapshotInfo
+from ingle.render.wording import some
 from ingle.sessions.files import Folder, OpenFile, failing_plainly
 from ingle.sessions.keeping import Keeping as Copied
 from ingle.sessions.manager import NAME, Manager, tenant_of
@@ -127,14 +128,17 @@ class Keeping:
         start: str | None = None,
         *,
         trust: bool = False,
+        rerun: bool = False,
         shelf: str = NAMED,
     ) -> Restored:
-        """A new session with what a snapshot holds."""
+        """A new session with what a snapshot holds; with `rerun` also what the cells make again that made the rest."""
         return await self._finish(
-            asyncio.get_running_loop().create_task(self._load(wanted, source, start, trust, shelf))
+            asyncio.get_running_loop().create_task(self._load(wanted, source, start, trust, rerun, shelf))
         )
 
-    async def _load(self, wanted: NewSession, source: str, start: str | None, trust: bool, shelf: str) -> Restored:
+    async def _load(
+        self, wanted: NewSession, source: str, start: str | None, trust: bool, rerun: bool, shelf: str
+    ) -> Restored:
         began = time.monotonic()
         snapshots = self.of(wanted.tenant)
         opening = await self._in_thread(lambda: self._open(snapshots, source, start, trust, shelf))
@@ -148,7 +152,7 @@ class Keeping:
                 if first is not None:
                     opened.notices.insert(0, f"the last save could not be used: {first.message}")
                 try:
-                    return await self._restore(wanted, opened, began)
+                    return await self._restore(wanted, opened, began, rerun)
                 except errors.SnapshotDamaged as error:
                     first = first or error
 
@@ -171,7 +175,7 @@ class Keeping:
             file.close()
         return _Opening(snapshots.opened_portable(fd, source, trust))
 
-    async def _restore(self, wanted: NewSession, opened: Opened, began: float) -> Restored:
+    async def _restore(self, wanted: NewSession, opened: Opened, began: float, rerun: bool) -> Restored:
         found = opened.manifest
         if found.isolation not in LEVELS:
             raise errors.SnapshotDamaged(opened.name, "it is of a level of isolation that there is not")
@@ -187,7 +191,7 @@ class Keeping:
 
         async def fill(session: Session) -> None:
             summary = msgspec.json.encode(found.summary)
-            loaded = await session.load(summary, opened.send, self._executor)
+            loaded = await session.load(summary, opened.send, self._executor, rerun=rerun)
             names.extend(loaded.names)
             failed.extend(Skipped(each.name, each.type, each.reason[:1000]) for each in loaded.failed)
             notices.extend(each[:1000] for each in loaded.notices[:20])
@@ -196,12 +200,15 @@ class Keeping:
                 notices.append(f"it was saved by Python {found.python} and is loaded into {python}")
 
         session = await self._manager.create(wanted, fill)
+        skipped = [each for each in found.summary.skipped if each.name not in names]
+        if not rerun:
+            notices += _how_to_make(skipped)
         return Restored(
             session=session.info(),
             snapshot=opened.name,
             saved_at=found.saved_at,
             variables=len(names),
-            skipped=[*failed, *found.summary.skipped],
+            skipped=[*failed, *skipped],
             execution_time=time.monotonic() - began,
             notices=notices,
         )
@@ -253,6 +260,15 @@ class Keeping:
         finally:
             os.close(fd)
         return found.info(name)
+
+
+def _how_to_make(skipped: list[Skipped]) -> list[str]:
+    made = [each for each in skipped if each.made_by]
+    if not made:
+        return []
+    cells = list(dict.fromkeys(each.made_by.strip("<>") for each in made))
+    names = some([each.name for each in made])
+    return [f"{names}: made by {some(cells)}; load it with rerun to run {'it' if len(cells) == 1 else 'them'} again"]
 
 
 class _Opening:

@@ -103,9 +103,15 @@ class Local:
         return await self.keeping.save(self.manager.get(session_id), target, start)
 
     async def restore(
-        self, wanted: NewSession, source: str, start: str | None = None, *, trust: bool = False
+        self,
+        wanted: NewSession,
+        source: str,
+        start: str | None = None,
+        *,
+        trust: bool = False,
+        rerun: bool = False,
     ) -> Restored:
-        return await self.keeping.load(wanted, source, start, trust=trust)
+        return await self.keeping.load(wanted, source, start, trust=trust, rerun=rerun)
 
     async def snapshots(self, tenant: str = "") -> list[SnapshotInfo]:
         return await self.keeping.list(tenant)

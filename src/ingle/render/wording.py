@@ -17,6 +17,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def some(texts: list[str], most: int = 10) -> str:
+    """The first of them; of more the number is told."""
+    more = f" and {counted(len(texts) - most, 'other')}" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
 def duration(seconds: float) -> str:
     if seconds < 0.995:
         return f"{seconds:.2f} s"

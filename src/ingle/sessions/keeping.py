@@ -9,6 +9,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ingle import errors
@@ -66,7 +67,7 @@ class Keeping:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                await self._connect(copy, messages.Save, theirs)
+                await self._connect(copy, messages.Save(0), theirs)
             return await self._loop.run_in_executor(executor, take, ours)
         except errors.SaveFailed as error:
             copy.kill()
@@ -85,7 +86,13 @@ class Keeping:
             await copy.gone
 
     async def load(
-        self, worker: Worker, summary: bytes, send: Callable[[socket.socket], None], executor: Executor
+        self,
+        worker: Worker,
+        summary: bytes,
+        send: Callable[[socket.socket], None],
+        executor: Executor,
+        *,
+        rerun: bool = False,
     ) -> messages.Loaded:
         """Have a worker take a snapshot from `send`, which runs in a thread."""
         asked: asyncio.Future[messages.Loaded | None] = self._loop.create_future()
@@ -93,7 +100,7 @@ class Keeping:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                await self._connect(worker, messages.Load, theirs, summary)
+                await self._connect(worker, messages.Load(0, rerun, summary), theirs)
             with ours:
                 await self._loop.run_in_executor(executor, send, ours)
             await asyncio.wait({asked}, timeout=LOAD_PATIENCE)
@@ -107,13 +114,13 @@ class Keeping:
             raise errors.LoadFailed(f"the snapshot could not be loaded: {loaded.problem[:1000]}")
         return loaded
 
-    async def _connect(self, worker: Worker, order: Any, theirs: socket.socket, *content: bytes) -> None:
+    async def _connect(self, worker: Worker, order: messages.Save | messages.Load, theirs: socket.socket) -> None:
         self._ticket += 1
         self._wanted = self._loop.create_future()
-        worker.send(order(self._ticket, *content))
+        worker.send(replace(order, ticket=self._ticket))
         waiting: list[asyncio.Future[Any]] = [self._wanted, worker.gone]
         await asyncio.wait(waiting, timeout=PATIENCE, return_when="FIRST_COMPLETED")
-        failed = errors.SaveFailed if order is messages.Save else errors.LoadFailed
+        failed = errors.SaveFailed if isinstance(order, messages.Save) else errors.LoadFailed
         if not self._wanted.done():
             raise failed("the session's process ended, or did not come to it; try again")
         try:

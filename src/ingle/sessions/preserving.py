@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ingle import errors
 from ingle.events import Skipped
-from ingle.render.wording import counted, duration
+from ingle.render.wording import duration, some
 from ingle.state.counting import CellCount
 from ingle.state.registry import Registry, RegistryBroken, Save
 from ingle.workers.family import Copies
@@ -33,9 +33,6 @@ that copy and its save took: then a few cells, those of some 50 ms, are saved to
 
 PAUSE = 0.2
 """Though never longer than this after the last copy, however long its save takes."""
-
-NAMED = 10
-"""Names that a notice tells."""
 
 GIVE_UP = 2
 """A save with which the worker ends this often is not tried again: the one before it is."""
@@ -129,7 +126,7 @@ class Keeper:
     def irreplaceable(self) -> str:
         """What would be lost if the process were freed, in words."""
         lost = [*self._unlike, *(_named(each) for each in (self.last.missing if self.last else []))]
-        return f"it has what cannot be saved: {_some(lost)}" if lost else ""
+        return f"it has what cannot be saved: {some(lost)}" if lost else ""
 
     @property
     def due(self) -> bool:
@@ -326,13 +323,9 @@ def told_of(save: Save, failed: list[Skipped]) -> str:
     age = duration(max(0.0, time.time() - save.time))
     text = f"this session is as it was after cell {save.cell}, saved {age} ago"
     names = {each.name: _named(each) for each in (*save.missing, *failed)}
-    return f"{text}; missing: {_some(list(names.values()))}" if names else text
+    return f"{text}; missing: {some(list(names.values()))}" if names else text
 
 
 def _named(each: Skipped) -> str:
-    return f"{each.name} ({each.type}: {each.reason})"
-
-
-def _some(texts: list[str]) -> str:
-    more = f" and {counted(len(texts) - NAMED, 'other')}" if len(texts) > NAMED else ""
-    return ", ".join(texts[:NAMED]) + more
+    made_by = f"; made by {each.made_by.strip('<>')}" if each.made_by else ""
+    return f"{each.name} ({each.type}: {each.reason}{made_by})"

@@ -569,11 +569,13 @@ class Session:
         (copy,) = await copies.up()
         return copy, copies.notices, paused
 
-    async def load(self, summary: bytes, send: Callable[[socket.socket], None], executor: Executor) -> messages.Loaded:
+    async def load(
+        self, summary: bytes, send: Callable[[socket.socket], None], executor: Executor, *, rerun: bool = False
+    ) -> messages.Loaded:
         """Take a snapshot's variables. Cells wait until it is done."""
         await self.turns.wait(False)
         assert self._worker is not None
-        loaded = await self._keeping.load(self._worker, summary, send, executor)
+        loaded = await self._keeping.load(self._worker, summary, send, executor, rerun=rerun)
         self._names.update(loaded.names)
         return loaded
 

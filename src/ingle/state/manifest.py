@@ -53,6 +53,8 @@ class Summary(Struct, frozen=True):
     environ: dict[str, str | None]
     path: list[str] | None
     cwd: str | None
+    makers: list[str] = field(default_factory=list)
+    """The cells that made what could not be saved, in their order; their text is among the sources."""
 
     def pieces(self) -> Iterator[Chunk]:
         """All chunks in the order in which they are loaded; one that is used twice comes twice."""

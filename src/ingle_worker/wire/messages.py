@@ -110,9 +110,13 @@ class Save:
 
 @dataclass(frozen=True)
 class Load:
-    """Put what a snapshot holds into this session. `data` is the snapshot's summary; bytes come over a channel."""
+    """Put what a snapshot holds into this session. `data` is the snapshot's summary; bytes come over a channel.
+
+    With `rerun`, the cells that made what could not be saved are run again.
+    """
 
     ticket: int
+    rerun: bool = False
     data: bytes = b""
 
 

@@ -2,6 +2,7 @@
 """`Client`: a service, found, started or named."""
 
 from types import TracebackType
+from typing import Any
 
 from msgspec import Struct
 
@@ -88,13 +89,23 @@ class Client:
         }
         return Session(self._connection, name, options, keep)
 
-    def load(self, snapshot: str, name: str | None = None, *, trust: bool = False, keep: bool = True) -> Session:
+    def load(
+        self,
+        snapshot: str,
+        name: str | None = None,
+        *,
+        trust: bool = False,
+        rerun: bool = False,
+        keep: bool = True,
+    ) -> Session:
         """A new session with what a snapshot holds; without a `name` it has that of the session that was saved.
 
         A snapshot that the service did not write is refused; `trust` loads it all the same, and runs the code in it.
-        What could not be loaded is told in the session's `restored`.
+        What is missing is told in the session's `restored`; `rerun` runs the cells again that made it.
         """
-        body = {"trust": trust} if name is None else {"trust": trust, "session_id": name}
+        body: dict[str, Any] = {"trust": trust, "rerun": rerun}
+        if name is not None:
+            body["session_id"] = name
         said = self._connection.request("POST", snapshot_path(snapshot) + "/load", body=body, wait=LOADING)
         restored = read(said, Restored)
         session = Session(self._connection, restored.session.session_id, {}, keep)
