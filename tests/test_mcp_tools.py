@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import struct
+import threading
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,8 +19,8 @@ from mcp.shared.exceptions import MCPError
 
 from conftest import until
 from ingle.events import Result
-from ingle.mcp import arguments, tools
-from ingle.mcp.door import Door
+from ingle.mcp import answers, arguments, tools
+from ingle.mcp.door import AT_ONCE, Door
 from ingle.mcp.server import make_server
 from ingle.service import Service
 from ingle.settings import Settings
@@ -61,6 +62,26 @@ async def model(door: Door) -> AsyncIterator[Client]:
     """For what does not depend on the era."""
     async with connected(door, "auto") as each:
         yield each
+
+
+async def test_a_long_answer_is_made_beside_the_loop(
+    door: Door, model: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making, go_on = threading.Event(), threading.Event()
+    of_result = answers.of_result
+
+    def slowly(result: Result) -> answers.Answer:
+        making.set()
+        assert go_on.wait(60)
+        return of_result(result)
+
+    monkeypatch.setattr(answers, "of_result", slowly)
+    call = asyncio.create_task(model.call_tool("python_session", {"code": f"print('\\x1b[A' * {AT_ONCE})"}))
+    assert await until(making.is_set)
+    assert "main · idle" in text_of(await model.call_tool("list_repl_sessions", {}))
+    assert not call.done()
+    go_on.set()
+    assert (await call).is_error is False
 
 
 def meta(result: Any) -> dict[str, Any]:

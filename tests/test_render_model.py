@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingle.events import CellError, Excerpt, Exit, Line, OutputPage, Result
+from ingle.render import model
 from ingle.render.bundles import lines_of
+from ingle.render.cleaning import Row, rows
 from ingle.render.cutting import MARK_ROOM, Omitted, Passage, cut, passage, shares
 from ingle.render.images import picture
-from ingle.render.model import ERROR_SHARE, TEXT_LIMIT, Hints, Image, Part, Text, text, view
+from ingle.render.model import ERROR_SHARE, LOOKED_AT, TEXT_LIMIT, Hints, Image, Part, Text, text, view
 from ingle.render.pages import page_text
 from ingle.render.wording import duration, left_out_notices, size
 
@@ -287,6 +289,37 @@ def test_an_error_is_never_lost_to_a_flood() -> None:
     assert shown.endswith("  frame 2999\nValueError: why\n[cell 12 · error]")
     assert len(shown) <= TEXT_LIMIT
     assert ERROR_SHARE * 0.9 < len(shown[shown.index("Traceback") :]) < ERROR_SHARE * 1.1
+
+
+def test_of_what_is_very_long_only_the_ends_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+
+    def counting(raw: str, line: int = 1) -> list[Row]:
+        nonlocal looked_at
+        looked_at += len(raw)
+        return rows(raw, line)
+
+    monkeypatch.setattr(model, "rows", counting)
+    hostile = "\x1b[C\bx\n" * 100_000
+    bundles = [{"text/plain": f"first of {n}\n{hostile}\nlast of {n}"} for n in range(10)]
+    shown = text(view(result(displays=bundles), MAIN))
+    assert looked_at <= LOOKED_AT
+    assert shown.startswith("first of 0\n")
+    assert shown.endswith("\nlast of 9")
+    long = {"text/plain": "begin\n" + "step\r" * 100_000 + "\nend"}
+    assert text(view(result(displays=[long]), MAIN)) == (
+        'begin\nstep\n… 400,010 characters omitted: read_output(cell=12, from_line=2, stream="displays") …\nstep\nend'
+    )
+    looked_at = 0
+    given = result("error", error=CellError("E", "why", f"Traceback\n{hostile}E: why\n"))
+    assert "E: why\n[cell 12 · error]" in text(view(given, MAIN))
+    assert looked_at <= LOOKED_AT
+    # Lines keep their numbers behind what was passed over.
+    numbered = "".join(f"{n}\n" for n in range(1, 60_001))
+    shown = text(view(result(displays=[{"text/plain": numbered}]), MAIN))
+    head = shown.partition("\n…")[0].split("\n")
+    assert f"from_line={1 + len(head)}, grep=…" in shown
+    assert f"… {60_000 - shown.count(chr(10))} lines omitted" in shown.replace(",", "")
 
 
 def test_each_stream_has_its_share_and_names_itself() -> None:

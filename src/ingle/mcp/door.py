@@ -17,7 +17,7 @@ from ingle.events import Result, Task
 from ingle.mcp import answers, arguments, telling, tools
 from ingle.mcp.answers import Answer
 from ingle.mcp.arguments import LONGEST_WAIT
-from ingle.render.model import Text
+from ingle.render.model import Text, weight
 from ingle.service import Service
 
 MAIN = "main"
@@ -31,6 +31,9 @@ SPARE = 0.5
 LINE_SHOWN = 200
 
 SESSIONS_NAMED = 20
+
+AT_ONCE = 20_000
+"""So many characters of whatever kind are cleaned in a few milliseconds; more of them in a thread."""
 
 Done = TypeVar("Done")
 
@@ -124,18 +127,18 @@ class Door:
                 raise
             await self._make_main()
             cell = await self.service.begin(MAIN, given.code, timeout=given.timeout)
-        return self._show(await self._follow(given.session_id, cell, deadline, progress))
+        return await self._show(await self._follow(given.session_id, cell, deadline, progress))
 
     async def _python(self, given: arguments.Python, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
         result = await self.service.execute_once(given.code, timeout=given.timeout, wait=0, cwd=self._cwd)
         if result.status == "running":
             result = await self._follow(result.session_id, result.cell, deadline, progress)
-        return self._show(result)
+        return await self._show(result)
 
     async def _wait(self, given: arguments.WaitFor, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
-        return self._show(await self._follow(given.session_id, None, deadline, progress, given.from_event))
+        return await self._show(await self._follow(given.session_id, None, deadline, progress, given.from_event))
 
     async def _send_input(self, given: arguments.SendInput, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
@@ -143,14 +146,14 @@ class Door:
         # What the model has seen is not shown again: a debugger's conversation would grow with each step.
         cell, following = self._shown.get(given.session_id, (0, 0))
         from_event = following if cell == taken.cell else 0
-        return self._show(await self._follow(given.session_id, taken.cell, deadline, progress, from_event))
+        return await self._show(await self._follow(given.session_id, taken.cell, deadline, progress, from_event))
 
     async def _interrupt(self, given: arguments.Interrupt, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
         stopped = await self.service.interrupt(given.session_id, wait=0)
         if stopped is None:
             return Answer([Text(f"[nothing was running · session {given.session_id}]")])
-        return self._show(await self._follow(given.session_id, stopped.cell, deadline, progress))
+        return await self._show(await self._follow(given.session_id, stopped.cell, deadline, progress))
 
     def _deadline(self, wait: float) -> float:
         return self._clock() + min(wait, max(0.0, self._longest - SPARE))
@@ -169,9 +172,9 @@ class Door:
             line = last_line(result.stdout, result.stderr) or f"cell {result.cell} runs"
             await progress(self._clock() - began, line)
 
-    def _show(self, result: Result) -> Answer:
+    async def _show(self, result: Result) -> Answer:
         self._shown[result.session_id] = (result.cell, result.next_event)
-        return answers.of_result(result)
+        return await _made(weight(result), answers.of_result, result)
 
     async def _make_main(self) -> None:
         """`main` exists after this. Calls that come together share the making, and cancelling one harms no other."""
@@ -216,14 +219,14 @@ class Door:
             env=given.env,
             interactive=given.interactive,
         )
-        return answers.of_task(await self._follow_task(begun, deadline, progress))
+        return await _show_task(await self._follow_task(begun, deadline, progress))
 
     async def _shell_status(self, given: arguments.ShellStatus, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
         task_id, from_line, service = given.task_id, given.from_line, self.service
         if given.action == "pause":
             await service.shell_pause(task_id)
-            return answers.of_task(await service.shell_status(task_id, wait=0, from_line=from_line), from_line)
+            return await _show_task(await service.shell_status(task_id, wait=0, from_line=from_line), from_line)
         if given.action == "cancel":
             await service.shell_cancel(task_id, wait=min(given.wait, self._interval))
         elif given.action == "resume":
@@ -231,7 +234,7 @@ class Door:
         elif given.action == "input":
             await service.shell_input(task_id, given.text, eof=given.eof, wait=0)
         task = await service.shell_status(task_id, wait=0, from_line=from_line)
-        return answers.of_task(await self._follow_task(task, deadline, progress, from_line), from_line)
+        return await _show_task(await self._follow_task(task, deadline, progress, from_line), from_line)
 
     async def _follow_task(self, task: Task, deadline: float, progress: Progress, from_line: int = 0) -> Task:
         """Until the command has ended or the deadline, with a sign of life from time to time."""
@@ -345,6 +348,15 @@ class Door:
         info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count)
         self._shown.pop(given.session_id, None)
         return Answer([Text(f"ended: {answers.session_line(info)}")], answers.data("ingle/session", info))
+
+
+async def _show_task(task: Task, from_line: int = 0) -> Answer:
+    return await _made(len(task.stdout) + len(task.stderr), answers.of_task, task, from_line)
+
+
+async def _made(characters: int, make: Callable[..., Answer], *given: Any) -> Answer:
+    """An answer of so many characters. To clean many takes long, if they are meant to; others are served meanwhile."""
+    return make(*given) if characters <= AT_ONCE else await asyncio.to_thread(make, *given)
 
 
 def last_line(*texts: str) -> str:

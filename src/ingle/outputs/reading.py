@@ -145,6 +145,10 @@ class _Cutter:
         return piece
 
 
+def _cleaned(pieces: list[Piece]) -> list[Piece]:
+    return [(number, offset, clean_line(text), end) for number, offset, text, end in pieces]
+
+
 class _Page:
     """Takes pieces in order and keeps those that are wanted, until there are enough of them."""
 
@@ -169,7 +173,8 @@ class _Page:
         if pieces and pieces[0][0] < from_line:
             pieces = [piece for piece in pieces if piece[0] >= from_line]
         if not self._reading.raw and not plain:
-            pieces = [(number, offset, clean_line(text), end) for number, offset, text, end in pieces]
+            # Text can be made so that this takes long; it comes by the megabyte, and others are to be served meanwhile.
+            pieces = await asyncio.to_thread(_cleaned, pieces)
         if self._match is None:
             return any(self._add(piece, True) for piece in pieces)
         matches = await self._match.match([piece[2] for piece in pieces])

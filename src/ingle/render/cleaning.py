@@ -6,18 +6,21 @@ earlier lines and be sent to a column. Whatever clears or jumps about the screen
 reader would rather see too much than lose a page. Text without control characters keeps all but its trailing blanks.
 
 Time and memory grow with the length of the text, whatever is in it, and no text gets longer (but for blanks that fill
-the way of a cursor that was sent to the right).
+the way of a cursor that was sent to the right). It can be done in a thread: nothing in it holds others up for long.
 """
 
 import re
-from itertools import count, groupby, islice
+from itertools import groupby, islice
 from operator import eq
 
 FOLD_FROM = 3
 """So many equal lines in a row are folded, if that makes the text shorter."""
 
 FAR_RIGHT = 200
-"""No sequence sends the cursor further right than this past the end of its row: the gap is filled with blanks."""
+"""Nothing is written further right than this past the end of its row: the gap is filled with blanks."""
+
+BLANKS = 100_000
+"""And with so many of them in one text."""
 
 # Kept for the second step: moves and erasures, in the only form that programs use.
 _MOVE = r"(\x1b\[[0-9;]*[A-HJKf])"
@@ -57,10 +60,10 @@ def is_plain(text: str) -> bool:
 def rows(text: str, line: int = 1) -> list[Row]:
     """The lines that a terminal shows after this text, whose first line has the number `line`."""
     if is_plain(text):
-        return list(zip(map(str.rstrip, text.split("\n")), count(line), strict=False))
+        return [(part.rstrip(), number) for number, part in enumerate(text.split("\n"), line)]
     text = text.replace("\r\n", "\n")
     if "\x1b" in text or _CONTROL.search(text):
-        text = _ESCAPE.sub(r"\1", text)
+        text = _without_escapes(text)
         if _CONTROL.search(text):
             text = text.translate(_PICTURES)
     screen = _Screen()
@@ -71,6 +74,16 @@ def rows(text: str, line: int = 1) -> list[Row]:
         ((cells if isinstance(cells, str) else "".join(cells)).rstrip(), number)
         for cells, number in zip(screen.rows, screen.numbers, strict=True)
     ]
+
+
+def _without_escapes(text: str) -> str:
+    """But for moves. Piece by piece: a substitution over the whole of a long text would let no other thread run."""
+    pieces: list[str] = []
+    at = 0
+    for found in _ESCAPE.finditer(text):
+        pieces += (text[at : found.start()], found[1] or "")
+        at = found.end()
+    return "".join(pieces) + text[at:]
 
 
 def clean(text: str) -> str:
@@ -117,6 +130,7 @@ class _Screen:
         self.numbers: list[int] = []
         self._row = -1
         self._column = 0
+        self._blanks = BLANKS
 
     def newline(self, number: int) -> None:
         self._number = number
@@ -155,8 +169,11 @@ class _Screen:
         if self._column == 0 and not self.rows[self._row]:
             self.rows[self._row] = text
         else:
+            # It may have come from a longer row, or this one was erased.
+            self._go_to(self._column)
             cells = self._cells()
             if self._column > len(cells):
+                self._blanks -= self._column - len(cells)
                 cells += " " * (self._column - len(cells))
             cells[self._column : self._column + len(text)] = text
         self._column += len(text)
@@ -187,7 +204,7 @@ class _Screen:
             self._column = 0
 
     def _go_to(self, column: int) -> None:
-        self._column = min(column, len(self.rows[self._row]) + FAR_RIGHT)
+        self._column = min(column, len(self.rows[self._row]) + min(FAR_RIGHT, self._blanks))
 
     def _erase(self, column: int) -> None:
         if self.rows[self._row]:

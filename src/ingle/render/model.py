@@ -8,9 +8,9 @@ has a share of its own, so that no flood of output hides it. Base64 is never cut
 from dataclasses import dataclass
 
 from ingle.events import Excerpt, MimeBundle, OutputPage, Result
-from ingle.render.bundles import described, lines_of, names_parts_of_a_picture, picture_of, text_of
+from ingle.render.bundles import described, lines_of, names_parts_of_a_picture, picture_of
 from ingle.render.cleaning import Row, clean, rows, trimmed
-from ingle.render.cutting import Omitted, Passage, cut, passage, shares
+from ingle.render.cutting import HEAD_SHARE, Omitted, Passage, cut, passage, shares
 from ingle.render.images import Picture
 from ingle.render.wording import counted, duration, left_out_notices
 
@@ -26,6 +26,9 @@ PICTURE_CHARS = 700_000
 
 PICTURE_SIDE = 1568
 """Longer sides are scaled down by those who look, so they are not sent."""
+
+LOOKED_AT = 100_000
+"""Characters of all displays together that are looked at, and of an error: of what is shown, many times as much."""
 
 NOTICES = 10
 NOTICE_CHARS = 500
@@ -85,6 +88,14 @@ class Hints:
         return [] if self.is_default(result) else [f'session_id="{result.session_id}"']
 
 
+def weight(result: Result) -> int:
+    """Characters that are looked at to show it: who has others to serve does not clean many of them in between."""
+    bundles = [*result.displays, *([result.result] if result.result is not None else [])]
+    texts = sum(len(text) for bundle in bundles for mime, text in bundle.items() if not mime.startswith("image/"))
+    error = len(result.error.traceback) if result.error is not None else 0
+    return len(result.stdout) + len(result.stderr) + texts + error + sum(map(len, result.notices))
+
+
 def view(result: Result, hints: Hints | None = None, limit: int = TEXT_LIMIT) -> list[Part]:
     """The result in the order in which it is read. There is always at least one text."""
     return _View(result, hints or Hints(), limit).parts()
@@ -127,7 +138,11 @@ class _View:
             body += self._bundles("result", [value])
         error = None
         if result.error is not None:
-            error = _Section("error", passage(result.error.traceback, fold=False))
+            told = result.error.traceback
+            if len(told) <= LOOKED_AT:
+                error = _Section("error", passage(told, fold=False))
+            else:
+                error = _Section("error", Passage(trimmed(self._rows("error", told, 1, LOOKED_AT)), exact=False))
             body.append(error)
         last = self._notices()
         status = self._status(something=bool(body or last))
@@ -183,11 +198,12 @@ class _View:
         body: list[_Section | Image] = []
         some: list[Row] = []
         line = 1
-        for bundle in bundles:
+        texts = [lines_of(bundle) for bundle in bundles]
+        rooms = shares([len(text) for text in texts], LOOKED_AT)
+        for bundle, raw, room in zip(bundles, texts, rooms, strict=True):
             picture = picture_of(bundle)
-            raw = lines_of(bundle)
             if picture is None:
-                some += trimmed(rows(text_of(bundle), line))
+                some += trimmed(self._rows(stream, raw, line, room))
             elif (image := self._inline(picture)) is not None:
                 if some:
                     body.append(_Section(stream, Passage(some)))
@@ -200,6 +216,17 @@ class _View:
         if some:
             body.append(_Section(stream, Passage(some)))
         return body
+
+    def _rows(self, stream: str, text: str, line: int, room: int) -> list[Row]:
+        """As a terminal shows them; of a text that is longer than the room, its head and its tail."""
+        if len(text) <= room:
+            return rows(text, line)
+        head = int(room * HEAD_SHARE)
+        tail = len(text) - (room - head)
+        at, after = line + text.count("\n", 0, head), line + text.count("\n", 0, tail)
+        call = self._hints.read_output(self._result, stream, Omitted(at, 0, tail - head))
+        mark = f"… {counted(tail - head, 'character')} omitted: {call} …"
+        return [*rows(text[:head], line), (mark, at), *rows(text[tail:], after)]
 
     def _inline(self, picture: Picture) -> Image | None:
         self._pictures += 1
