@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from ingle.errors import StartFailed
 from ingle.events import Exit, Result
 from ingle.placement.local import Local
 from ingle.service import Service
+from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker
@@ -33,6 +35,11 @@ def worker_of(service: Service, session_id: str) -> Worker:
     worker = service._placement.manager.get(session_id).worker
     assert worker is not None
     return worker
+
+
+def session_of(service: Service, session_id: str) -> Session:
+    assert isinstance(service._placement, Local)
+    return service._placement.manager.get(session_id)
 
 
 def parent_of(pid: int) -> int:
@@ -436,6 +443,60 @@ class TestPreloading:
         assert zygote is not None
         ready = zygote.ready.result()
         assert (ready.preloaded, ready.missing) == (["xml.dom.minidom"], ["no_such_module_anywhere"])
+
+
+# --- begun ahead --------------------------------------------------------------------------------------------
+
+AROUND = "import os, sys; os.getcwd(), os.environ.get('GIVEN'), sys.path.count(''), os.environ['TMPDIR'], os.listdir()"
+
+
+async def test_a_prepared_worker_is_the_session_that_is_asked_for(service: Service, home: Path) -> None:
+    """It was begun ahead, for one that asks for nothing."""
+    asked: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "elsewhere": {"cwd": str(home)},
+        "given": {"env": {"GIVEN": "yes"}},
+        "durable": {"durable": True},
+    }
+    for name, options in asked.items():
+        await service.warm()
+        prepared = launcher_of(service)._pool[0].pid
+        await service.create_session(name, **options)
+        session = session_of(service, name)
+        assert worker_of(service, name).pid == prepared
+        where, given, count, tmp, files = eval(await value(service, name, AROUND))
+        assert where == str(home) if "cwd" in options else where == session.home.workspace == session.cwd
+        assert given == ("yes" if "env" in options else None)
+        assert count == 1
+        assert Path(tmp).parent == session.home.folder
+        assert "cwd" in options or files == []
+
+
+async def test_folders_that_came_to_no_session_go_with_their_worker(service: Service, home: Path) -> None:
+    await service.warm()
+    laid = launcher_of(service)._pool[0].laid
+    await service.create_session("durable", durable=True)
+    assert await until(lambda: launcher_of(service).prepared == 1)
+    assert (home / "sessions" / laid).is_dir()
+    await kill(worker_of(service, "durable").pid or 0)
+    assert await until(lambda: not (home / "sessions" / laid).exists())
+    await service.end_session("durable")
+
+
+async def test_a_start_that_fails_leaves_no_process_behind(home: Path, mark: str) -> None:
+    async with Service.local(Settings(pool=0, preload=[], exit_grace=0.5), home) as service:
+        await service.create_session("first")
+        before = len(marked_processes(mark))
+        assert isinstance(service._placement, Local)
+        manager = service._placement.manager
+
+        async def fail(tenant: str) -> None:
+            raise StartFailed("for this test")
+
+        manager.stdlibs.read = fail  # type: ignore[assignment, method-assign]
+        with pytest.raises(StartFailed):
+            await service.create_session("second")
+        assert await until(lambda: len(marked_processes(mark)) == before)
 
 
 async def test_without_preloading_the_module_is_not_there(service: Service) -> None:

@@ -211,16 +211,22 @@ class Manager:
         # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
         full = len(self._sessions) + len(self._making) >= self.settings.max_sessions <= self._live()
         self._making[key] = None
+        launcher: Launcher | None = None
+        lodging = ""
         try:
             if full:
                 await self._resting.make_room(lambda: self._live() - 1)
             grant = await self._grant(wanted, key)
             launcher = self._launcher(grant)
-            if not wanted.durable:
-                uid = self._launchers.offer(grant, launcher) or uid
+            offered = "" if wanted.durable else self._launchers.offer(grant, launcher)
+            uid = offered or uid
+            folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
+            lodging = folder.name
+            if not offered:
+                launcher.hurry(lodging, grant.network)
             plan = Plan(
                 name,
-                self._durables.folder(uid) if wanted.durable else self.folder(uid),
+                folder,
                 grant.cwd,
                 {**grant.environment, **wanted.env},
                 self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
@@ -250,6 +256,8 @@ class Manager:
                 raise
         finally:
             del self._making[key]
+            if launcher is not None:
+                launcher.withdraw(lodging)
         self._sessions[key] = session
         self.record.session_made(key, time.monotonic() - began, grant.isolation, grant.network)
         return session

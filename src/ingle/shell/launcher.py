@@ -54,6 +54,7 @@ class Launcher:
         process = Process(self._loop)
         try:
             (status,) = process.make_ends().fds
+            process.watch()
             await room.worker.run_shell(status)
         except OSError as error:
             process.close()

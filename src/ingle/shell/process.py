@@ -61,14 +61,16 @@ class Process:
             self._finish()
 
     def make_ends(self) -> ChildEnds:
-        """Create the status socket; the child's end is given away, ours is watched."""
+        """Create the status socket; the child's end is given away, ours is to be watched."""
         self._status, child = socket.socketpair()
         self._status.setblocking(False)
         # Its own word for its number means nothing where it is in a pid namespace.
         expect_pid(self._status)
         self._out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
-        self._loop.add_reader(self._status.fileno(), self._on_status)
         return ChildEnds([child.detach()])
+
+    def watch(self) -> None:
+        self._loop.add_reader(self._status.fileno(), self._on_status)
 
     @property
     def alive(self) -> bool:

@@ -135,6 +135,7 @@ class Forking:
                 worker = self._origin.make_sibling(place)
                 try:
                     given[place] = worker.make_ends()
+                    worker.watch()
                 except OSError:
                     self._origin.family.leave(worker)
                     raise

@@ -23,9 +23,6 @@ REFILL_DELAY = 0.02
 
 Begin = Callable[[Worker], None]
 
-OFFER_PATIENCE = 30.0
-"""Between the choice of a prepared room and its session's start; nothing but a failure comes in between."""
-
 TRIES = 3
 """A fork that dies with its zygote is asked for again of the next one."""
 
@@ -66,20 +63,38 @@ class Launcher:
     def offer(self) -> str:
         """The name of folders that a prepared worker has already, which waits for whoever takes that name.
 
-        Empty when there is none. One that is not taken soon is let go of.
+        Empty when there is none. It is taken, or withdrawn.
         """
         for worker in self._pool:
             if worker.laid and worker.alive:
                 self._pool.remove(worker)
                 self._offered[worker.laid] = worker
-                self._loop.call_later(OFFER_PATIENCE, self._withdraw, worker.laid)
                 return worker.laid
         return ""
 
-    def _withdraw(self, name: str) -> None:
+    def hurry(self, name: str, network: str = "") -> None:
+        """A worker is about to be taken by this name. If it has to be forked, that is begun now: whoever takes it has
+        other things to do first."""
+        zygote, held = self._zygote, self.confinement
+        if zygote is None or zygote.dead or not self._forks or self._stopped:
+            return
+        if self._pool and (held is None or not (held.has_rooms or network not in ("", held.network))):
+            return
+        worker = self._new()
+        if zygote.fork_now(worker, network=network if held is not None else "", user=worker.user):
+            self._offered[name] = worker
+
+    def withdraw(self, name: str) -> None:
+        """Whoever was to take this one does not need it."""
         worker = self._offered.pop(name, None)
         if worker is not None:
             worker.kill()
+
+    def _new(self, user: int = 0) -> Worker:
+        worker = Worker(self._loop)
+        if self.confinement is not None:
+            worker.user = user or next_user()
+        return worker
 
     async def take(self, begin: Begin, network: str = "", user: int = 0, laid: str = "") -> Worker:
         """A worker: from the pool if one is there, and one more is made for the next.
@@ -88,6 +103,10 @@ class Launcher:
         that is not what sessions have by default, or as a user that is given, it is made when it is asked for.
         """
         offered = self._offered.pop(laid, None)
+        if offered is not None and not offered.spare:
+            worker = await self._make(begin, network, user, offered)
+            self._fill_later()
+            return worker
         if offered is not None and offered.alive:
             self._fill_later()
             begin(offered)
@@ -143,17 +162,20 @@ class Launcher:
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()
 
-    async def _make(self, begin: Begin | None = None, network: str = "", user: int = 0) -> Worker:
-        """One that is ready: for whoever begins it, or a spare one."""
+    async def _make(
+        self, begin: Begin | None = None, network: str = "", user: int = 0, asked_for: Worker | None = None
+    ) -> Worker:
+        """One that is ready: for whoever begins it, or a spare one. `asked_for` is on its way already."""
         spare = begin is None
-        for _ in range(TRIES):
-            worker = Worker(self._loop)
-            if self.confinement is not None:
-                worker.user = user or next_user()
+        for attempt in range(TRIES):
+            on_its_way = asked_for if attempt == 0 else None
+            worker = on_its_way or self._new(user)
             process: subprocess.Popen[bytes] | None = None
             try:
                 async with asyncio.timeout(self._settings.start_patience):
-                    if self._forks:
+                    if on_its_way is not None:
+                        pass
+                    elif self._forks:
                         await (await self._get_zygote()).fork(worker, spare=spare, network=network, user=worker.user)
                     else:
                         process = await self._spawn(worker)
@@ -228,6 +250,7 @@ class Launcher:
 
     async def _spawn(self, worker: Worker) -> "subprocess.Popen[bytes]":
         ends = worker.make_ends()
+        worker.watch()
         try:
             args = ["spawn", *map(str, ends.fds)]
             process = await asyncio.to_thread(start_process, self._python, args, ends.fds, subprocess.DEVNULL)

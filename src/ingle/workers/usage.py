@@ -9,9 +9,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def usage(pid: int | None) -> tuple[int | None, float | None]:
     """Resident memory in bytes and seconds of CPU of one process; None where it is not known."""
     try:
-        pages = _read(f"/proc/{pid}/statm").split()[1]
         fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        return int(pages) * PAGE, (int(fields[11]) + int(fields[12])) / TICKS
+        return int(fields[21]) * PAGE, (int(fields[11]) + int(fields[12])) / TICKS
     except (OSError, IndexError, ValueError):
         return None, None
 

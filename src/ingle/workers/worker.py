@@ -141,7 +141,7 @@ class Worker:
     # --- descriptors ---
 
     def make_ends(self) -> ChildEnds:
-        """Create all descriptors; the child's ends are given away, ours are watched."""
+        """Create all descriptors; the child's ends are given away, ours are to be watched."""
         with contextlib.ExitStack() as made:
             # All of them or none: there may be no more descriptors at any of these.
             self._stdout, child_out = os.pipe()
@@ -156,25 +156,28 @@ class Worker:
             made.callback(child_wire.close)
             self._status, child_status = socket.socketpair()
             made.pop_all()
-        for fd in (self._stdout, self._stderr):
-            os.set_blocking(fd, False)
-        self._wire.setblocking(False)
-        self._status.setblocking(False)
         # Before the child says anything: the numbers of its processes are the kernel's to tell, not its own.
         expect_pid(self._wire)
         if not self.place:
             expect_pid(self._status)
         self._pipes = {STDOUT: self._stdout, STDERR: self._stderr}
+        self._wire_out = Sender(self._loop, self._wire.fileno(), self._wire.send, self._on_wire_lost)
+        self._status_out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
+        return ChildEnds([self.stdin.child, child_out, child_err, child_wire.detach(), child_status.detach()])
+
+    def watch(self) -> None:
+        """Our ends, from now on. Apart from making them, since the child need not wait for this."""
+        for fd in self._pipes.values():
+            os.set_blocking(fd, False)
+        self._wire.setblocking(False)
+        self._status.setblocking(False)
         self._readable = select.poll()
         for fd in self._pipes.values():
             self._readable.register(fd, select.POLLIN)
-        self._wire_out = Sender(self._loop, self._wire.fileno(), self._wire.send, self._on_wire_lost)
-        self._status_out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
         self._watch(self._wire.fileno(), self._read_wire)
         self._watch(self._status.fileno(), self._on_status)
         self._watch(self._stdout, self._on_pipes)
         self._watch(self._stderr, self._on_pipes)
-        return ChildEnds([self.stdin.child, child_out, child_err, child_wire.detach(), child_status.detach()])
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._open.add(fd)

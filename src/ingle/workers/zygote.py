@@ -67,6 +67,8 @@ class Forked(Protocol):
 
     def make_ends(self) -> ChildEnds: ...
 
+    def watch(self) -> None: ...
+
 
 class Zygote:
     def __init__(
@@ -271,18 +273,12 @@ class Zygote:
 
     async def fork(self, worker: Forked, *, spare: bool, network: str = "", user: int = 0) -> None:
         """Ask for one more prepared child, which gets this worker's ends; a spare one is for the pool."""
+        ends = _ends_of(worker)
         try:
-            ends: ChildEnds = worker.make_ends()
-        except OSError as error:
-            raise StartFailed(f"no pipe could be made: {error.strerror}; raise the limit of open files") from None
-        try:
-            self._tickets += 1
-            frame = messages.encode(messages.Fork(self._tickets, spare, user, network))
             async with self._sending:
                 while not self.dead:
                     try:
-                        socket.send_fds(self._control, [frame], ends.fds)
-                        self._pending[self._tickets] = worker
+                        self._order(worker, ends, spare, user, network)
                         return
                     except BlockingIOError:
                         await self._wait_writable()
@@ -290,8 +286,29 @@ class Zygote:
                         self._on_death()
         finally:
             ends.close()
-            for ticket in [ticket for ticket, each in self._pending.items() if each.ready.done()]:
-                del self._pending[ticket]
+            worker.watch()
+
+    def fork_now(self, worker: Forked, *, network: str = "", user: int = 0) -> bool:
+        """As `fork`, for somebody who will be there in a moment. False when it cannot be asked for at once."""
+        if self.dead or self._sending.locked():
+            return False
+        ends = _ends_of(worker)
+        try:
+            self._order(worker, ends, False, user, network)
+            return True
+        except OSError:  # among them, that the socket is full
+            return False
+        finally:
+            ends.close()
+            worker.watch()
+
+    def _order(self, worker: Forked, ends: ChildEnds, spare: bool, user: int, network: str) -> None:
+        self._tickets += 1
+        frame = messages.encode(messages.Fork(self._tickets, spare, user, network))
+        socket.send_fds(self._control, [frame], ends.fds)
+        for ticket in [ticket for ticket, each in self._pending.items() if each.ready.done()]:
+            del self._pending[ticket]
+        self._pending[self._tickets] = worker
 
     async def _wait_writable(self) -> None:
         writable: asyncio.Event = asyncio.Event()
@@ -339,6 +356,13 @@ class Zygote:
         for future in (self.held, self.ready):
             if not future.done():
                 future.cancel()
+
+
+def _ends_of(worker: Forked) -> ChildEnds:
+    try:
+        return worker.make_ends()
+    except OSError as error:
+        raise StartFailed(f"no pipe could be made: {error.strerror}; raise the limit of open files") from None
 
 
 async def try_level(level: str, python: str, home: str) -> str | None:
