@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from http_server import Server
+from ingle.placement.local import Local
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -95,6 +96,13 @@ def home() -> Iterator[Path]:
         folder = Path(parent) / "home"
         yield folder
         assert_empty(folder)
+
+
+def session_folders(service: Service, home: Path) -> list[Path]:
+    """What sessions have on disk; not what prepared workers have for those to come."""
+    assert isinstance(service._placement, Local)
+    prepared = service._placement.manager._launchers._laid
+    return [folder for folder in (home / "sessions").iterdir() if folder.name not in prepared]
 
 
 def assert_empty(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
+from conftest import session_folders, until
 from ingle import errors
 from ingle.events import Notice
 from ingle.placement.local import Local
@@ -300,4 +300,4 @@ async def test_a_session_that_ends_in_the_middle_of_a_rollback_leaves_nothing(
         (answer,) = await asyncio.gather(rolling, return_exceptions=True)
         allowed = errors.SessionNotFound | errors.StartFailed | errors.CheckpointNotFound | asyncio.CancelledError
         assert not isinstance(answer, BaseException) or isinstance(answer, allowed), repr(answer)
-    assert len(list((home / "sessions").iterdir())) == 1
+    assert len(session_folders(service, home)) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import marked_processes, until
+from conftest import marked_processes, session_folders, until
 from ingle import errors
 from ingle.callers import Caller, Limits
 from ingle.events import SessionInfo
@@ -88,7 +88,7 @@ async def test_the_original_may_end_while_forks_live(service: Service, main: str
     await service.end_session(main)
     read = "print(open('data').read(), os.getcwd() == os.path.abspath('.'), open('gone').read())"
     assert await say(service, "copy-of-copy", read) == "kept True x\n"
-    assert len(list((home / "sessions").iterdir())) == 2
+    assert len(session_folders(service, home)) == 2
     assert [file.name for file in (await service.list_files("copy-of-copy", "")).files] == [
         "data",
         "exited",
@@ -100,7 +100,7 @@ async def test_the_original_may_end_while_forks_live(service: Service, main: str
     assert result.exit.code == 3
     assert await say(service, "copy-of-copy", "print(open('data').read())") == "kept\n"
     await service.end_session("copy-of-copy")
-    assert list((home / "sessions").iterdir()) == []
+    assert session_folders(service, home) == []
 
 
 async def test_many_forks_draw_the_same_numbers_unless_reseeded(service: Service, main: str) -> None:
@@ -227,7 +227,7 @@ async def race(service: Service, chance: random.Random, rounds: int, mark: str, 
     assert len(seen) > 3, seen
     now = lambda: (len(os.listdir("/proc/self/fd")), len(marked_processes(mark)))  # noqa: E731
     assert await until(lambda: now() <= before, 5), (before, now(), seen)
-    assert list((home / "sessions").iterdir()) == []
+    assert session_folders(service, home) == []
 
 
 def kill_worker(service: Service, sid: str) -> None:

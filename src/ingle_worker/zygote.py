@@ -196,7 +196,10 @@ def become_session(
         close(fd)
     if sockets:
         # The next one is forked beside what the worker does, but not before it.
-        sockets[1].send(TAKEN)
+        try:
+            sockets[1].send(TAKEN)
+        except OSError:
+            pass  # the zygote does not wait for that, or has gone: a session lives on without it
         for each in sockets:
             each.close()
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import marked_processes
+from conftest import marked_processes, session_folders
 from ingle.service import Service
 from ingle.settings import Settings
 from test_density import create_use_and_end, memory, open_files
@@ -50,7 +50,7 @@ async def test_ten_thousand_sessions_come_and_go(service: Service, home: Path, m
         assert open_files() <= files + 20
     print(f"{made} sessions; memory {before:.0f} -> {memory():.0f} MB, files {files} -> {open_files()}")
     assert memory() - before < 30
-    assert list((home / "sessions").iterdir()) == []
+    assert session_folders(service, home) == []
     assert zombies(mark) == 0
 
 
