@@ -366,6 +366,28 @@ def test_a_context_ends_what_it_made_and_leaves_what_was_there(client: Client) -
         attached.run("1")
 
 
+def test_what_was_closed_may_be_closed_again(client: Client) -> None:
+    session = client.session("short")
+    session.run("1")
+    session.close()
+    session.close()
+    with pytest.raises(errors.SessionNotFound):
+        session.run("1")
+    with pytest.raises(errors.SessionNotFound):
+        client.session("never-there").close()
+
+
+def test_a_client_says_which_service_it_has_and_no_token(in_home: Path, server: Server) -> None:
+    with Client(server.url, server.token) as named:
+        assert repr(named) == f"<Client {server.url}>"
+    found = Client()
+    assert repr(found) == "<Client not connected yet>"
+    found.sessions()
+    assert repr(found).startswith(f"<Client unix:{in_home}/run/")
+    found.close()
+    assert repr(found) == repr(named) == "<Client closed>"
+
+
 def test_how_a_session_is_made(client: Client, tmp_path: Path) -> None:
     with client.session("here", cwd=str(tmp_path), env={"A": "1"}, idle_timeout=7.0) as session:
         assert session.run("import os\nos.getcwd(), os.environ['A']").text == str((str(tmp_path), "1"))

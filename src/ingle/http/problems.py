@@ -170,7 +170,7 @@ def _of_router(scope: Scope, refused: HTTPException) -> errors.IngleError:
     if refused.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = sorted((refused.headers or {}).get("Allow", "").split(", "))
         return MethodNotAllowed(f"{path} does not take {scope['method']}; it takes {', '.join(allowed)}")
-    return errors.NotFound(f"there is no route {path!r}; begin with GET /v1/sessions")
+    return errors.NotFound(f"there is no route {path!r}; begin with GET /v1/sessions, or read /docs")
 
 
 async def _send(scope: Scope, send: Send, answer: Answer) -> None:

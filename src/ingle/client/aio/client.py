@@ -45,6 +45,9 @@ class AsyncClient:
     def __init__(self, url: str | None = None, token: str | None = None, *, start: bool = True) -> None:
         self._connection = AsyncConnection(url, token, start)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._connection.where}>"
+
     async def __aenter__(self) -> "AsyncClient":
         await self._connection.open()
         return self

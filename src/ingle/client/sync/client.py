@@ -46,6 +46,9 @@ class Client:
     def __init__(self, url: str | None = None, token: str | None = None, *, start: bool = True) -> None:
         self._connection = Connection(url, token, start)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._connection.where}>"
+
     def __enter__(self) -> "Client":
         self._connection.open()
         return self

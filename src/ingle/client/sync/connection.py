@@ -57,6 +57,15 @@ class Connection:
         self._reached = False
         self._child: finding.Child | None = None
 
+    @property
+    def where(self) -> str:
+        """Which service, for people. Never the token."""
+        if self._closed:
+            return "closed"
+        if self._address is None:
+            return "not connected yet"
+        return self._address.url if self._address.path is None else f"unix:{self._address.path}"
+
     def open(self) -> HttpClient:
         if self._http is not None and not self._closed:
             return self._http

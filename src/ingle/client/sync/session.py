@@ -81,6 +81,7 @@ class Session:
         self._path = session_path(self.name)
         self._attaching = Lock()
         self._attached = False
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -392,8 +393,10 @@ class Session:
         return read(said, RolledBack)
 
     def close(self) -> None:
-        """End the session, whoever made it, with everything it started."""
-        self._connection.request("DELETE", self._path, wait=TURN)
+        """End the session, whoever made it, with everything it started. What is closed already may be closed again."""
+        if not self._closed:
+            self._connection.request("DELETE", self._path, wait=TURN)
+            self._closed = True
 
     # --- how ---
 
