@@ -13,6 +13,7 @@ from http_server import Server, problem, raw_exchange
 from ingle import errors
 from ingle.http.app import make_app
 from ingle.http.principals import Principals
+from ingle.http.problems import RangeNotSatisfiable
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -139,6 +140,8 @@ def every_error() -> list[errors.IngleError]:
         errors.SnapshotUntrusted("x"),
         errors.TaskNotFound("t1"),
         errors.TaskOver("t1"),
+        errors.IsolationUnavailable("sandbox", "the kernel has no user namespaces"),
+        RangeNotSatisfiable(10),
         errors.InputClosed("t1"),
         errors.TooManyTasks(2),
     ]
