@@ -446,6 +446,33 @@ KINDS: list[Kind] = [
             "torch",
         ),
         (
+            "torch tensors that share memory",
+            "import torch; base = torch.arange(12.0).reshape(3, 4); v = (base, base[1], base.t())",
+            "v[1].zero_() is not None and v[0][1].sum() == 0 and v[2][:, 1].sum() == 0 and base is v[0]",
+            "torch",
+        ),
+        (
+            "torch tensor with a gradient",
+            "import torch; v = torch.ones(3, requires_grad=True); (v * 2).sum().backward()",
+            "v.is_leaf and v.grad.tolist() == [2.0, 2.0, 2.0]",
+            "torch",
+        ),
+        (
+            "torch tensors of other kinds",
+            "import torch; v = (torch.eye(3).to_sparse(), torch.ones(3, dtype=torch.bfloat16), torch.empty(0), torch.tensor(5))",
+            "v[0].to_dense().sum() == 3 and v[1].dtype is torch.bfloat16 and v[2].shape == (0,) and v[3].item() == 5",
+            "torch",
+        ),
+        (
+            "torch module of one's own, and its optimizer",
+            "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__(); self.layer = torch.nn.Linear(2, 2)\n"
+            "    def forward(self, x): return self.layer(x).relu()\n"
+            "net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)\n"
+            "net(torch.ones(2)).sum().backward(); opt.step(); v = (net, opt, net.layer.weight)\nexpected_out = net(torch.ones(2)).tolist()",
+            "v[0](torch.ones(2)).tolist() == expected_out and v[1].param_groups[0]['params'][0] is v[2] is v[0].layer.weight",
+            "torch",
+        ),
+        (
             "torch module",
             "import torch; v = torch.nn.Linear(2, 1); total = sum(p.sum().item() for p in v.parameters())",
             "sum(p.sum().item() for p in v.parameters()) == total",
@@ -535,14 +562,14 @@ async def ask(service: Service, chosen: list[Kind], session: str) -> list[tuple[
     return told
 
 
-async def look(service: Service, chosen: list[Kind]) -> list[tuple[bool, ...]]:
+async def look(service: Service, chosen: list[Kind], python: str | None = None) -> list[tuple[bool, ...]]:
     """For each kind, whether it was kept in each of the ways."""
-    await service.create_session("main")
+    await service.create_session("main", python=python)
     for number, kind in enumerate(chosen):
         await run(service, f"{kind.make}\nv_{number} = v; w_{number} = [v]; del v", "main")
     saved = await service.save_session("main", "kinds")
-    await service.load_session("kinds", "loaded")
-    await service.load_session("kinds", "again", rerun=True)
+    await service.load_session("kinds", "loaded", python=python)
+    await service.load_session("kinds", "again", python=python, rerun=True)
     await service.fork_session("main", "forked")
     await service.checkpoint("main", "before")
     await run(service, "\n".join(f"v_{number} = w_{number} = None" for number in range(len(chosen))), "main")
@@ -565,7 +592,8 @@ def table(chosen: list[Kind], answers: list[tuple[bool, ...]]) -> str:
         "Made by `python tests/kinds.py`; a test keeps it true. *Saved*: after saving and loading, it is what it was.",
         "*Identical*: two names that had one object have one again. *Forked*, *rolled back*: both, in a fork of the session and",
         "after going back to a checkpoint. What is not saved is always named in the answer, with the reason and the cell that",
-        "made it. *By rerun*: loading with `rerun` runs that cell again, which makes it.",
+        "made it. *By rerun*: loading with `rerun` runs that cell again, which makes it. Tensors, modules and optimizers of torch,",
+        "which is too large to be installed for the tests, are kept in every way; a test shows it where torch is.",
     ]
     group = ""
     for kind, answer in zip(chosen, answers, strict=True):

@@ -1,5 +1,8 @@
 """What is kept of more than a hundred kinds of objects, and that the docs say the same."""
 
+import os
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,3 +47,17 @@ async def test_all_but_a_few_kinds_of_objects_are_kept_and_the_docs_say_which(se
     assert PAGE.read_text() == kinds.table(chosen, list(answers.values())), (
         "run `python tests/kinds.py > docs/kinds.md`"
     )
+
+
+TORCH = os.environ.get("INGLE_TORCH_PYTHON") or (sys.executable if find_spec("torch") is not None else None)
+"""An interpreter that has torch."""
+
+
+@pytest.mark.skipif(TORCH is None, reason="torch is not installed; INGLE_TORCH_PYTHON may name a Python that has it")
+@pytest.mark.req("state.save")
+@pytest.mark.req("state.load")
+async def test_whatever_torch_makes_is_kept(service: Service) -> None:
+    chosen = [kind for kind in kinds.KINDS if kind.needs == "torch"]
+    answers = dict(zip([kind.name for kind in chosen], await kinds.look(service, chosen, TORCH), strict=True))
+    assert len(answers) == 6
+    assert {name: answer for name, answer in answers.items() if not all(answer)} == {}

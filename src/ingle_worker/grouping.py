@@ -16,7 +16,7 @@ from _weakref import getweakrefcount
 from collections.abc import Iterator
 from typing import Any
 
-from ingle_worker import activities, definitions
+from ingle_worker import activities, definitions, tensors
 
 BATCH = 4096
 LONG = 4096
@@ -99,7 +99,10 @@ class _Walk:
         self._arrays: set[int] = set()
         self._spaces: dict[int, int] = {}
         self._overflown: int | None = None
-        self._array = _array_type()
+        self._memories: dict[int, int] = {}
+        """Of tensors, by their numbers."""
+        self._array = _loaded("numpy", "ndarray")
+        self._tensor = _loaded("torch", "Tensor")
         # By identity: a metaclass may have any __hash__ and __eq__, or none.
         self._ways = {id(str): TEXT, id(bytes): TEXT, **{id(kind): ATOM for kind in ATOMS}}
 
@@ -157,7 +160,7 @@ class _Walk:
                 kind = type(each)
                 way = ways.get(id(kind))
                 if way is None:
-                    way = ways[id(kind)] = _way_of(kind, self._array)
+                    way = ways[id(kind)] = _way_of(kind, self._array, self._tensor)
                 if way == ATOM or ((kind is tuple or kind is frozenset) and not each):
                     continue
                 if way == TEXT:
@@ -229,6 +232,12 @@ class _Walk:
             return
         if type(value) is functools._lru_cache_wrapper:
             stack.append(([value.__wrapped__, vars(value)], True))  # not what it remembers
+            return
+        if definitions.derives(type(value), self._tensor):
+            memory = tensors.memory_of(value)
+            if memory is not None:
+                self._unite(root, self._memories.setdefault(memory, root))
+            stack.append((tensors.parts_of(value), True))
             return
         if not definitions.derives(type(value), self._array):
             stack.append((activities.parts_of(value), True))
@@ -364,7 +373,7 @@ def _library_objects() -> set[int]:
     return found
 
 
-def _way_of(kind: type, array: Any) -> int:
+def _way_of(kind: type, array: type, tensor: type) -> int:
     """How objects of a type are followed."""
     if issubclass(kind, type) or kind is types.FunctionType or definitions.is_by_name(kind):
         return DEFINED
@@ -375,6 +384,8 @@ def _way_of(kind: type, array: Any) -> int:
         return MEMBER
     if definitions.derives(kind, _loaded("logging", "Logger")):
         return ATOM
+    if kind is tensor or kind is _loaded("torch.nn", "Parameter"):
+        return HIDDEN
     hidden = (weakref.ReferenceType, array, functools._lru_cache_wrapper, *WEAK)
     return HIDDEN if definitions.derives(kind, *hidden) or activities.is_one(kind) else PLAIN
 
@@ -382,10 +393,6 @@ def _way_of(kind: type, array: Any) -> int:
 def _loaded(module: str, name: str) -> type:
     found = getattr(sys.modules.get(module), name, None)
     return found if isinstance(found, type) else _Nothing
-
-
-def _array_type() -> type:
-    return _loaded("numpy", "ndarray")
 
 
 class _Nothing:

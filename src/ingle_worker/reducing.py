@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import activities, definitions, oddities, rebuilding
+from ingle_worker import activities, definitions, oddities, rebuilding, tensors
 from ingle_worker.rebuilding import MAKERS
 
 PROTOCOL = 5
@@ -55,6 +55,7 @@ class Pickler(_pickle.Pickler):
         # By identity: a metaclass may have any __hash__ and __eq__, or none.
         self._ways: dict[int, Any] = {}
         self._spaces: dict[int, _Space] = {}
+        self._memories: dict[int, tensors.Memory] = {}
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -213,6 +214,9 @@ class Pickler(_pickle.Pickler):
                 return (_m.look, made)
         return NotImplemented
 
+    def tensor(self, value: Any) -> Any:
+        return tensors.tensor(value, self._memories)
+
 
 class _Space:
     """Stands for globals that are neither the session's nor a module's: of them each function brings what it uses."""
@@ -305,6 +309,8 @@ def _find_way(kind: type) -> Any:
         return Pickler.member
     if kind is oddities.loaded("numpy", "ndarray"):
         return Pickler.array
+    if kind is oddities.loaded("torch", "Tensor") or kind is oddities.loaded("torch.nn", "Parameter"):
+        return Pickler.tensor
     plain = _find_plain_way(kind)
     return None if plain is None else _alone(plain)
 
