@@ -21,6 +21,9 @@ _before: list[Hook] = []
 _in_parent: list[Hook] = []
 _in_child: list[Hook] = []
 
+TWISTER_WORDS = 624
+"""The state of a Mersenne Twister, which numpy's old functions draw from; all of them used up."""
+
 _crowded = False
 """A library that was loaded beforehand has begun threads, of which a child has none."""
 
@@ -64,7 +67,14 @@ def reseed() -> None:
 def reseed_numpy() -> None:
     """Processes forked from one another must not draw the same numbers. (`random` sees to itself in a plain fork.)"""
     numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is not None:
+    if numpy_random is None:
+        return
+    try:
+        # A state at random, as a whole: numpy.random.seed() comes to the same by a way that is three times as long.
+        numpy: Any = sys.modules["numpy"]
+        key = numpy.frombuffer(os.urandom(4 * TWISTER_WORDS), numpy.uint32)
+        numpy_random.set_state(("MT19937", key, TWISTER_WORDS, 0, 0.0))
+    except Exception:  # the border to libraries: another generator, or another numpy
         numpy_random.seed()
 
 

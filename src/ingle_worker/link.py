@@ -46,6 +46,12 @@ class Link:
         self._inode = os.fstat(fd).st_ino
         self.lookout = Lookout(fd)
 
+    def detach(self) -> None:
+        """There is no wire any more, but may be one later."""
+        os.close(self.fd)
+        self.fd = self._owner = self._inode = -1
+        self._reader = FrameReader()
+
     def mute(self) -> int:
         """Drop what is sent from now on; give back what `unmute` needs."""
         owner, self._owner = self._owner, -1

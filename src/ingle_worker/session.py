@@ -6,6 +6,7 @@ the process, and the host says so.
 """
 
 import _frozen_importlib
+import _socket
 import builtins
 import faulthandler
 import fcntl
@@ -36,7 +37,7 @@ from ingle_worker.stdin import Input
 from ingle_worker.stdlib import library
 from ingle_worker.streams import Channel
 from ingle_worker.variables import Inquiries
-from ingle_worker.wire import FrameReader, encode_frame, states
+from ingle_worker.wire import encode_frame, states
 from ingle_worker.wire.frames import PREFIX
 from ingle_worker.wire.messages import (
     NUMBERS,
@@ -57,14 +58,15 @@ from ingle_worker.wire.messages import (
     Shutdown,
     Start,
     Started,
-    decode,
     encode,
+    encode_execute,
     encode_ok,
     encode_plain,
 )
 
 VERSION = platform.python_version()
 READY = NUMBERS[Ready]
+PACKETS = _socket.SOCK_SEQPACKET if sys.platform == "linux" else _socket.SOCK_STREAM
 HIGH_FD = 100
 """The wire's descriptor lies from here on, so that the first file a user opens is number 3, as anywhere."""
 
@@ -190,39 +192,57 @@ class Worker:
         for number in (0, 1, 2):
             self._streams.register(number, 0)
         self._keeping.note_surroundings()
-        self._rehearse(REHEARSAL * 2)
+        self._rehearse_session()
+
+    def _rehearse_session(self) -> None:
+        """In the zygote: be a whole session, from its descriptors to the end of its wire, and forget it.
+
+        What is looked up on this way is found again without writing anything down, so that sessions share it.
+        """
+        kept = [os.dup(number) for number in range(3)]
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        host, wire = _socket.socketpair(_socket.AF_UNIX, PACKETS)
+        host.send(encode(Start(os.getcwd(), "/", env={})))
+        for cell, code in enumerate(REHEARSAL * 2, 1):
+            host.send(encode_execute(cell, code, {}, alone=False))
+        host.shutdown(_socket.SHUT_WR)
+        path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
+        self._settle_in([*(os.dup(nowhere) for _ in range(3)), wire.detach()], memoryview(bytearray(64)).cast("q"))
+        self._link.send(ready(self._pid))
+        try:
+            self._serve()
+        except WireLost:
+            pass
+        self._link.detach()
+        self._interrupts.abandon()
+        self._unstart(path, tmp)
+        self._forget_cells()
+        self._pid = -1
+        for number, fd in enumerate(kept):
+            os.dup2(fd, number)
+            os.close(fd)
+        os.close(nowhere)
+        host.close()
 
     def _rehearse(self, cells: tuple[str, ...]) -> None:
         """Run a few cells whose output goes nowhere, then forget them."""
         owner = self._link.mute()
-        pid = self._pid
         out = os.dup(1)
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 1)
-        self._pid = os.getpid()
-        self._rehearse_start()
+        path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
+        self._start(Start(os.getcwd(), "/", env={}))
         for cell, code in enumerate(cells):
             self._execute(Execute(-cell, code))
-        self._pid = pid
+        self._unstart(path, tmp)
+        self._forget_cells()
         os.dup2(out, 1)
         os.close(out)
         os.close(nowhere)
-        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
-            if hasattr(sys, name):
-                delattr(sys, name)
-        if hasattr(builtins, "_"):
-            del builtins._
-        linecache.clearcache()
-        origins.forget()
-        self._channel.forget()
-        self._names.clear()
-        self._reset_main()
         self._link.unmute(owner)
 
-    def _rehearse_start(self) -> None:
-        path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
-        (frame,) = FrameReader().feed(encode(Start(os.getcwd(), "/", env={})))
-        self._start(decode(frame))
+    def _unstart(self, path: list[str], tmp: str | None) -> None:
+        """As if it had not been started."""
         sys.path[:] = path
         _set_environment({"TMPDIR": tmp})
         for spare in self._spares.values():
@@ -230,16 +250,26 @@ class Worker:
         self._spares.clear()
         self._channel.stdout.pipe, self._channel.stderr.pipe = 1, 2
 
+    def _forget_cells(self) -> None:
+        """As if none had run."""
+        self._cell = 0
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+        if hasattr(builtins, "_"):
+            del builtins._
+        linecache.clearcache()
+        self._channel.forget()
+        self._names.clear()
+        self._reset_main()
+
     def run(self, fds: list[int], shared: memoryview, *, spare: bool) -> None:
         """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns.
 
         A spare one, which goes to the pool, rehearses first: what its first cell would copy is copied then.
         """
         os.setsid()
-        self._interrupts.publish_to(place(shared, 0))
-        self._copying.publish_to(shared)
-        self._pid = os.getpid()
-        self._link.attach(_place(fds))
+        self._settle_in(fds, shared)
         if spare:
             self._rehearse(FIRST_STEPS)
         self._link.send(ready(self._pid))
@@ -251,6 +281,12 @@ class Worker:
             raised = tracebacks.bare(exc)
             os.write(2, f"the session broke: {raised.name}: {raised.value}\n".encode("utf-8", "backslashreplace"))
             os._exit(BROKEN)
+
+    def _settle_in(self, fds: list[int], shared: memoryview) -> None:
+        self._interrupts.publish_to(place(shared, 0))
+        self._copying.publish_to(shared)
+        self._pid = os.getpid()
+        self._link.attach(_place(fds))
 
     def _forked(self) -> None:
         """In every process that the user's code forks: it is not the session."""

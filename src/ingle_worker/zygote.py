@@ -35,6 +35,8 @@ CMSG_SIZE = _socket.CMSG_SPACE(FIVE.size)
 CLOEXEC = _socket.MSG_CMSG_CLOEXEC
 MAX_ORDER = 4096
 
+ANY_ORDER = messages.encode(messages.Fork(1))
+
 TAKEN = b"t"
 """What a waiting init tells the zygote as soon as it has a session to start."""
 
@@ -124,6 +126,7 @@ def wait_for_session(
         if confinement is not None:
             confinement.prepare(network)
         init.prepare()
+        decode_fork(ANY_ORDER)  # what that touches is touched before somebody waits
         data, fds = order or wait_for_order(control, zygote)
         if data:
             spare, uid, other = decode_fork(data)
