@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import MARK, marked_processes, wait_until
+from ingle import __version__
 from mcp_host import INITIALIZE, Host, command, environment, text_of
 
 ENDS_WITHIN = 2.0
@@ -198,6 +199,15 @@ def test_two_servers_with_one_data_folder_do_not_disturb_each_other(
             third.initialize()
             assert third.call("wait")["isError"] is True
             assert text_of(first.call("python_session", code="open('note', 'w').write(who); who")) == "'first'"
+
+
+@pytest.mark.req("safe.isolation")
+def test_the_level_in_force_is_told_to_the_hosts_log(home: Path, mark: str) -> None:
+    with Host(home, "--isolation", "limits") as host:
+        host.initialize()
+        host.call("python_session", code="1")
+    told = f"ingle {__version__}: isolation limits, network full (code in sessions has your files and your network)"
+    assert told in host.stderr.decode().splitlines()
 
 
 def test_a_data_folder_that_cannot_be_written_is_told_on_stderr(mark: str, tmp_path: Path) -> None:

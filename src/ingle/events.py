@@ -523,14 +523,19 @@ class Isolation(Struct):
     """By level that was wanted and cannot be had: the cause and the remedy."""
 
     @property
-    def sentence(self) -> str:
-        """For a banner."""
+    def summary(self) -> str:
+        """For a line that is always there."""
         text = f"isolation {self.level}, network {self.network}"
         if self.level in ("none", "limits"):
             text += " (code in sessions has your files and your network)"
         elif self.network == "full":
             text += " (services on this machine's loopback can be reached)"
-        return "; ".join([text, *(f"not {level}: {why}" for level, why in self.missing.items())])
+        return text
+
+    @property
+    def sentence(self) -> str:
+        """For a banner."""
+        return "; ".join([self.summary, *(f"not {level}: {why}" for level, why in self.missing.items())])
 
 
 class Load(Struct):

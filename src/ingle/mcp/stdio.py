@@ -5,15 +5,17 @@ Whatever ends it, the host closing its end, a signal, the death of the parent, e
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from ingle import errors
+from ingle import __version__, errors
 from ingle.mcp import descriptors
 from ingle.mcp.door import Door
 from ingle.mcp.loading import load
@@ -116,10 +118,18 @@ async def _beside(beside: Beside, service: Service, home: Path, loaded: asyncio.
 async def _warm(service: Service, starting: "asyncio.Task[None]") -> None:
     try:
         await asyncio.shield(starting)
+        _tell((await service.isolation()).summary)
         await service.warm()
     except errors.IngleError as error:
         # Whoever creates a session is told the same, as an answer.
         logger.warning("no worker could be prepared: %s", error.message)
+
+
+def _tell(text: str) -> None:
+    """For people: hosts keep it in a log. Why sessions are not held further was logged already."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"ingle {__version__}: {text}", file=sys.stderr, flush=True)
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, on_death: Callable[[], None]) -> None:
