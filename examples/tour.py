@@ -1,11 +1,13 @@
 """A tour of the tools, as a conversation between a model and `ingle mcp`: `python examples/tour.py`.
 
 Starts the server as a host does, speaks to it with the official client, and prints what was asked and what the model
-was shown. Needs pandas in the interpreter of the sessions.
+was shown. Needs pandas in the interpreter of the sessions. It has folders of its own, so that nothing of yours changes.
 """
 
 import asyncio
+import os
 import sys
+import tempfile
 from typing import Any
 
 from mcp.client.client import Client
@@ -99,11 +101,18 @@ async def tour(client: Client) -> None:
         await ask("destroy_repl_session", session_id=name)
 
 
-async def main() -> None:
-    server = StdioServerParameters(command=sys.executable, args=["-m", "ingle", "mcp", *sys.argv[1:]])
+async def main(folder: str) -> None:
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "ingle", "mcp", *sys.argv[1:]],
+        env={**os.environ, "INGLE_HOME": f"{folder}/data"},
+        cwd=f"{folder}/project",
+    )
     async with Client(server) as client:
         await tour(client)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(f"{folder}/project")
+        asyncio.run(main(folder))

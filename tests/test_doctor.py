@@ -122,3 +122,6 @@ def test_the_tour_is_a_readable_conversation(home: Path) -> None:
         found = shown.find(mark, at)
         assert found >= 0, f"{mark!r} is not where it should be:\n{shown}"
         at = found
+    # It has folders of its own: those of whoever tries it out are as they were.
+    assert list(folder.iterdir()) == []
+    assert list(home.iterdir()) == []

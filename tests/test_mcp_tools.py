@@ -434,7 +434,11 @@ async def test_another_connection_finds_the_session_and_its_running_cell(door: D
 
 
 async def test_one_off_code_leaves_nothing_and_can_be_waited_for_by_its_id(model: Client, service: Service) -> None:
-    assert text_of(await model.call_tool("python", {"code": "y = 1; y + 1"})).splitlines()[0] == "2"
+    assert text_of(await model.call_tool("python", {"code": "y = 1; y + 1"})) == "2"
+    # What is gone is not named as if it could be asked.
+    shown = text_of(await model.call_tool("python", {"code": "for n in range(5000): print('line', n)"}))
+    assert "lines omitted: run it with python_session, which keeps all output …" in shown
+    assert shown.endswith("\nline 4999")
     assert await service.list_sessions() == []
     result = await model.call_tool("python", {"code": "import time; time.sleep(0.3); print('late')", "wait": 0})
     handle = meta(result)["session_id"]

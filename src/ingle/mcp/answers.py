@@ -15,6 +15,7 @@ from ingle.events import Metadata, MimeBundle, OutputPage, Result, SessionInfo, 
 from ingle.mcp.telling import task_text
 from ingle.outputs.timeline import HEAD_SHARE
 from ingle.render.bundles import picture_of
+from ingle.render.cutting import Omitted
 from ingle.render.images import Picture
 from ingle.render.model import Hints, Image, Part, Text, view
 from ingle.render.pages import page_text
@@ -44,7 +45,18 @@ class Words(Hints):
         return f"wait({', '.join([*self._session(result), f'from_event={result.next_event}'])})"
 
 
+class LastWords(Words):
+    """Of a session that is gone with its answer: there is nothing left to be named."""
+
+    def read_output(self, result: Result | OutputPage, stream: str, omitted: Omitted) -> str:
+        return "run it with python_session, which keeps all output"
+
+    def is_default(self, result: Result | OutputPage) -> bool:
+        return True
+
+
 WORDS = Words(default_session="main")
+LAST_WORDS = LastWords()
 
 
 @dataclass
@@ -69,13 +81,14 @@ class Link:
     mime: str
 
 
-def of_result(result: Result) -> Answer:
-    parts: list[Part | Link] = [*view(result, WORDS)]
+def of_result(result: Result, *, gone: bool = False) -> Answer:
+    """`gone`: the session ended with this cell."""
+    parts: list[Part | Link] = [*view(result, LAST_WORDS if gone else WORDS)]
     inline = {part.data for part in parts if isinstance(part, Image)}
     links = [
         Link(figure_uri(result.session_id, result.cell, number), f"figure {number} of cell {result.cell}", picture.mime)
         for number, (picture, _) in enumerate(pictures(result), 1)
-        if picture.data not in inline
+        if picture.data not in inline and not gone
     ]
     # The status line stays last.
     parts[-1:-1] = links[:MAX_LINKS]

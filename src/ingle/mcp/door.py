@@ -8,6 +8,7 @@ finds it. State hangs on `session_id` alone; of the connection nothing is known 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from ingle.mcp.answers import Answer
 from ingle.mcp.arguments import LONGEST_WAIT
 from ingle.render.model import Text, weight
 from ingle.service import Service
+from ingle_worker.wire import states
 
 MAIN = "main"
 
@@ -134,6 +136,8 @@ class Door:
         result = await self.service.execute_once(given.code, timeout=given.timeout, wait=0, cwd=self._cwd)
         if result.status == "running":
             result = await self._follow(result.session_id, result.cell, deadline, progress)
+        if result.status in states.FINAL_STATUSES:
+            return await _made(weight(result), partial(answers.of_result, gone=True), result)
         return await self._show(result)
 
     async def _wait(self, given: arguments.WaitFor, progress: Progress) -> Answer:
