@@ -111,7 +111,6 @@ class Announcement:
         folder = home / "run"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(folder, 0o700)
-        find_servers(home)
         self.path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # Under another name until it listens, so that nobody takes it for the socket of a dead server. Who may

@@ -26,6 +26,7 @@ from ingle.isolation.egress import Egress, Route
 from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.probe import STRONGEST_FIRST, Verdict, candidates
 from ingle.isolation.watchdog import Watchdog, Watched
+from ingle.servers import find_servers
 from ingle.sessions.durables import PREFIX, Durables
 from ingle.sessions.launchers import Launchers
 from ingle.sessions.pace import Pace
@@ -168,6 +169,8 @@ class Manager:
             server = folder.name.partition(".")[0]
             if server != self._server and not folder.name.startswith(PREFIX) and self._is_dead(server):
                 shutil.rmtree(folder, ignore_errors=True)
+        # Which takes away the sockets of those that are gone.
+        find_servers(self._home)
 
     def folder(self, name: str) -> Path:
         """A folder of this server's own in the data folder; cleared away when the server is gone."""
