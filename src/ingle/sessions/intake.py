@@ -30,13 +30,16 @@ MAX_METADATA = 100_000
 """Bytes of a display's metadata; an honest worker sends less."""
 
 
+_Decoder = codecs.getincrementaldecoder("utf-8")
+
+
 class Intake:
     def __init__(self, session_id: str, timeline: Timeline, figures: Figures) -> None:
         self._id = session_id
         self._timeline = timeline
         self._figures = figures
         # Apart for cells and for the background: half a character of the one must not begin a text of the other.
-        self._decoders = {background: [_decoder(), _decoder()] for background in (False, True)}
+        self._decoders: dict[bool, list[codecs.IncrementalDecoder]] = {}
         self.undecided = {False: False, True: False}
         """Whether there was output since, so that a decoder may hold half a character."""
 
@@ -48,14 +51,18 @@ class Intake:
     def output(self, running: RunningCell | None, stream: int, data: bytes, background: bool) -> None:
         """Bytes that were written while this cell ran."""
         self.undecided[background] = True
-        text = self._decoders[background][stream].decode(data)
+        try:
+            decoders = self._decoders[background]
+        except KeyError:
+            decoders = self._decoders[background] = [_Decoder("backslashreplace"), _Decoder("backslashreplace")]
+        text = decoders[stream].decode(data)
         if text:
             self._add(running, stream, text, background)
 
     def flush(self, running: RunningCell | None, *, background: bool) -> None:
         """No more is to come: what was left of a character is shown as it is."""
         self.undecided[background] = False
-        for number, decoder in enumerate(self._decoders[background]):
+        for number, decoder in enumerate(self._decoders.get(background, ())):
             if decoder.getstate()[0]:
                 self._add(running, number, decoder.decode(b"", final=True), background)
                 decoder.reset()
@@ -95,7 +102,3 @@ class Intake:
 
 def bounded(metadata: events.Metadata) -> events.Metadata:
     return metadata if not metadata or len(msgspec.json.encode(metadata)) <= MAX_METADATA else {}
-
-
-def _decoder() -> codecs.IncrementalDecoder:
-    return codecs.getincrementaldecoder("utf-8")("backslashreplace")

@@ -25,6 +25,8 @@ class Launchers:
         self._home = os.path.realpath(home)
         self._data = Mount(self._home)
         self._sessions = Path(self._home, "sessions")
+        self._last: tuple[Grant, Launcher] | tuple[None, Launcher | None] = (None, None)
+        """Nearly all sessions are granted the same."""
         self._clearing: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
@@ -32,6 +34,11 @@ class Launchers:
 
     def get(self, grant: Grant, bounding: Bounding) -> Launcher:
         """Its workers are held as the grant says, but for what differs from session to session."""
+        if grant is not self._last[0]:
+            self._last = (grant, self._get(grant, bounding))
+        return self._last[1]
+
+    def _get(self, grant: Grant, bounding: Bounding) -> Launcher:
         path = self._path(grant.python)
         mounts = tuple(mount for mount in grant.mounts if not self._data.holds(mount.folder))
         key = (path, grant.isolation, mounts if grant.isolation in ("restricted", "sandbox") else ())
@@ -47,6 +54,7 @@ class Launchers:
         """One that cannot hold sessions as it should."""
         for key in [key for key, each in self._launchers.items() if each is launcher]:
             del self._launchers[key]
+        self._last = (None, launcher)
         await launcher.stop()
 
     def _path(self, python: str) -> str:

@@ -210,7 +210,6 @@ class Manager:
         if key in self._sessions or key in self._making:
             raise errors.SessionExists(name)
         began = time.monotonic()
-        uid = secrets.token_hex(8)
         # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
         full = len(self._sessions) + len(self._making) >= self.settings.max_sessions <= self._live()
         self._making[key] = None
@@ -222,7 +221,7 @@ class Manager:
             grant = await self._grant(wanted, key)
             launcher = self._launcher(grant)
             offered = "" if wanted.durable else self._launchers.offer(grant, launcher)
-            uid = offered or uid
+            uid = offered or secrets.token_hex(8)
             folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
             lodging = folder.name
             if not offered:

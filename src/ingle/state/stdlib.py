@@ -41,6 +41,7 @@ class StdlibFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._name = str(path)
         self._library: Library | None = None
         self._mark: tuple[int, ...] = ()
         self.adding = asyncio.Lock()
@@ -49,8 +50,11 @@ class StdlibFile:
     async def read(self) -> Library | None:
         """What is in it now; None when there is nothing. A look at the file takes a few microseconds."""
         try:
-            status = os.stat(self.path)
+            # Most often there is none; an exception takes longer to make than it takes to ask.
+            status = os.stat(self._name) if os.access(self._name, os.F_OK) else None
         except OSError:
+            status = None
+        if status is None:
             self._library, self._mark = None, ()
             return None
         mark = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

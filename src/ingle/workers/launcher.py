@@ -54,6 +54,7 @@ class Launcher:
         self._offered: dict[str, Worker] = {}
         self.prelay: Callable[[Worker], None] | None = None
         """Begins a spare worker with the folders of a session to come."""
+        self._soon: asyncio.TimerHandle | None = None
         self._refill: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
         self._spawned: set[asyncio.Task[None]] = set()
@@ -153,11 +154,14 @@ class Launcher:
                 self._pool.append(await self._make())
 
     def _fill_later(self) -> None:
-        if self._forks and not self._stopped and (self._refill is None or self._refill.done()):
-            self._refill = self._loop.create_task(self._fill())
+        if self._forks and not self._stopped and self._soon is None and (self._refill is None or self._refill.done()):
+            self._soon = self._loop.call_later(REFILL_DELAY, self._begin_filling)
+
+    def _begin_filling(self) -> None:
+        self._soon = None
+        self._refill = self._loop.create_task(self._fill())
 
     async def _fill(self) -> None:
-        await asyncio.sleep(REFILL_DELAY)
         # A start that fails will fail again for whoever asks, and be told there.
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()
@@ -280,6 +284,8 @@ class Launcher:
     async def stop(self) -> None:
         """End every process this launcher has started."""
         self._stopped = True
+        if self._soon is not None:
+            self._soon.cancel()
         for task in (self._refill, self._starting):
             if task is not None and not task.done():
                 task.cancel()
