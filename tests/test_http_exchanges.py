@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
 import pytest
+import uvicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from conftest import until
 from http_server import PATIENCE, Server
@@ -21,7 +25,8 @@ from ingle.http import server as serving
 from ingle.http.app import make_app
 from ingle.http.exchanges import Answer
 from ingle.http.principals import Principals
-from ingle.http.protocols import Lobby
+from ingle.http.problems import Border
+from ingle.http.protocols import Lobby, Protocol
 from ingle.http.server import Door, listen
 from ingle.service import Service
 
@@ -189,6 +194,107 @@ def normal(answer: bytes) -> bytes:
     """Without what differs from one cell to the next."""
     answer = re.sub(rb'"(cell|execution_time|next_event)":[-0-9.e]+|cell \d+', b"", answer)
     return re.sub(rb"(date|content-length): [^\r]+", b"", answer)
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written, and is never full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        """Nothing comes by itself."""
+
+    def resume_reading(self) -> None:
+        """Nor then."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with what it was sent, in as many pieces as it came, where the length is not to be known."""
+    pieces = []
+    while True:
+        message = await receive()
+        assert message["type"] == "http.request"
+        pieces.append(message["body"])
+        if not message["more_body"]:
+            break
+    body = scope["path"].encode() + b" " + b"".join(pieces)
+    headers = [] if scope["query_string"] == b"stream" else [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await asyncio.sleep(0)
+    await send({"type": "http.response.body", "body": body[:5], "more_body": True})
+    await send({"type": "http.response.body", "body": body[5:]})
+
+
+def echo_whole(scope: Scope, body: bytes | bytearray) -> Coroutine[Any, Any, Answer | None] | None:
+    async def answer() -> Answer | None:
+        await asyncio.sleep(0)
+        if scope["path"] == "/declined":
+            return None
+        said = scope["path"].encode() + b" " + bytes(body)
+        return Answer(200, [(b"content-length", b"%d" % len(said))], said)
+
+    return None if scope["query_string"] or scope["path"] == "/long" else answer()
+
+
+Asked = tuple[str, bytes, bool]
+PATHS = st.sampled_from(["/short", "/long", "/declined", "/long?stream"])
+ASKED = st.lists(
+    st.tuples(PATHS, st.just(b"") | st.binary(min_size=10, max_size=60), st.booleans()), min_size=1, max_size=6
+)
+CUTS = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(asked=ASKED, cuts=CUTS, quick=st.booleans())
+def test_wherever_bytes_are_cut_the_answers_are_the_same(asked: list[Asked], cuts: list[float], quick: bool) -> None:
+    sent, expected = b"", b""
+    for path, body, chunked in asked:
+        if chunked:
+            coded = b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\nX-Behind: 1\r\n\r\n"
+            sent += b"POST %b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" % path.encode() + coded
+        else:
+            sent += b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body
+        said = path.partition("?")[0].encode() + b" " + body
+        if path.endswith("stream"):
+            coded = b"5\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (said[:5], len(said) - 5, said[5:])
+            expected += b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + coded
+        else:
+            expected += b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(said) + said
+
+    async def answers() -> bytes:
+        state = ServerState()
+        made = Protocol(
+            app=Border(echo, echo_whole), lobby=Lobby(10), config=uvicorn.Config(echo), server_state=state, app_state={}
+        )
+        wire = Wire()
+        made.connection_made(wire)
+        places = sorted({round(cut * len(sent)) for cut in cuts} | {0, len(sent)})
+        for start, end in itertools.pairwise(places):
+            made.data_received(sent[start:end])
+            if not quick:
+                await asyncio.sleep(0)
+        while state.tasks:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        made.connection_lost(None)
+        return wire.written
+
+    assert asyncio.run(answers()) == expected
 
 
 # What HTTP/1.1 allows
