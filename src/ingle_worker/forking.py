@@ -56,6 +56,7 @@ def watch() -> Iterator[None]:
         random.seed()  # with all that it sets back
         global _crowded
         _crowded = len(sys._current_frames()) > 1
+        _renumber()  # so that what it looks up is known to all
 
 
 def reseed() -> None:

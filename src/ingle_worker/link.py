@@ -32,6 +32,7 @@ class Link:
         self._lock = RLock()
         self._owner = -1
         self._reader = FrameReader()
+        self.lookout = Lookout()
         self.received: list[Any] = []
         """Messages that came together with the last one taken."""
         self._held: list[bytes] = []
@@ -44,10 +45,11 @@ class Link:
         self.fd = fd
         self._owner = os.getpid()
         self._inode = os.fstat(fd).st_ino
-        self.lookout = Lookout(fd)
+        self.lookout.watch(fd)
 
     def detach(self) -> None:
         """There is no wire any more, but may be one later."""
+        self.lookout.forget()
         os.close(self.fd)
         self.fd = self._owner = self._inode = -1
         self._reader = FrameReader()

@@ -14,15 +14,24 @@ CHUNK = 1 << 15
 
 
 class Lookout:
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self) -> None:
+        self._fd = -1
         self._ready = select.poll()
-        self._ready.register(fd, select.POLLIN)
         self.alone = False
         """No other session was at work when the last cell came."""
         self._soon = False
         """The last message was close to the one before it."""
         self._choice = Choice()
+
+    def watch(self, fd: int) -> None:
+        """Messages come from here. It is made before there is a wire, so that its making is shared."""
+        self._fd = fd
+        self._ready.register(fd, select.POLLIN)
+
+    def forget(self) -> None:
+        self._ready.unregister(self._fd)
+        self._fd = -1
+        self._soon = False
 
     def read(self) -> bytes:
         """What comes next; nothing at the end. Raises OSError."""
