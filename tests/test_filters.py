@@ -1,0 +1,184 @@
+"""The filter of system calls as a program, run here for both machines: what it answers to which call.
+
+The kernel of the machine that the tests run on obeys the program of that machine (tests/isolation); this is for the
+other one as well. Numbers come from the headers of the system, where these are installed, not from the filter's tables.
+"""
+
+import errno
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from ingle_worker.lockdown import filters
+
+ALLOWED, UNKNOWN, FORBIDDEN = "allowed", "ENOSYS", "EPERM"
+MACHINES = ("x86_64", "aarch64")
+HEADERS = {
+    "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
+    # aarch64 takes the numbers that are every new machine's.
+    "aarch64": ("/usr/include/asm-generic/unistd.h",),
+}
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK = 1, 2, 10, 16, 17, 38, 40
+STREAM, DGRAM, RAW, CLOEXEC = 1, 2, 3, 0o2000000
+TCP, UDP, SCTP = 6, 17, 132
+NETLINK_AUDIT = 9
+NEW_USER, NEW_TIME, SIGCHLD = 0x10000000, 0x80, 17
+
+NUMBERS = {
+    "bpf": (321, 280),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "execve": (59, 221),
+    "fcntl": (72, 25),
+    "io_uring_setup": (425, 425),
+    "ioctl": (16, 29),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "memfd_create": (319, 279),
+    "mknodat": (259, 33),
+    "mmap": (9, 222),
+    "mount": (165, 40),
+    "open_by_handle_at": (304, 265),
+    "openat": (257, 56),
+    "perf_event_open": (298, 241),
+    "personality": (135, 92),
+    "process_vm_readv": (310, 270),
+    "ptrace": (101, 117),
+    "read": (0, 63),
+    "setns": (308, 268),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "unshare": (272, 97),
+    "userfaultfd": (323, 282),
+}
+"""Of the calls below, for each of the machines."""
+
+ANSWERS = [
+    *((name, (), ALLOWED) for name in ("read", "mmap", "execve", "openat", "memfd_create")),
+    *((name, (), FORBIDDEN) for name in ("ptrace", "mount", "unshare", "setns", "bpf", "perf_event_open", "keyctl")),
+    *((name, (), FORBIDDEN) for name in ("open_by_handle_at", "process_vm_readv", "kexec_load")),
+    *((name, (), UNKNOWN) for name in ("userfaultfd", "clone3", "io_uring_setup")),
+    ("ioctl", (0, 0x5413), ALLOWED),
+    ("ioctl", (0, 0x5412), FORBIDDEN),
+    ("ioctl", (0, 0x7_0000_5412), FORBIDDEN),
+    ("ioctl", (0, 0x541C), FORBIDDEN),
+    ("fcntl", (0, 1), ALLOWED),
+    ("fcntl", (0, 1031), FORBIDDEN),
+    ("clone", (SIGCHLD,), ALLOWED),
+    ("clone", (SIGCHLD | NEW_USER,), FORBIDDEN),
+    ("clone", (SIGCHLD | NEW_TIME,), FORBIDDEN),
+    ("personality", (0xFFFFFFFF,), ALLOWED),
+    ("personality", (0x0400000,), FORBIDDEN),
+    ("mknodat", (0, 0, 0o010600), ALLOWED),
+    ("mknodat", (0, 0, 0o100600), ALLOWED),
+    ("mknodat", (0, 0, 0o020600), FORBIDDEN),
+    ("mknodat", (0, 0, 0o060600), FORBIDDEN),
+    ("socketpair", (AF_UNIX, STREAM), ALLOWED),
+    ("socketpair", (AF_INET, STREAM), "EAFNOSUPPORT"),
+    ("socket", (AF_UNIX, STREAM | CLOEXEC), ALLOWED),
+    ("socket", (AF_INET, STREAM | CLOEXEC, TCP), ALLOWED),
+    ("socket", (AF_INET6, DGRAM, UDP), ALLOWED),
+    ("socket", (AF_INET, STREAM, SCTP), "EPROTONOSUPPORT"),
+    ("socket", (AF_INET, RAW, TCP), FORBIDDEN),
+    ("socket", (AF_NETLINK, RAW, 0), ALLOWED),
+    ("socket", (AF_NETLINK, RAW, NETLINK_AUDIT), "EAFNOSUPPORT"),
+    *(("socket", (family, STREAM), "EAFNOSUPPORT") for family in (AF_PACKET, AF_ALG, AF_VSOCK)),
+]
+
+
+def number_of(name: str, machine: str) -> int:
+    return NUMBERS[name][MACHINES.index(machine)]
+
+
+def answer(program: bytes, machine: int, number: int, args: tuple[int, ...] = ()) -> str:
+    """What the program says to a call: an interpreter of the few instructions that it is made of."""
+    data = struct.pack("=IIQ6Q", number, machine, 0, *args, *(0,) * (6 - len(args)))
+    code = list(struct.iter_unpack("=HBBI", program))
+    at = value = 0
+    while True:
+        operation, yes, no, constant = code[at]
+        at += 1
+        if operation == 0x20:
+            (value,) = struct.unpack_from("=I", data, constant)
+        elif operation == 0x54:
+            value &= constant
+        elif operation == 0x15:
+            at += yes if value == constant else no
+        elif operation == 0x35:
+            at += yes if value >= constant else no
+        else:
+            assert operation == 0x06, f"an instruction that is not known here: {operation:#x}"
+            if constant == 0x7FFF0000:
+                return ALLOWED
+            assert constant >> 16 == 0x0005, f"neither allowed nor answered with an error: {constant:#x}"
+            return errno.errorcode[constant & 0xFFFF]
+
+
+def from_headers(machine: str) -> dict[str, int]:
+    """Every call of a machine, as the C library's headers have it."""
+    file = next((Path(path) for path in HEADERS[machine] if Path(path).exists()), None)
+    if file is None:
+        pytest.skip(f"no kernel headers with the numbers of {machine} (linux-libc-dev has them)")
+    found = re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", file.read_text(), re.MULTILINE)
+    assert len(found) > 250, file
+    return {name: int(number) for name, number in found if name not in ("syscalls", "arch_specific_syscall")}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("name", "args", "expected"), ANSWERS)
+def test_a_call_is_answered_as_it_shall_be(machine: str, name: str, args: tuple[int, ...], expected: str) -> None:
+    program = filters.program(machine)
+    assert answer(program, filters.MACHINES[machine], number_of(name, machine), args) == expected
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_memory_files_are_refused_only_where_nobody_counts_them(machine: str) -> None:
+    calls = filters.MACHINES[machine], number_of("memfd_create", machine)
+    assert answer(filters.program(machine, memfd=False), *calls) == FORBIDDEN
+    assert answer(filters.program(machine, memfd=True), *calls) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_another_machines_calls_and_newer_ones_do_not_exist(machine: str) -> None:
+    program = filters.program(machine)
+    own = filters.MACHINES[machine]
+    i386, arm = 0x40000003, 0x40000028
+    others = {i386, arm, *filters.MACHINES.values()} - {own}
+    assert {answer(program, other, number) for other in others for number in range(600)} == {UNKNOWN}
+    assert {answer(program, own, number | 0x40000000) for number in range(600)} == {UNKNOWN}
+    newer = (filters.NEWEST + 1, filters.NEWEST + 100, 0x7FFFFFFF, 0xFFFFFFFF)
+    assert {answer(program, own, number) for number in newer} == {UNKNOWN}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
+    known = from_headers(machine)
+    used = {
+        **filters.FORBIDDEN[machine],
+        **filters.ABSENT[machine],
+        **filters.ABSENT_COMMON,
+        **filters.EXAMINED[machine],
+        "personality": filters.PERSONALITY[machine],
+        "memfd_create": filters.MEMFD_CREATE[machine],
+    }
+    # Headers may be older than the newest calls, whose numbers then are in no table of theirs.
+    newest = max(known.values())
+    named = {name: number for name, number in used.items() if number <= newest}
+    assert named == {name: known.get(name) for name in named}
+    assert {name: number_of(name, machine) for name in NUMBERS} == {name: known[name] for name in NUMBERS}
+
+
+def test_a_call_that_both_machines_have_is_answered_the_same() -> None:
+    tables = {machine: from_headers(machine) for machine in MACHINES}
+    programs = {machine: filters.program(machine) for machine in MACHINES}
+
+    def answers(machine: str, name: str) -> list[str]:
+        some = ((), (1, 1, 1), (2, 2, 17), (16, 3, 9), (NEW_USER, 0x5412, 0o020600))
+        number = tables[machine][name]
+        return [answer(programs[machine], filters.MACHINES[machine], number, args) for args in some]
+
+    common = tables["x86_64"].keys() & tables["aarch64"].keys()
+    assert len(common) > 250
+    assert {name for name in common if answers("x86_64", name) != answers("aarch64", name)} == set()
