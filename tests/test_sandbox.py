@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -231,3 +232,34 @@ async def test_the_guest_is_compiled_once_though_a_room_is_read_only(
         for path in guest.rglob("*.pyc")
     }
     assert compiled == sources
+
+
+LAST_NUMBER = """
+import ctypes, os, sys
+fd = os.open(f"/proc/{sys.argv[1]}/ns/pid", os.O_RDONLY)
+assert ctypes.CDLL(None).setns(fd, 0x20000000) == 0
+if os.fork() == 0:
+    # Counted for who writes, wherever that file was mounted.
+    open("/proc/sys/kernel/ns_last_pid", "w").write(str(int(sys.argv[2]) - 1))
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose the next number in a pid namespace")
+async def test_what_a_command_left_is_never_taken_for_who_has_its_number_outside(
+    service: Service, session: str
+) -> None:
+    with subprocess.Popen(["sleep", "600"]) as bystander:
+        try:
+            ready = await service.shell("echo here", session_id=session, shell_session="s")
+            assert ready.stdout == "here\n"
+            init = service._placement.manager.get(session).worker.init_pid  # type: ignore[attr-defined]
+            subprocess.run([sys.executable, "-c", LAST_NUMBER, str(init), str(bystander.pid)], check=True)
+            task = await service.shell("sleep 600 & echo $!", session_id=session, shell_session="s")
+            assert (task.stdout, [left.pid for left in task.left_running]) == (f"{bystander.pid}\n", [bystander.pid])
+            over = await service.shell_cancel(task.task_id, wait=60)
+            assert (over.status, over.left_running) == ("cancelled", [])
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import signal
 from asyncio import FIRST_COMPLETED
+from collections.abc import Iterable
 from pathlib import Path
 
 from ingle import errors
@@ -385,10 +386,12 @@ class Turn:
 
         One in the background is not meant: without job control, bash has those ignore SIGINT.
         """
-        for pid in self._left:
-            if trees.takes_sigint(pid):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGINT)
+        self._signal([pid for pid in self._left if trees.takes_sigint(pid)], signal.SIGINT)
+
+    def _signal(self, pids: Iterable[int], number: int) -> None:
+        process = self._console.process
+        if process is not None and process.init_pid is not None:
+            trees.send_signal(process.init_pid, pids, number)
 
     def on_shell_gone(self) -> None:
         self._let_go()
@@ -427,9 +430,7 @@ class Turn:
         if not self._reported:
             self.interrupt()
         else:
-            for each in self.living():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(each.pid, signal.SIGTERM)
+            self._signal(self._all_left(), signal.SIGTERM)
 
     def kill(self) -> None:
         """While the command itself runs, nothing but the end of the shell is sure to end it."""
@@ -437,9 +438,7 @@ class Turn:
             if self._console.process is not None:
                 self._console.process.kill()
             return
-        for each in self.living():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(each.pid, signal.SIGKILL)
+        self._signal(self._all_left(), signal.SIGKILL)
 
     def stop(self) -> None:
         if self._console.process is not None:
@@ -469,12 +468,13 @@ class Turn:
         return Usage() if self._reported else self._console.usage()
 
     def living(self) -> list[LeftRunning]:
-        if self._console.process is None:
-            return []
+        return [] if self._console.process is None else trees.living(self._all_left())
+
+    def _all_left(self) -> list[int]:
         found = dict.fromkeys(self._left)
         for pid in self._left:
             found.update(dict.fromkeys(trees.below(pid)))
-        return trees.living(list(found))
+        return list(found)
 
 
 def _quote(path: str) -> str:

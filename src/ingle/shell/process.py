@@ -109,12 +109,14 @@ class Process:
 
     def _kill_hard(self) -> None:
         """Init does not answer: it may be stopped. As long as its socket is open its number is its own."""
-        for pid in (self.pid, self.init_pid):
-            if pid is not None and not self.gone.done():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
         if self.init_pid is None:
             self._finish()
+        elif not self.gone.done():
+            if self.pid is not None:
+                # Its number is init's word, which is worth as much as the program's.
+                trees.send_signal(self.init_pid, [self.pid], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.init_pid, signal.SIGKILL)
 
     def _on_status(self) -> None:
         # Until there is nothing more: libuv reports a socket that was reset only once.

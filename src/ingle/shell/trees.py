@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterable
 
 from ingle.events import LeftRunning, Usage
 
@@ -48,6 +49,35 @@ def below(root: int) -> list[int]:
             break
         found += children(pid)
     return found
+
+
+def _is_below(pid: int, root: int) -> bool:
+    for _ in range(MOST):
+        fields = _stat(pid)
+        pid = int(fields[1]) if len(fields) > 1 else 0
+        if pid in (root, 0):
+            break
+    return pid == root
+
+
+def send_signal(root: int, pids: Iterable[int], number: int) -> None:
+    """A signal for those of these processes that are below another one now, and for nobody else.
+
+    They may have ended, and their numbers be others' by now; or somebody who is not trusted has named them.
+    """
+    for pid in pids:
+        try:
+            # First: from here on it is the same process that is looked at and that is signalled.
+            fd = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            if _is_below(pid, root):
+                signal.pidfd_send_signal(fd, number)
+        except OSError:
+            pass  # it has ended
+        finally:
+            os.close(fd)
 
 
 def outside(parent: int, inside: int) -> int | None:
@@ -104,7 +134,7 @@ def usage(root: int) -> Usage:
     return Usage(cpu, memory)
 
 
-def living(pids: list[int]) -> list[LeftRunning]:
+def living(pids: Iterable[int]) -> list[LeftRunning]:
     """Those that run, with their command lines; not those that have ended and wait to be reaped."""
     found: list[LeftRunning] = []
     for pid in pids:
