@@ -295,12 +295,12 @@ class TaskInit:
         descriptors, init takes on itself first.
         """
         self._run = run
-        reason = f"the folder {run.cwd}"
+        in_folder, reason = False, f"the folder {run.cwd}"
         if run.processes:
             _stay_ahead()
         try:
             os.chdir(run.cwd)
-            reason = run.argv[0]
+            in_folder, reason = True, run.argv[0]
             for limit, value in ((resource.RLIMIT_NOFILE, run.files), (resource.RLIMIT_FSIZE, run.file_size)):
                 if value:
                     hard = resource.getrlimit(limit)[1]
@@ -325,7 +325,7 @@ class TaskInit:
                 )
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            self._send(messages.RunFailed(f"{reason}: {why}"))
+            self._send(messages.RunFailed(f"{reason}: {why}", no_folder=not in_folder))
             self._over = True
             return
         finally:

@@ -27,7 +27,7 @@ from ingle.shell.launcher import Launcher
 from ingle.shell.process import Process
 from ingle.shell.reading import Reader
 from ingle.shell.rooms import Room
-from ingle.shell.task import KILLED, Task
+from ingle.shell.task import KILLED, Task, no_folder
 from ingle.workers.merge import STDERR, STDOUT
 from ingle.workers.sender import Sender
 from ingle_worker.wire import messages
@@ -150,6 +150,13 @@ class Console:
             self.on_gone()
             raise errors.StartFailed("the shell could not be started; try again")
         self._send(PRELUDE)
+        if self._room is not None:
+            # Only its init can see which folders there are.
+            await process.wait_started()
+            if process.no_folder:
+                await process.gone
+                self._lost = None
+                raise no_folder(order)
 
     def _send(self, text: str) -> None:
         self._sender.write(text.encode("utf-8", "surrogateescape"))

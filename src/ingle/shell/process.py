@@ -43,6 +43,8 @@ class Process:
         self.init_pid: int | None = None
         self.pid: int | None = None
         self.failure: str | None = None
+        self.no_folder = False
+        """It failed because there is no such folder where it was to run."""
         self.cpu_seconds = 0.0
         self.peak = 0
         self.on_free: Callable[[Process], None] | None = None
@@ -87,6 +89,10 @@ class Process:
             return  # init is gone, which is told as always
         if sent < len(frame):
             self._out.write(frame[sent:])
+
+    async def wait_started(self) -> None:
+        """Until it is known whether the program was started."""
+        await asyncio.wait({self.ready})
 
     def signal(self, number: int, *, group: bool = False) -> "asyncio.Future[None]":
         """A signal for the whole tree, or the program's group; done when it has been sent."""
@@ -147,6 +153,7 @@ class Process:
             self._settle_start()
         elif isinstance(message, messages.RunFailed):
             self.failure = self.failure or message.reason
+            self.no_folder = message.no_folder
             self._settle_start()
         elif isinstance(message, messages.Signalled):
             sent = self._signalled.pop(message.order, None)

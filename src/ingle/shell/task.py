@@ -52,6 +52,10 @@ class Order:
     tenant: str = ""
 
 
+def no_folder(order: Order) -> errors.InvalidRequest:
+    return errors.InvalidRequest(f"there is no folder {order.cwd[:200]!r} to run in; give an absolute path")
+
+
 class Runner(Protocol):
     """What carries a task out: a program of its own, or a turn in a persistent shell."""
 

@@ -13,9 +13,10 @@ from ingle import errors
 from ingle.settings import Settings
 from ingle.shell.console import Console
 from ingle.shell.launcher import Launcher
+from ingle.shell.process import Process
 from ingle.shell.program import Program
 from ingle.shell.rooms import Room
-from ingle.shell.task import KILLED, Order, Task
+from ingle.shell.task import KILLED, Order, Task, no_folder
 
 LONG = 100_000
 """Bytes of a command that are handed over as an argument; the kernel takes 128 KiB, more goes by a file."""
@@ -41,7 +42,8 @@ class Tasks:
         self._stopped = False
         self._shell: str | None = None
         self._scripts: dict[str, Path] = {}
-        self._last_cwd: str | None = None
+        self._last_place: tuple[int | None, str] | None = None
+        """Room and folder of the last command: looked at once, not for every one of them."""
 
     # --- starting ---
 
@@ -57,6 +59,7 @@ class Tasks:
         if room is not None:
             task.limits_met = room.limits_met
         self._running[task.id] = task
+        process: Process | None = None
         try:
             if order.shell_session is not None:
                 await self._start_in_console(task, shell, room)
@@ -73,6 +76,8 @@ class Tasks:
             self._running.pop(task.id, None)
             raise
         self._tasks[task.id] = task
+        if room is not None and process is not None:
+            await self._see_folder(task, process, room)
         return task
 
     async def _prepare(self, order: Order, room: Room | None) -> str:
@@ -90,12 +95,24 @@ class Tasks:
         shell = self._shell = self._shell or await asyncio.to_thread(_find, self._settings.shell)
         if shell is None:
             raise errors.StartFailed(f"there is no shell {self._settings.shell!r}; install it, or set shell to another")
-        if room is None and order.cwd != self._last_cwd:
-            # Looked at once, not for every command; should it go meanwhile, init finds out and tells.
+        if room is None and self._last_place != (None, order.cwd):
+            # Should it go meanwhile, init finds out and tells.
             if not await asyncio.to_thread(_is_folder, order.cwd):
-                raise errors.InvalidRequest(f"there is no folder {order.cwd[:200]!r} to run in; give an absolute path")
-            self._last_cwd = order.cwd
+                raise no_folder(order)
+            self._last_place = (None, order.cwd)
         return shell
+
+    async def _see_folder(self, task: Task, process: Process, room: Room) -> None:
+        """What folders there are in a room is for its own init to find out: it has failed to start the task then."""
+        place = (room.worker.init_pid, task.order.cwd)
+        if self._last_place == place:
+            return
+        await process.wait_started()
+        if process.no_folder:
+            await task.wait_over()
+            self._forget(task.id)
+            raise no_folder(task.order)
+        self._last_place = place
 
     async def _script(self, task: Task, room: Room | None) -> str | None:
         """The command as a file, where it is too long for an argument."""

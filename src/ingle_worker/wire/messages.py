@@ -612,9 +612,10 @@ class Signal:
 
 @dataclass(frozen=True)
 class RunFailed:
-    """The program could not be started."""
+    """The program could not be started. `no_folder`: because the one it was to run in is not there, or not for it."""
 
     reason: str
+    no_folder: bool = False
 
 
 @dataclass(frozen=True)
