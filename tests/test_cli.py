@@ -411,3 +411,17 @@ def test_a_file_that_is_not_there_is_not_taken_for_code() -> None:
     ended = ingle("run", "nosuch.py")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "ingle: there is no file nosuch.py; name one that is there, or give the code itself\n"
+
+
+@pytest.mark.parametrize("verb", ["run", "sh"])
+def test_where_its_code_is_held_it_has_the_folder_it_was_started_in_unless_that_is_too_much(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
+) -> None:
+    monkeypatch.setenv("INGLE_ISOLATION", "sandbox")
+    (tmp_path / "data").write_text("kept")
+    code = "print(open('data').read())" if verb == "run" else "cat data; echo"
+    assert outcome(ingle(verb, code, cwd=tmp_path)) == (0, "kept\n", "")
+    code = "import os; print(os.getcwd() == '/')" if verb == "run" else "[ $PWD = / ] && echo True || echo False"
+    elsewhere = ingle(verb, code, cwd=Path("/"))
+    assert (elsewhere.returncode, elsewhere.stdout) == (0, "False\n")
+    assert elsewhere.stderr.startswith("ingle: it runs in a folder of its own, since this one is not for code that is")

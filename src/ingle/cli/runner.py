@@ -16,7 +16,7 @@ from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, SessionInfo, Stderr, Stdout
 from ingle.render.bundles import lines_of
 from ingle.service import Service
-from ingle.settings import Settings, load
+from ingle.settings import Settings, data_folder, load
 
 SECOND_PRESS = 2.0
 """A Ctrl-C so soon after another means the command, not the cell."""
@@ -35,28 +35,45 @@ class Job:
     takes_stdin: bool = True
 
 
-def own_settings() -> Settings:
+OWN_FOLDER = (
+    "ingle: it runs in a folder of its own, since this one is not for code that is held: it is your home or more, "
+    "or has ingle's data in it; start in a folder below it\n"
+)
+
+
+def own_settings(python: str | None = None) -> Settings:
     """For one piece of one's own code, from one's own hand: it is held only where that is asked for."""
+    # One session is all there will be: nothing is prepared for a second.
     settings = load({"preload": [], "pool": 0})
-    return replace(settings, isolation="none") if settings.isolation == "auto" else settings
+    if settings.isolation == "auto":
+        settings = replace(settings, isolation="none")
+    return settings if python is None else replace(settings, pythons=[*settings.pythons, python])
+
+
+async def own_service(settings: Settings) -> tuple[Service, str | None]:
+    """A service for it, and the folder to run in: this one, if it may; else it is told."""
+    service, folder = Service.beginning_in(os.getcwd(), settings, data_folder(), "local")
+    if folder is None:
+        await Output().write(2, OWN_FOLDER)
+    return service, folder
 
 
 def run_job(job: Job) -> int:
     """Run it to its end. The exit code."""
-    # One session is all there will be: nothing is prepared for a second.
-    settings = own_settings()
+    settings = own_settings(job.python)
 
     async def main() -> int:
-        return await Run(job, Service.local(settings)).main()
+        return await Run(job, *await own_service(settings)).main()
 
     with asyncio.Runner() as runner:
         return runner.run(main())
 
 
 class Run:
-    def __init__(self, job: Job, service: Service) -> None:
+    def __init__(self, job: Job, service: Service, folder: str | None) -> None:
         self._job = job
         self._service = service
+        self._folder = folder
         self._loop = asyncio.get_running_loop()
         self._output = Output()
         self._lines = Lines(0)
@@ -115,7 +132,7 @@ class Run:
 
     async def _work(self) -> int:
         job = self._job
-        session = await self._service.create_session(python=job.python, cwd=os.getcwd(), env=job.env)
+        session = await self._service.create_session(python=job.python, cwd=self._folder, env=job.env)
         self._session_id = session.session_id
         self._cell = await self._service.begin(session.session_id, job.code, timeout=job.timeout)
         # To the end of the session, not only of the cell: exit handlers and threads still have something to say.

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ingle.cli.runner import BROKEN_PIPE, SECOND_PRESS, TIMED_OUT, own_settings
+from ingle.cli.runner import BROKEN_PIPE, SECOND_PRESS, TIMED_OUT, own_service, own_settings
 from ingle.cli.terminal import CHUNK, Hand, Output
 from ingle.errors import Conflict, InputClosed, TaskOver
 from ingle.events import Stderr, Stdout, Task
@@ -41,16 +41,17 @@ def run_job(job: Job) -> int:
     settings = own_settings()
 
     async def main() -> int:
-        return await Run(job, Service.local(settings)).main()
+        return await Run(job, *await own_service(settings)).main()
 
     with asyncio.Runner() as runner:
         return runner.run(main())
 
 
 class Run:
-    def __init__(self, job: Job, service: Service) -> None:
+    def __init__(self, job: Job, service: Service, folder: str | None) -> None:
         self._job = job
         self._service = service
+        self._folder = folder
         self._loop = asyncio.get_running_loop()
         self._output = Output()
         self._task_id: str | None = None
@@ -114,7 +115,7 @@ class Run:
                 job.command,
                 wait=0,
                 timeout=job.timeout,
-                cwd=os.getcwd(),
+                cwd=self._folder,
                 env=job.env,
                 interactive=passes_input,
                 pty=job.pty,
