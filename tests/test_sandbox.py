@@ -263,3 +263,11 @@ async def test_what_a_command_left_is_never_taken_for_who_has_its_number_outside
             assert bystander.poll() is None
         finally:
             bystander.kill()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_server_with_a_small_number_as_in_a_container_can_have_a_sandbox(
+    mark: str, home: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: number)
+    assert await zygote.try_level("sandbox", sys.executable, str(home)) is None

@@ -93,7 +93,7 @@ class Canaries:
             tries += [
                 ("read a file of the server's", lambda: open(self._secret).close()),
                 ("write where the system's programs are", self._write_system),
-                ("signal the server", lambda: os.kill(self._server, 0)),
+                ("signal the server", self._signal),
                 ("make a user namespace", lambda: calls.unshare(calls.CLONE_NEWUSER, "user")),
                 ("open a socket past the network namespace", lambda: socket.socket(AF_VSOCK, socket.SOCK_STREAM)),
             ]
@@ -136,6 +136,12 @@ class Canaries:
         path = "/usr/lib/ingle-probe"
         open(path, "w").close()
         os.unlink(path)
+
+    def _signal(self) -> None:
+        if self._plan.level == "sandbox" and self._server in (1, os.getpid()):
+            # By such a number the server may be known in a container; in here it is its own init, or itself.
+            raise _Blocked
+        os.kill(self._server, 0)
 
     def _see_processes(self) -> None:
         if len([name for name in os.listdir("/proc") if name.isdigit()]) <= 2:
