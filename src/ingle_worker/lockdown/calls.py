@@ -10,6 +10,8 @@ import os
 import platform
 import struct
 
+from ingle_worker import kernel
+
 MACHINE = platform.machine()
 
 NUMBERS = {
@@ -147,7 +149,8 @@ def users_mapping(uid: int, gid: int, seen_uid: int, seen_gid: int) -> int:
     """A user namespace, by its descriptor, in which one user and group are seen as others; the usual ones stay."""
     reading, writing = os.pipe()
     ready, told = os.pipe()
-    child = os.fork()
+    # Hooks of libraries that are loaded must not hear of it: they would tell the session of forks that it never made.
+    child = kernel.fork_bare()
     if child == 0:
         os.close(writing)
         try:
