@@ -36,12 +36,22 @@ def pytest_configure(config: pytest.Config) -> None:
         common = Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}"
         common.mkdir(exist_ok=True, mode=0o700)
         named["mount"] = [str(common)]
+        os.environ["INGLE_MOUNT"] = str(common)
     make = Settings.__init__
 
     def make_for_tests(self: Settings, *args: object, **given: object) -> None:
         make(self, *args, **{**named, **given})
 
     Settings.__init__ = make_for_tests
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What is about one level alone is left out at the others."""
+    level = item.config.getoption("--isolation")
+    for marker in item.iter_markers("level"):
+        only, why = marker.args
+        if level != only:
+            pytest.skip(f"about {only} alone: {why}")
 
 
 def marked_processes(mark: str) -> list[tuple[int, str]]:
@@ -89,13 +99,30 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
+def apart() -> Iterator[Path]:
+    """For data folders and interpreters: sessions may be let into the test's own folder, and never into this one."""
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def home(apart: Path) -> Iterator[Path]:
     """A data folder; afterwards no session's folder and no lock may be left in it."""
-    # Apart from the test's own folder, which sessions may be let into.
-    with tempfile.TemporaryDirectory(prefix="ingle-home-") as parent:
-        folder = Path(parent) / "home"
-        yield folder
-        assert_empty(folder)
+    folder = apart / "home"
+    yield folder
+    assert_empty(folder)
+
+
+def session_folders(service: Service, home: Path) -> list[str]:
+    """Names of the folders that sessions have; where a room is ready for one to come, that has a folder, too."""
+    spare = service._placement.manager._launchers.unused()  # type: ignore[attr-defined]
+    return sorted(path.name for path in (home / "sessions").iterdir() if path.name not in spare)
+
+
+async def until_prepared(service: Service) -> None:
+    """Until nothing more is made ahead: what a test counts from here on grows by what the test does."""
+    launchers = service._placement.manager._launchers.all  # type: ignore[attr-defined]
+    assert await until(lambda: all(launcher.prepared == service.settings.pool for launcher in launchers), 30)
 
 
 def session_folders(service: Service, home: Path) -> list[Path]:
@@ -148,26 +175,27 @@ def server(start: Callable[..., Server]) -> Server:
 
 
 @pytest.fixture(scope="module")
-def quiet_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def quiet_server() -> Iterator[Server]:
     """One server with one session that has run nothing, for requests that all are refused."""
-    server = Server(tmp_path_factory.mktemp("quiet"))
-    server.make_session()
-    yield server
-    assert server.stop() == 0
-    assert [path.name for path in server.home.rglob("*") if path.is_file()] == ["token"]
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as home:
+        server = Server(Path(home))
+        server.make_session()
+        yield server
+        assert server.stop() == 0
+        assert [path.name for path in server.home.rglob("*") if path.is_file()] == ["token"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+async def shared(settings: Settings) -> AsyncIterator[Service]:
     """One service for the tests of a module, for those whose sessions want much preloaded.
 
     Such a module has `pytest.mark.asyncio(loop_scope="module")`, and each test ends the sessions that it made.
     """
     value = uuid4().hex
-    folder = tmp_path_factory.mktemp("shared") / "home"
-    with pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as parent, pytest.MonkeyPatch.context() as patch:
+        folder = Path(parent) / "home"
         patch.setenv(MARK, value)
         async with Service.local(settings, folder) as running:
             yield running
-    assert wait_until(lambda: not marked_processes(value), 5), f"left behind: {marked_processes(value)}"
-    assert_empty(folder)
+        assert wait_until(lambda: not marked_processes(value), 5), f"left behind: {marked_processes(value)}"
+        assert_empty(folder)

@@ -5,7 +5,9 @@ import json
 import struct
 import subprocess
 import sys
+import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -351,11 +353,16 @@ async def test_an_endless_method_can_be_interrupted(run, service: Service) -> No
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+def bare() -> Iterator[str]:
     """An interpreter with nothing installed."""
-    folder = tmp_path_factory.mktemp("bare")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    return str(folder / "bin" / "python")
+    with tempfile.TemporaryDirectory(prefix="ingle-bare-") as folder:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        yield f"{folder}/bin/python"
+
+
+@pytest.fixture(scope="module")
+def settings(bare: str) -> Settings:
+    return Settings(preload=[], pool=1, pythons=[bare])
 
 
 @pytest.fixture(params=["not installed", "installed"])

@@ -32,9 +32,9 @@ SETTINGS = Settings(preload=[], pool=1, exit_grace=20.0)
 
 
 @pytest.fixture
-def kept(tmp_path: Path, mark: str) -> Path:
+def kept(apart: Path, mark: str) -> Path:
     """A data folder in which sessions stay."""
-    return tmp_path / "kept"
+    return apart / "kept"
 
 
 @asynccontextmanager
@@ -625,9 +625,9 @@ async def test_when_no_save_can_be_loaded_none_is_lost(kept: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path, mark: str) -> Iterator[Path]:
+def small_disk(apart: Path, mark: str) -> Iterator[Path]:
     """A data folder on a disk of a few megabytes."""
-    folder = tmp_path / "small"
+    folder = apart / "small"
     folder.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=12m,mode=0700", "tmpfs", str(folder)], capture_output=True, check=False

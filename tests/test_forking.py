@@ -30,10 +30,12 @@ async def value(service: Service, code: str, session_id: str = "main") -> str:
 
 
 @pytest.mark.parametrize("library", ["", LIBRARY, THREADED], ids=["nothing", "hooks", "threads"])
-async def test_a_session_is_as_after_a_fork_of_pythons_own(tmp_path: Path, library: str, monkeypatch) -> None:
+async def test_a_session_is_as_after_a_fork_of_pythons_own(
+    home: Path, tmp_path: Path, library: str, monkeypatch
+) -> None:
     (tmp_path / "ahead.py").write_text(library)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    async with Service.local(Settings(preload=["ahead"], pool=0), tmp_path / "home") as service:
+    async with Service.local(Settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
         for name in ("main", "other"):
             await service.create_session(name)
             await service.execute(name, "import ahead, os, random, threading")

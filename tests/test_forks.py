@@ -14,9 +14,15 @@ from ingle import errors
 from ingle.callers import Caller, Limits
 from ingle.events import SessionInfo
 from ingle.service import Service
+from ingle.settings import Settings
 from test_pythons import GOOD, Python
 
 pytestmark = pytest.mark.req("state.fork")
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return Settings(preload=[], pool=1, pythons=[python.path for python in GOOD])
 
 
 async def say(service: Service, sid: str, code: str) -> str:

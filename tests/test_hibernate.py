@@ -28,8 +28,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def at_home(tmp_path: Path, mark: str) -> Path:
-    return tmp_path / "home"
+def at_home(apart: Path, mark: str) -> Path:
+    return apart / "home"
 
 
 @asynccontextmanager

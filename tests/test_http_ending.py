@@ -79,9 +79,9 @@ print("started", flush=True)
 @pytest.mark.req("exit.tree")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_when_the_server_is_killed_all_that_its_sessions_started_is_gone_within_a_second(
-    mark: str, tmp_path: Path, method: str
+    mark: str, apart: Path, method: str
 ) -> None:
-    server = Server(tmp_path, "--start-method", method)
+    server = Server(apart, "--start-method", method)
     try:
         for name, then in (("idle", ""), ("busy", "while True: pass"), ("child", "subprocess.run(['sleep', '600'])")):
             server.make_session(name)
@@ -99,9 +99,9 @@ def test_when_the_server_is_killed_all_that_its_sessions_started_is_gone_within_
     assert server.stop() == -signal.SIGKILL
 
     # The next server on this folder clears away what the killed one left in it.
-    following = Server(tmp_path)
+    following = Server(apart)
     assert following.stop() == 0
-    assert [*(tmp_path / "sessions").iterdir(), *(tmp_path / "run").iterdir()] == []
+    assert [*(apart / "sessions").iterdir(), *(apart / "run").iterdir()] == []
 
 
 @pytest.mark.req("exit.tree")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,13 +184,14 @@ open("file", "w").close()
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def shared() -> Iterator[Server]:
     OUTSIDE.write_text("outside")
-    server = Server(tmp_path_factory.mktemp("files"))
-    server.make_session()
-    server.execute(SETTING)
-    yield server
-    assert server.stop() == 0
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as home:
+        server = Server(Path(home))
+        server.make_session()
+        server.execute(SETTING)
+        yield server
+        assert server.stop() == 0
     OUTSIDE.unlink()
 
 

@@ -91,7 +91,7 @@ def test_ready_means_that_a_worker_answers(start: Callable[..., Server]) -> None
     server = start()
     assert server.client.get("/readyz").json()["status"] == "ok"
     assert server.client.get("/v1/sessions").json() == {"sessions": []}
-    broken = start("--python", "/no/such/python")
+    broken = start("--python", "/no/such/python", "--isolation", "none")
     assert broken.client.get("/healthz").status_code == 200
     problem(broken.client.get("/readyz"), 503, "unavailable")
 

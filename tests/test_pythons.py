@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +53,30 @@ OLD = [python for python in pythons() if python.version < (3, 10)]
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Python], str]:
+def environments() -> Iterator[Path]:
+    """Where they lie: no session may write there."""
+    with tempfile.TemporaryDirectory(prefix="ingle-environments-") as folder:
+        yield Path(folder)
+
+
+def granted(apart: Path, environments: Path) -> list[str]:
+    """All that the tests here name."""
+    made = [environments / python.name / "bin" / "python" for python in GOOD]
+    return [*map(str, made), *(python.path for python in (*GOOD, *OLD)), str(apart / "interpreter")]
+
+
+@pytest.fixture
+def settings(apart: Path, environments: Path) -> Settings:
+    return Settings(preload=[], pool=1, pythons=granted(apart, environments))
+
+
+@pytest.fixture(scope="module")
+def bare(environments: Path) -> Callable[[Python], str]:
     """The interpreter of a virtual environment of that Python with nothing installed, made once."""
-    folder = tmp_path_factory.mktemp("environments")
 
     @functools.cache
     def make(python: Python) -> str:
-        home = folder / python.name
+        home = environments / python.name
         made = subprocess.run([python.path, "-m", "venv", "--without-pip", str(home)], capture_output=True, text=True)
         if made.returncode:
             pytest.skip(f"{python.path} makes no virtual environments: {made.stderr[-200:]}")
@@ -254,8 +272,8 @@ async def test_several_pythons_serve_side_by_side(service: Service, bare) -> Non
 
 class TestSpawned:
     @pytest.fixture
-    def settings(self) -> Settings:
-        return Settings(preload=[], pool=0, start_method="spawn")
+    def settings(self, apart: Path, environments: Path) -> Settings:
+        return Settings(preload=[], pool=0, start_method="spawn", pythons=granted(apart, environments))
 
     async def test_a_session_runs_without_a_zygote_too(self, service: Service, run, python: Python) -> None:
         result = await run("import sys\nprint('out'); print('err', file=sys.stderr)\nsys.version_info[:3]")
@@ -299,8 +317,8 @@ NOT_PYTHON = {
 
 
 @pytest.mark.parametrize("name", NOT_PYTHON)
-async def test_what_is_no_python_is_refused_in_plain_words(service: Service, tmp_path: Path, name: str) -> None:
-    path, content = tmp_path / "interpreter", NOT_PYTHON[name]
+async def test_what_is_no_python_is_refused_in_plain_words(service: Service, apart: Path, name: str) -> None:
+    path, content = apart / "interpreter", NOT_PYTHON[name]
     if content == "folder":
         path.mkdir()
     elif content is not None:
@@ -318,11 +336,11 @@ async def test_what_is_no_python_is_refused_in_plain_words(service: Service, tmp
 
 class TestPatience:
     @pytest.fixture
-    def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, start_patience=0.3)
+    def settings(self, apart: Path) -> Settings:
+        return Settings(preload=[], pool=1, start_patience=0.3, pythons=[str(apart / "interpreter")])
 
-    async def test_an_interpreter_that_never_comes_up_is_given_up(self, service: Service, tmp_path: Path) -> None:
-        path = tmp_path / "interpreter"
+    async def test_an_interpreter_that_never_comes_up_is_given_up(self, service: Service, apart: Path) -> None:
+        path = apart / "interpreter"
         path.write_text("#!/bin/sh\nsleep 1000\n")
         path.chmod(0o755)
         with pytest.raises(errors.StartFailed, match=r"did not start within 0\.3 s"):

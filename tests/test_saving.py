@@ -20,6 +20,11 @@ from ingle.settings import Settings
 from test_pythons import GOOD, Python
 
 
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return Settings(preload=[], pool=1, pythons=[python.path for python in GOOD])
+
+
 async def run(service: Service, code: str, session: str = "main") -> str:
     """The text of the last value, or what was printed; the cell must succeed."""
     result = await service.execute(session, code)
@@ -194,8 +199,8 @@ async def test_a_session_that_has_broken_its_own_tables_is_saved(service: Servic
 
 
 @pytest.mark.req("state.save")
-async def test_saving_writes_nothing_that_the_session_itself_will_write(service: Service) -> None:
-    await service.create_session("main")
+async def test_saving_writes_nothing_that_the_session_itself_will_write(service: Service, tmp_path: Path) -> None:
+    await service.create_session("main", cwd=str(tmp_path))
     await run(service, "out = open('out.txt', 'w'); out.write('one\\n'); raw = open('raw', 'wb'); raw.write(b'1')")
     await service.save_session("main", "calc")
     assert await run(service, "open('out.txt').read(), open('raw', 'rb').read()") == "('', b'')"
@@ -402,14 +407,15 @@ async def test_tenants_see_only_their_own(service: Service, home: Path) -> None:
 
 
 @pytest.mark.req("state.load")
-async def test_a_snapshot_is_loaded_into_no_weaker_confinement_than_it_came_from(service: Service) -> None:
-    await service.create_session("main", isolation="limits")
-    await run(service, "x = 1")
-    await service.save_session("main", "calc")
-    restored = await service.load_session("calc", "other")
-    assert (await service.get_session("main")).isolation == restored.session.isolation == "limits"
-    with pytest.raises(errors.NotGranted):
-        await service.load_session("calc", "third", isolation="none")
+async def test_a_snapshot_is_loaded_into_no_weaker_confinement_than_it_came_from(mark: str, home: Path) -> None:
+    async with Service.local(Settings(preload=[], pool=1, isolation="none"), home) as service:
+        await service.create_session("main", isolation="limits")
+        await run(service, "x = 1")
+        await service.save_session("main", "calc")
+        restored = await service.load_session("calc", "other")
+        assert (await service.get_session("main")).isolation == restored.session.isolation == "limits"
+        with pytest.raises(errors.NotGranted):
+            await service.load_session("calc", "third", isolation="none")
 
 
 # --- what is not as it was written -----------------------------------------------------------------------------
@@ -495,9 +501,9 @@ async def test_a_damaged_file_is_refused_and_says_so(service: Service, tmp_path:
 
 @pytest.mark.req("state.load")
 async def test_a_file_of_another_ingle_is_loaded_only_if_it_is_trusted(
-    service: Service, settings: Settings, tmp_path: Path
+    service: Service, settings: Settings, tmp_path: Path, apart: Path
 ) -> None:
-    async with Service.local(settings, tmp_path / "elsewhere") as elsewhere:
+    async with Service.local(settings, apart / "elsewhere") as elsewhere:
         await elsewhere.create_session("main", cwd=str(tmp_path))
         await run(
             elsewhere,

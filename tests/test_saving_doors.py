@@ -62,7 +62,7 @@ def test_http_saves_lists_loads_and_deletes(server: Server) -> None:
 
 
 def test_a_file_goes_from_one_server_to_another_and_is_loaded_if_trusted(
-    start: Callable[..., Server], tmp_path: Path
+    start: Callable[..., Server], apart: Path
 ) -> None:
     one = start()
     one.make_session()
@@ -70,7 +70,7 @@ def test_a_file_goes_from_one_server_to_another_and_is_loaded_if_trusted(
     one.client.post("/v1/sessions/main/save", json={"name": "calc"})
     file = one.client.get("/v1/snapshots/calc/file")
     assert file.headers["content-type"] == "application/octet-stream"
-    other = Server(tmp_path / "other")
+    other = Server(apart / "other")
     try:
         kept = other.client.put("/v1/snapshots/mine/file", content=file.content)
         assert (kept.status_code, kept.json()["name"], kept.json()["size"] > 0) == (201, "mine", True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import marked_processes, until, wait_until
+from conftest import marked_processes, until, until_prepared, wait_until
 from ingle import errors
 from ingle.events import Limits
 from ingle.placement.local import Local
@@ -29,6 +29,7 @@ async def clean(service: Service, mark: str) -> AsyncIterator[Service]:
     """A service that has run a task; afterwards it must have no more descriptors, and nothing of a task may run."""
     await service.shell("true")
     await service.shell("sleep 0")
+    await until_prepared(service)
     before = open_files()
     yield service
     assert await until(lambda: open_files() <= before), os.listdir("/proc/self/fd")
@@ -203,6 +204,7 @@ async def test_a_command_that_stops_its_init_can_be_cancelled(clean: Service, ma
     assert await until(lambda: names(mark) == [])
 
 
+@pytest.mark.level("none", "elsewhere commands come from the init of a room, and no zygote of theirs is started")
 async def test_tasks_outlive_the_zygote_and_the_next_comes_from_a_new_one(service: Service, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     task = await service.shell(f"echo begun; {WAIT.format(gate=gate)}; echo lived", wait=0)
@@ -252,26 +254,32 @@ def test_kill_9_of_the_server_ends_every_task_within_a_second(mark: str, tmp_pat
 # --- crowds ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.req("shell.fallback")
-@pytest.mark.timeout(300)
-async def test_five_hundred_at_once_each_with_its_own_output(clean: Service, tmp_path: Path) -> None:
-    counter = tmp_path / "counter"
-    gate = tmp_path / "gate"
-    starts = [
-        clean.shell(
-            f"echo {n} >> {counter}; echo out {n}; until [ -e {gate} ]; do sleep 0.5; done; "
-            f"echo err {n} >&2; exit {n % 100}",
-            wait=0,
-        )
-        for n in range(500)
-    ]
-    tasks = await asyncio.gather(*starts)
-    # All of them are there at once before the first may end.
-    assert await until(lambda: counter.exists() and len(counter.read_text().split()) == 500, 120)
-    assert {(await clean.shell_status(task.task_id, wait=0)).status for task in tasks} == {"running"}
-    gate.touch()
-    ended = await asyncio.gather(*(clean.shell_status(task.task_id, wait=120) for task in tasks))
-    assert [(task.status, task.stdout, task.stderr, task.exit_code) for task in ended] == [
-        ("done", f"out {n}\n", f"err {n}\n", n % 100) for n in range(500)
-    ]
-    assert sorted(map(int, counter.read_text().split())) == list(range(500))
+class TestCrowd:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        # Where they share a room, they are counted together: an init, a bash and a sleep each.
+        return Settings(preload=[], pool=1, limit_processes=2000)
+
+    @pytest.mark.req("shell.fallback")
+    @pytest.mark.timeout(300)
+    async def test_five_hundred_at_once_each_with_its_own_output(self, clean: Service, tmp_path: Path) -> None:
+        counter = tmp_path / "counter"
+        gate = tmp_path / "gate"
+        starts = [
+            clean.shell(
+                f"echo {n} >> {counter}; echo out {n}; until [ -e {gate} ]; do sleep 0.5; done; "
+                f"echo err {n} >&2; exit {n % 100}",
+                wait=0,
+            )
+            for n in range(500)
+        ]
+        tasks = await asyncio.gather(*starts)
+        # All of them are there at once before the first may end.
+        assert await until(lambda: counter.exists() and len(counter.read_text().split()) == 500, 120)
+        assert {(await clean.shell_status(task.task_id, wait=0)).status for task in tasks} == {"running"}
+        gate.touch()
+        ended = await asyncio.gather(*(clean.shell_status(task.task_id, wait=120) for task in tasks))
+        assert [(task.status, task.stdout, task.stderr, task.exit_code) for task in ended] == [
+            ("done", f"out {n}\n", f"err {n}\n", n % 100) for n in range(500)
+        ]
+        assert sorted(map(int, counter.read_text().split())) == list(range(500))
