@@ -62,6 +62,22 @@ def failing_plainly(path: str) -> Iterator[None]:
         raise errors.InvalidRequest("the path is not text that can name a file") from None
 
 
+def _make(name: str, folder: int) -> bool:
+    """Whether it is new."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=folder)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _give(fd: int, folder: int) -> None:
+    """What is put into a folder belongs to its owner: where the server is root, sessions are others."""
+    if os.geteuid() == 0:
+        about = os.fstat(folder)
+        os.fchown(fd, about.st_uid, about.st_gid)
+
+
 class Folder:
     """The folder of one session. `fixed` says that it is one of ours, which must not have become a link."""
 
@@ -75,9 +91,7 @@ class Folder:
         fd = os.open(self.root, self._flags)
         try:
             for part in parts:
-                if make:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o755, dir_fd=fd)
+                made = make and _make(part, fd)
                 try:
                     below = os.open(part, _FOLDER, dir_fd=fd)
                 except NotADirectoryError:
@@ -85,6 +99,9 @@ class Folder:
                     if stat.S_ISLNK(os.stat(part, dir_fd=fd, follow_symlinks=False).st_mode):
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
                     raise
+                if made and not os.listdir(below):
+                    # Should it be another one by now, nothing is given away with it.
+                    _give(below, fd)
                 os.close(fd)
                 fd = below
             yield fd
@@ -130,6 +147,7 @@ class Folder:
             draft = f".{secrets.token_hex(8)}.part"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(draft, flags, mode, dir_fd=folder)
+            _give(fd, folder)
             return Draft(path, name, draft, os.dup(folder), fd)
 
     def remove(self, path: str) -> None:
