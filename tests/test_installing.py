@@ -6,9 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest_asyncio
 
 from ingle.events import Result
 from ingle.service import Service
+from ingle.settings import Settings
 from ingle_worker import installing
 
 pytestmark = [pytest.mark.req("rich.magics"), pytest.mark.timeout(300)]
@@ -64,6 +66,19 @@ def tool(request: pytest.FixtureRequest) -> str:
     if request.param == "uv" and shutil.which("uv") is None:
         pytest.skip("there is no uv on the PATH")
     return request.param
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[str]:
+    """The interpreter of an environment without pip."""
+    with tempfile.TemporaryDirectory(prefix="ingle-bare-") as folder:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        yield f"{folder}/bin/python"
+
+
+@pytest.fixture(scope="module")
+def settings(bare: str) -> Settings:
+    return Settings(preload=[], pool=1, pythons=[bare])
 
 
 @pytest.fixture
@@ -204,14 +219,13 @@ def test_options_of_an_installation_are_told_from_what_is_installed() -> None:
 
 
 @in_shared
-async def test_an_interpreter_without_pip_installs_all_the_same(service: Service, wheels: Path, tmp_path: Path) -> None:
+async def test_an_interpreter_without_pip_installs_all_the_same(service: Service, wheels: Path, bare: str) -> None:
     import ensurepip
 
     if not list((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")):
         pytest.skip("this Python comes without its pip")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     env = {"PATH": path_without_uv(), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    await service.create_session("s", python=str(tmp_path / "bare" / "bin" / "python"), env=env)
+    await service.create_session("s", python=bare, env=env)
     result = await service.execute("s", "%pip install ingle_ember\nimport ingle_ember\ningle_ember.version", wait=200)
     await service.end_session("s")
     assert (result.status, result.result) == ("ok", {"text/plain": "'0.5'"})

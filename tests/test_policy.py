@@ -198,6 +198,21 @@ def test_the_package_index_is_granted_as_pip_is_configured(tmp_path: Path, monke
         policy(tmp_path, allow_host=["*"]).hosts()
 
 
+def test_an_index_on_the_disk_is_granted_with_the_files_beside_it_unless_sessions_can_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("index/simple/hearth", "index/packages", "index/private"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "index/simple/hearth/index.html").write_text(
+        '<a href="../../packages/a/hearth.whl#sha256=0">hearth</a>'
+    )
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path}/index/simple")
+    granted = [Mount(f"{tmp_path}/index/{name}", read_only=True) for name in ("simple", "packages")]
+    assert policy(tmp_path).settle(NewSession()).mounts == tuple(granted)
+    written = Mount(f"{tmp_path}/index/simple")
+    assert policy(tmp_path, mount=[written.folder]).settle(NewSession()).mounts == (granted[0], written)
+
+
 def test_over_http_what_is_not_granted_is_refused_in_plain_words(server: Server) -> None:
     made = server.make_session("lower", limits={"files": 200})
     assert made["limits"]["files"] == 200

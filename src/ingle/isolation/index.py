@@ -6,10 +6,11 @@ handed on: sessions would see it.
 
 import configparser
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ingle.isolation.hosts import BadHost, Entry, read_entry
 
@@ -24,6 +25,9 @@ SEEN = ("/etc/ssl/", "/etc/pki/", "/usr/")
 
 UV = ("UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX")
 PORTS = {"http": 80, "https": 443}
+LINK = re.compile(r"""href=["']([^"'#]+)""")
+PAGE = 100_000
+"""Characters of a page that are looked at: its first link tells where the files lie."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,13 @@ class PackageIndex:
     """How pip and uv in a session are told of it."""
 
 
-def find(environ: Mapping[str, str] | None = None, prefix: str | None = None, root: Path = Path("/")) -> PackageIndex:
-    """`prefix` is that of the sessions' interpreter. Reads files: blocks."""
+def find(
+    environ: Mapping[str, str] | None = None,
+    prefix: str | None = None,
+    root: Path = Path("/"),
+    written: Callable[[str], bool] = lambda folder: False,
+) -> PackageIndex:
+    """`prefix` is that of the sessions' interpreter, `written` tells which folders sessions write. Blocks."""
     environ = os.environ if environ is None else environ
     given = _options(environ, prefix, root)
     variables = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
@@ -58,24 +67,41 @@ def find(environ: Mapping[str, str] | None = None, prefix: str | None = None, ro
         environment[name] = " ".join(kept)
     hosts: dict[Entry, None] = {}
     for url in urls:
-        _add(url, hosts, folders)
+        _add(url, hosts, folders, written)
     return PackageIndex(tuple(hosts), tuple(dict.fromkeys(folders)), environment)
 
 
-def _add(url: str, hosts: dict[Entry, None], folders: list[str]) -> None:
+def _add(url: str, hosts: dict[Entry, None], folders: list[str], written: Callable[[str], bool]) -> None:
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme)
     except ValueError:
         return
     if parts.scheme == "file":
-        folders.append(parts.path)
+        folder = unquote(parts.path).rstrip("/")
+        # What a session could have written there grants nothing.
+        folders += [folder, *([] if written(folder) else _beside(folder))]
     elif port is not None and parts.hostname:
         for host in (parts.hostname, *FILES.get(parts.hostname, ())):
             try:
                 hosts[read_entry(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", near=True)] = None
             except BadHost:
                 continue
+
+
+def _beside(folder: str) -> list[str]:
+    """Where the pages of an index on the disk have their files: often in a folder next to it (simple/, packages/)."""
+    for page in sorted(Path(folder).glob("*/index.html"))[:1]:
+        try:
+            links = LINK.findall(page.read_text("utf-8", "replace")[:PAGE])
+        except OSError:
+            continue
+        for link in links:
+            file = os.path.normpath(page.parent / unquote(urlsplit(link).path))
+            around = os.path.dirname(folder)
+            if "://" not in link and file.startswith(around + "/") and not file.startswith(folder + "/"):
+                return [os.path.join(around, os.path.relpath(file, around).split("/")[0])]
+    return []
 
 
 def _bare(url: str) -> str:

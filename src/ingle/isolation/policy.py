@@ -109,7 +109,8 @@ class Policy:
         self._pythons = {self._own_python, *map(interpreter, settings.pythons)}
         self._kept = self._kept_from_writing()
         self._usual: dict[tuple[Bounds, bool], Grant] = {}
-        self._index = index.find(prefix=os.path.dirname(os.path.dirname(self._own_python)))
+        prefix = os.path.dirname(os.path.dirname(self._own_python))
+        self._index = index.find(prefix=prefix, written=self._is_written)
         self._index_folders = tuple(
             Mount(os.path.realpath(each), read_only=True) for each in self._index.folders if os.path.isdir(each)
         )
@@ -248,6 +249,10 @@ class Policy:
                 f"--pythons {path[:200]}, which keeps sandboxes from writing it, or for --mount {within.folder}:ro"
             )
         return path
+
+    def _is_written(self, folder: str) -> bool:
+        real = os.path.realpath(folder)
+        return any(mount.holds(real) for mount in self.mounts if not mount.read_only)
 
     def _within(self, path: str) -> Mount | None:
         folder = os.path.realpath(os.path.dirname(path))
