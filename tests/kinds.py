@@ -562,9 +562,11 @@ async def ask(service: Service, chosen: list[Kind], session: str) -> list[tuple[
     return told
 
 
-async def look(service: Service, chosen: list[Kind], python: str | None = None) -> list[tuple[bool, ...]]:
-    """For each kind, whether it was kept in each of the ways."""
-    await service.create_session("main", python=python)
+async def look(
+    service: Service, chosen: list[Kind], python: str | None = None, folder: str | None = None
+) -> list[tuple[bool, ...]]:
+    """For each kind, whether it was kept in each of the ways; in a folder that all of the sessions can reach."""
+    await service.create_session("main", python=python, cwd=folder)
     for number, kind in enumerate(chosen):
         await run(service, f"{kind.make}\nv_{number} = v; w_{number} = [v]; del v", "main")
     saved = await service.save_session("main", "kinds")

@@ -477,17 +477,18 @@ async def test_a_registry_of_a_later_version_is_left_alone(kept: Path, caplog: p
         assert await value(service, "1 + 1") == "2"
 
 
-async def test_a_session_whose_interpreter_is_gone_says_so_and_is_not_lost(kept: Path, tmp_path: Path) -> None:
-    python = tmp_path / "python"
+async def test_a_session_whose_interpreter_is_gone_says_so_and_is_not_lost(kept: Path, apart: Path) -> None:
+    python = apart / "python"
     python.symlink_to(os.path.realpath(Settings().python))
-    async with serving(kept) as first:
+    settings = replace(SETTINGS, pythons=[str(python)])
+    async with serving(kept, settings) as first:
         await first.create_session("s", durable=True, python=str(python))
         await first.execute("s", "x = 5")
     python.unlink()
-    async with serving(kept) as second:
+    async with serving(kept, settings) as second:
         assert [info.session_id for info in await second.list_sessions()] in ([], ["s"])
     python.symlink_to(os.path.realpath(Settings().python))
-    async with serving(kept) as third:
+    async with serving(kept, settings) as third:
         assert await value(third, "x") == "5"
 
 
