@@ -16,11 +16,12 @@ JOBS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench soak dist clean
+.PHONY: help run test test-sandbox lint bench soak dist clean
 
 help:
 	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
 	@echo 'make test    run the tests                (ARGS="-k stdin" is handed on)'
+	@echo 'make test-sandbox  the same, with every session in a sandbox'
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make bench   measure                      (ARGS=--quick: a look)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
@@ -34,6 +35,9 @@ run: $(STAMP_DEV)
 
 test: $(STAMP_DEV)
 	@$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile $(ARGS)
+
+test-sandbox: $(STAMP_DEV)
+	@$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --isolation sandbox $(ARGS)
 
 lint: $(STAMP_DEV)
 	@$(BIN)/ruff check .

@@ -28,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """For servers that tests start, and for settings that they make."""
+    config.addinivalue_line(
+        "markers", "level(name, why): about this level of isolation alone; left out where --isolation is another"
+    )
     level = config.getoption("--isolation")
     os.environ.update(INGLE_ISOLATION=level, INGLE_KEEP_ENV=MARK)
     named = {"isolation": level, "keep_env": [MARK]}
