@@ -388,13 +388,16 @@ def test_a_client_says_which_service_it_has_and_no_token(in_home: Path, server: 
     assert repr(found) == repr(named) == "<Client closed>"
 
 
-def test_how_a_session_is_made(client: Client, tmp_path: Path) -> None:
+def test_how_a_session_is_made(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--pythons", "/bin/false")
+    client = Client(server.url, server.token)
     with client.session("here", cwd=str(tmp_path), env={"A": "1"}, idle_timeout=7.0) as session:
         assert session.run("import os\nos.getcwd(), os.environ['A']").text == str((str(tmp_path), "1"))
         info = session.info()
         assert (info.session_id, info.idle_timeout, info.cwd) == ("here", 7.0, str(tmp_path))
     with pytest.raises(errors.InterpreterRefused):
         client.session("odd", python="/bin/false").run("1")
+    client.close()
 
 
 def test_cells_and_lines_are_read_again(session: Session) -> None:

@@ -52,6 +52,9 @@ GOOD = [python for python in pythons() if python.version >= (3, 10)]
 OLD = [python for python in pythons() if python.version < (3, 10)]
 
 
+NOWHERE = "python-that-is-not-there"
+
+
 @pytest.fixture(scope="module")
 def environments() -> Iterator[Path]:
     """Where they lie: no session may write there."""
@@ -62,7 +65,7 @@ def environments() -> Iterator[Path]:
 def granted(apart: Path, environments: Path) -> list[str]:
     """All that the tests here name."""
     made = [environments / python.name / "bin" / "python" for python in GOOD]
-    return [*map(str, made), *(python.path for python in (*GOOD, *OLD)), str(apart / "interpreter")]
+    return [*map(str, made), *(python.path for python in (*GOOD, *OLD)), str(apart / "interpreter"), NOWHERE]
 
 
 @pytest.fixture
@@ -330,7 +333,7 @@ async def test_what_is_no_python_is_refused_in_plain_words(service: Service, apa
     assert "name a CPython 3.10 or later" in refused.value.message
     assert ("this is no snake" in refused.value.message) is (name == "a program that fails")
     with pytest.raises(errors.InterpreterRefused):
-        await service.execute_once("1", python="python-that-is-not-there")
+        await service.execute_once("1", python=NOWHERE)
     assert await service.list_sessions() == []
 
 

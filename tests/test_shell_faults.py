@@ -238,8 +238,8 @@ asyncio.run(main())
 
 
 @pytest.mark.req("exit.tree")
-def test_kill_9_of_the_server_ends_every_task_within_a_second(mark: str, tmp_path: Path) -> None:
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path / "home")], stdout=subprocess.PIPE)
+def test_kill_9_of_the_server_ends_every_task_within_a_second(mark: str, apart: Path) -> None:
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(apart / "home")], stdout=subprocess.PIPE)
     assert server.stdout is not None
     assert server.stdout.readline() == b"up\n"
     assert wait_until(lambda: names(mark).count("sleep") == 3)
