@@ -116,15 +116,10 @@ def home(apart: Path) -> Iterator[Path]:
     assert_empty(folder)
 
 
-def session_folders(service: Service, home: Path) -> list[str]:
-    """Names of the folders that sessions have; where a room is ready for one to come, that has a folder, too."""
-    spare = service._placement.manager._launchers.unused()  # type: ignore[attr-defined]
-    return sorted(path.name for path in (home / "sessions").iterdir() if path.name not in spare)
-
-
 async def until_prepared(service: Service) -> None:
     """Until nothing more is made ahead: what a test counts from here on grows by what the test does."""
-    launchers = service._placement.manager._launchers.all  # type: ignore[attr-defined]
+    assert isinstance(service._placement, Local)
+    launchers = [each for each in service._placement.manager._launchers.all if each.zygote_pid is not None]
     assert await until(lambda: all(launcher.prepared == service.settings.pool for launcher in launchers), 30)
 
 
