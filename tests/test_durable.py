@@ -352,6 +352,16 @@ async def test_a_session_beyond_the_bound_says_once_that_it_is_saved_on_request_
         assert "not saved as it is now" in info.notices[0]
 
 
+async def test_a_server_that_is_warm_has_its_registry_and_one_that_saves_nothing_makes_none(kept: Path) -> None:
+    async with serving(kept) as service:
+        await service.warm()
+    assert (kept / "registry.db").exists()
+    other = kept.with_name("other")
+    async with serving(other, replace(SETTINGS, durable_size=0)) as service:
+        await service.warm()
+    assert not (other / "registry.db").exists()
+
+
 async def test_a_server_that_saves_nothing_by_itself_refuses_durable_sessions(kept: Path) -> None:
     async with serving(kept, Settings(preload=[], pool=1, durable_size=0)) as service:
         with pytest.raises(errors.InvalidRequest, match="durable_size is 0"):

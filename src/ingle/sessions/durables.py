@@ -48,6 +48,11 @@ class Durables:
         self._counts: dict[str, CellCount] = {}
         """Of sessions that are about to be kept."""
 
+    def prepare(self) -> None:
+        """Make the registry now, if there is none: the first durable session does not wait for that."""
+        if self._settings.durable_size:
+            self.registry.later(lambda db: None)
+
     def folder(self, uid: str) -> Path:
         return self._sessions / f"{PREFIX}{uid}"
 

@@ -107,7 +107,8 @@ class Manager:
         ]
 
     async def warm(self) -> None:
-        """Have prepared workers of the default interpreter."""
+        """Have prepared workers of the default interpreter, and all else that a first session would wait for."""
+        self._durables.prepare()
         await self.settled()
         await self._launcher(self.policy.settle(NewSession())).warm()
 

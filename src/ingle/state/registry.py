@@ -101,8 +101,8 @@ class Registry:
         self._db: sqlite3.Connection | None = None
         self._closed = False
 
-    async def _do(self, work: Callable[[sqlite3.Connection], T], *, last: bool = False) -> T:
-        if self._closed and not last:
+    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._closed:
             raise RegistryBroken("the server is stopping")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(self._open()))
@@ -253,16 +253,17 @@ class Registry:
             return
         self._closed = True
 
-        def work(db: sqlite3.Connection) -> None:
-            db.execute("UPDATE sessions SET owner = '' WHERE owner = ?", (self._server,))
-            db.close()
+        def work() -> None:
+            # After all that was asked for before, which may have been to open it.
+            if self._db is not None:
+                self._db.execute("UPDATE sessions SET owner = '' WHERE owner = ?", (self._server,))
+                self._db.close()
 
         try:
-            if self._db is not None:
-                await self._do(work, last=True)
-        except RegistryBroken as error:
+            await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
             # Our lock says the same, once we are gone.
-            logger.warning("%s", error.message)
+            logger.warning("%s in the data folder cannot be used: %s", self._path.name, error)
         self._thread.shutdown(wait=False)
 
 
