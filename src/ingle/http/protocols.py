@@ -41,6 +41,9 @@ LINGER = 10.0
 SAY_WHY = 1.0
 """How long a refused client may still send, unheard, so that it gets to reading why."""
 
+MAX_UNHEARD = 1024 * 1024
+"""Bytes of that; what is more is not even read."""
+
 MAX_LINGERING = 256
 """Refused connections that are kept open for that at once."""
 
@@ -160,6 +163,7 @@ class Protocol(asyncio.Protocol):
         self._refusal: errors.IngleError | None = None
         self._deaf = False
         """What still comes is not listened to."""
+        self._unheard = 0
         self._idle_since: float | None = None
         self._head_since: float | None = None
         self._head_bytes = 0
@@ -223,6 +227,9 @@ class Protocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None or self._deaf:
+            self._unheard += len(data)
+            if self._unheard > MAX_UNHEARD:
+                self.pause_reading()
             return
         self._received += len(data)
         self._idle_since = None
