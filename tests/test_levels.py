@@ -1,6 +1,9 @@
 """Levels between nothing and a sandbox: what each takes from a session, as the server's own user."""
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,29 @@ async def test_a_server_with_a_level_that_cannot_be_had_does_not_start(
     async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
         held = await service.isolation()
         assert (held.level, set(held.missing)) == ("none", {"sandbox", "restricted", "limits"})
+
+
+ONE_USER = """
+import asyncio, sys
+from pathlib import Path
+from ingle.service import Service
+from ingle.settings import Settings
+async def main():
+    async with Service.local(Settings(preload=[], pool=0, isolation="auto"), Path(sys.argv[1])) as service:
+        held = await service.isolation()
+        await service.create_session("a")
+        print(held.level, (await service.execute("a", "1 + 1")).result["text/plain"], held.missing["sandbox"])
+asyncio.run(main())
+"""
+
+
+def test_a_root_that_has_no_other_users_takes_what_needs_none(tmp_path: Path) -> None:
+    """As in a container whose root is an ordinary user outside: sessions cannot be made users of their own there."""
+    alone = ["unshare", "--user", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
+        pytest.skip("no user namespace can be had here")
+    told = subprocess.run(
+        [*alone, sys.executable, "-c", ONE_USER, str(tmp_path / "home")], capture_output=True, text=True, check=False
+    )
+    assert told.stdout.startswith("limits 2 a session as a user of its own: Invalid argument"), told.stderr
+    assert "run as an ordinary user in it" in told.stdout

@@ -36,6 +36,11 @@ REMEDIES = (
     ("mount_setattr", "the kernel is older than 5.12, or a container's profile hides it"),
     ("Landlock", "the kernel has no Landlock; it needs 5.13 or later with `landlock` among its lsm= modules"),
     ("seccomp", "the kernel or a container's profile forbids system call filters"),
+    (
+        "user of its own",
+        "root has no other users here, as in a rootless container; run as an ordinary user in it, or start it with all "
+        "users mapped",
+    ),
     ("session's own folder", "set INGLE_HOME to a folder that every user can pass through, /var/lib/ingle for one"),
     ("interpreter's own files", "install the interpreter where every user can read it, or run as an ordinary user"),
 )

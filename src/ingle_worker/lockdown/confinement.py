@@ -5,6 +5,7 @@ What a level is: `limits` sets bounds and takes away the way to more rights; `re
 filter and, where the server is root, a user of the session's own; `sandbox` adds namespaces and a root of its own.
 """
 
+import errno
 import os
 import resource
 import socket
@@ -78,11 +79,14 @@ class Confinement:
 
     def introduce(self, uid: int, fds: list[int]) -> None:
         """Who the session is: its number is the host's choice where it is root, and our own where it is not."""
-        if self._root and uid:
+        if self._root and uid and self._files is not None:
             self._uid = self._gid = uid
             for fd in fds[:3]:
                 # So that it may open its own streams by their names, /dev/stdin for one.
-                os.fchown(fd, uid, uid)
+                try:
+                    os.fchown(fd, uid, uid)
+                except OSError as error:
+                    raise calls.Refused("a session as a user of its own", error.errno or errno.EINVAL) from None
         if self._places is not None:
             rooms.introduce(self._places, self._uid, self._gid)
             rooms.rehearse(self._places, self._uid, self._gid)

@@ -57,7 +57,7 @@ def _be_init(confinement: Confinement, order: messages.Prove) -> dict[str, Any]:
     """As the init of a session, which gives up its rights while the worker, a fork of its own, attacks."""
     # A list of hosts is the same room, with a door in it that leads to the host's proxy.
     confinement.prepare("full" if confinement.plan.network == "full" else "none")
-    confinement.introduce(order.uid, [])
+    confinement.introduce(order.uid, [*os.pipe(), *os.pipe()])
     canaries = Canaries(confinement.plan, order.secret, order.port, order.server)
     reading, writing = os.pipe()
     worker = os.fork()
