@@ -53,6 +53,7 @@ async def test_a_function_comes_back_onto_the_sessions_own_globals(service: Serv
     assert await run(service, "inc(); inc(); counter") == "7"
     assert await run(service, "counter = 40; inc(); counter") == "41"
     assert await run(service, "inc.__globals__ is globals()") == "True"
+    assert await run(service, "import gc; gc.isenabled()") == "True"  # nothing is collected meanwhile
 
 
 @pytest.mark.req("state.save")

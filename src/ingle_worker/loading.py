@@ -6,6 +6,7 @@ there.
 """
 
 import _pickle
+import gc
 import json
 import os
 import random
@@ -67,6 +68,9 @@ class _Load:
     def run(self) -> Loaded:
         summary = self._summary
         now.begin(self._space)
+        # All that is made here stays: looking for what can go, over and over, is a fifth of an import of scikit-learn.
+        collects = gc.isenabled()
+        gc.disable()
         try:
             self._surround()
             self._read_sources()
@@ -79,6 +83,8 @@ class _Load:
         finally:
             now.begin({})
             self._incoming.close()
+            if collects:
+                gc.enable()
         self._loaded.flags = summary["flags"] & rebuilding.FUTURE_MASK
         return self._loaded
 
