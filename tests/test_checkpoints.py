@@ -97,6 +97,18 @@ async def test_checkpoints_are_listed_with_their_memory_and_bounded(service: Ser
         await service.checkpoint(main, ".auto")
 
 
+async def test_one_that_is_dropped_frees_its_process(service: Service, main: str) -> None:
+    await service.checkpoint(main, "base")
+    session = service._placement.manager.get(main)  # type: ignore[attr-defined]
+    pid = session.checkpoints.find("base").worker.pid
+    assert os.path.exists(f"/proc/{pid}")
+    await service.drop_checkpoint(main, "base")
+    assert not os.path.exists(f"/proc/{pid}")
+    assert await service.checkpoints(main) == []
+    with pytest.raises(errors.CheckpointNotFound, match="it was dropped"):
+        await service.rollback(main, "base")
+
+
 async def test_with_none_to_go_back_to_that_is_said(service: Service, main: str) -> None:
     with pytest.raises(errors.CheckpointNotFound, match="has not a checkpoint to go back to; it has none; make one"):
         await service.rollback(main)

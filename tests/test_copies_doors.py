@@ -40,6 +40,10 @@ def test_over_http(server: Server) -> None:
     assert (back["checkpoint"]["name"], back["session"]["execution_count"]) == ("base", 2)
     assert [server.execute("print(x)", name)["stdout"] for name in ("main", "copy", "more-2")] == ["1\n"] * 3
     assert server.client.post(f"{SESSION}/rollback").status_code == 200
+    server.client.post(f"{SESSION}/checkpoints", json={"name": "spare"})
+    assert server.client.delete(f"{SESSION}/checkpoints/spare").status_code == 204
+    told = problem(server.client.delete(f"{SESSION}/checkpoints/spare"), 404, "checkpoint_not_found")
+    assert "it was dropped" in told["detail"]
     problem(server.client.post(f"{SESSION}/rollback", json={"name": "no"}), 404, "checkpoint_not_found")
     problem(server.client.post(f"{SESSION}/fork", json={"session_id": "copy"}), 409, "session_exists")
     problem(server.client.post(f"{SESSION}/fork", json={"count": 0}), 422, "invalid_request")
@@ -90,6 +94,9 @@ def test_the_client(server: Server) -> None:
         assert session.rollback().notice.startswith("rolled back to the state before cell 3, ")
         assert session.run("x").text == "[1]"
         assert session.rollback("base").session.session_id == "main"
+        session.checkpoint("spare")
+        session.drop_checkpoint("spare")
+        assert [each.name for each in session.checkpoints()] == ["base", ".auto"]
         with pytest.raises(errors.CheckpointNotFound, match=r"it has '\.auto', 'base'"):
             session.rollback("other")
 
@@ -152,6 +159,10 @@ async def test_over_mcp(service: Service) -> None:
     told = await call(door, "rollback_repl_session", checkpoint="base")
     assert told.startswith("session main: rolled back to checkpoint 'base' of cell 1, 0.")
     assert told.endswith(" s ago. Its next cell is 3.")
+    await call(door, "rollback_repl_session", action="checkpoint", checkpoint="spare")
+    told = await call(door, "rollback_repl_session", action="drop", checkpoint="spare")
+    assert told == "checkpoint spare of main is dropped."
+    assert "spare" not in await call(door, "rollback_repl_session", action="list")
     shown = await call(door, "python_session", code="x")
     assert "[1]" in shown
     assert "[note: rolled back to checkpoint 'base' of cell 1, " in shown

@@ -109,7 +109,8 @@ async def test_what_ran_before_is_told_apart_from_what_never_ran(kept: Path) -> 
         with pytest.raises(errors.CellNotFound, match="has no cell 2"):
             await second.wait("s", 2)
         assert await second.cells("s") == []
-        await second.execute("s", "2 + 2")
+        (told,) = (await second.execute("s", "2 + 2")).notices
+        assert told.endswith("; what its cells printed before the server was started again is gone")
         assert [(each.cell, each.code) for each in await second.cells("s")] == [(2, "2 + 2")]
         assert [event.type async for event in _events(second, 2)][-1] == "done"  # type: ignore[attr-defined]
 

@@ -47,6 +47,7 @@ def operations() -> list[Operation]:
         Operation(
             "GET", session + "/checkpoints", "What it can go back to.", checkpoints, answers={200: CheckpointList}
         ),
+        Operation("DELETE", session + "/checkpoints/{name}", "Give one up.", drop_checkpoint, answers={204: None}),
         Operation(
             "POST",
             session + "/rollback",
@@ -70,6 +71,11 @@ async def checkpoint(call: Call[Checkpoint, NoQuery]) -> Response:
 
 async def checkpoints(call: Call[None, NoQuery]) -> Response:
     return answer(CheckpointList(await call.service.checkpoints(call.session_id)))
+
+
+async def drop_checkpoint(call: Call[None, NoQuery]) -> Response:
+    await call.service.drop_checkpoint(call.session_id, call.request.path_params["name"])
+    return Response(status_code=204)
 
 
 async def rollback(call: Call[Rollback, NoQuery]) -> Response:

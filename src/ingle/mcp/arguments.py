@@ -145,7 +145,7 @@ class ForkSession(Struct, forbid_unknown_fields=True):
 class RollbackSession(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
     checkpoint: Annotated[str | None, Meta(description="Its name.")] = None
-    action: Literal["rollback", "checkpoint", "list"] = "rollback"
+    action: Literal["rollback", "checkpoint", "list", "drop"] = "rollback"
 
 
 class ListSessions(Struct, forbid_unknown_fields=True):

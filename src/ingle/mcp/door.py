@@ -333,7 +333,10 @@ class Door:
             found = await self.service.checkpoints(given.session_id)
             return Answer([Text(telling.checkpoints_text(found))], answers.data("ingle/checkpoints", found))
         if given.checkpoint is None:
-            raise errors.InvalidRequest("a checkpoint needs a name: pass checkpoint=…; nothing was kept")
+            raise errors.InvalidRequest("a checkpoint needs a name: pass checkpoint=…; nothing was done")
+        if given.action == "drop":
+            await self.service.drop_checkpoint(given.session_id, given.checkpoint)
+            return Answer([Text(f"checkpoint {given.checkpoint} of {given.session_id} is dropped.")])
         kept = await self.service.checkpoint(given.session_id, given.checkpoint)
         return Answer([Text(telling.checkpoint_text(given.session_id, kept))], answers.data("ingle/checkpoint", kept))
 

@@ -150,23 +150,23 @@ TABLE = (
         "fork_repl_session",
         "Copy a live session",
         "Make live copies of a session with all its variables, of any type and size, in milliseconds: to try several "
-        "ways from one state. Each is a session of its own; files are shared. Threads, tasks and child "
+        "ways. Each is a session of its own; files are shared. Threads, tasks and child "
         "processes are not copied, and named. Busy while a cell runs.",
         arguments.ForkSession,
     ),
     Tool(
         "rollback_repl_session",
         "Go back to an earlier state",
-        "Bring all variables of a session back to an earlier state, any number of times. action=`checkpoint` keeps a "
-        "state under a name, `list` shows them. Without a name it undoes the last cell, even one that crashed, if the "
-        "session was made with checkpoints=`auto`, else it takes the newest. Files are not undone.",
+        "Bring all variables of a session back to an earlier state, again and again. action=`checkpoint` keeps a "
+        "state under a name, `list` shows them, `drop` gives one up. Without a name it undoes the last cell, even one "
+        "that crashed, if the session was made with checkpoints=`auto`, else it takes the newest. Files stay.",
         arguments.RollbackSession,
         destructive=True,
     ),
     Tool(
         "save_repl_session",
         "Save a session to disk",
-        "Save a session's variables, functions, classes and imports to disk; it goes on meanwhile. `filepath` is a "
+        "Save a session's variables, functions and imports to disk; it goes on meanwhile. `filepath` is a "
         "plain name, or a path below the session's folder: then it is one file that can be taken elsewhere. The answer "
         "names what could not be saved, and why. Busy while a cell runs.",
         arguments.SaveSession,

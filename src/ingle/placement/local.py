@@ -140,6 +140,9 @@ class Local:
     async def checkpoints(self, session_id: str) -> list[CheckpointInfo]:
         return await self.manager.get(session_id).checkpoints.list()
 
+    async def drop_checkpoint(self, session_id: str, name: str) -> None:
+        await self.manager.get(session_id).checkpoints.remove(name)
+
     async def rollback(self, session_id: str, name: str | None) -> RolledBack:
         session = self.manager.get(session_id)
         checkpoint, notice = await session.checkpoints.roll_back(name)

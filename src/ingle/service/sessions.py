@@ -85,6 +85,10 @@ class Sessions(Acting):
     async def checkpoints(self, session_id: str) -> list[CheckpointInfo]:
         return await self._placement.checkpoints(self._own(session_id))
 
+    async def drop_checkpoint(self, session_id: str, name: str) -> None:
+        """Give one up, and free its memory."""
+        await self._placement.drop_checkpoint(self._own(session_id, EXECUTE), name)
+
     async def rollback(self, session_id: str, name: str | None = None) -> RolledBack:
         """Go back to a checkpoint; without a name to before the last cell, or to the newest where that is not kept."""
         return await self._placement.rollback(self._own(session_id, EXECUTE), name)

@@ -137,6 +137,13 @@ class Checkpoints:
             notices.append(f"checkpoint {name!r} was dropped: a session keeps {self._limit}, and it was the oldest")
         return notices
 
+    async def remove(self, name: str) -> None:
+        """Give one up: its process is gone, and its memory free, when this returns."""
+        worker = self.find(name).worker
+        self.drop(name)
+        self._why_gone[name] = "it was dropped"
+        await worker.gone
+
     def drop(self, name: str) -> None:
         parked = self._parked.pop(name, None)
         if parked is not None:

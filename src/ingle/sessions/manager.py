@@ -293,7 +293,10 @@ class Manager:
                 moment = original.moment
                 copies = await worker.fork(len(keys))
             workers = await copies.up()
-            origin = Origin(original.id, moment, copies.notices, reseed)
+            notices = list(copies.notices)
+            if original.keeper is not None and original.keeper.durable:
+                notices.append("this fork is not durable, though its original is: save it to keep it")
+            origin = Origin(original.id, moment, notices, reseed)
             for (its_key, name), copy in zip(keys.items(), workers, strict=True):
                 identity = secrets.token_hex(8)
                 plan = replace(

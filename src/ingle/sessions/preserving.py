@@ -90,6 +90,8 @@ class Keeper:
         self._count = count
         self._loop = asyncio.get_running_loop()
         self.last = save
+        self._outputs_gone = save is not None
+        """It is of an earlier server, with which the outputs went."""
         self.automatic = registry is not None
         self.trouble = ""
         """Why the session is not saved as it is now."""
@@ -263,7 +265,9 @@ class Keeper:
             raise errors.StartFailed(error.message) from None
         self._failures = 0
         self._saved = self._copied = self._version
-        self._tell(told_of(returned.save, returned.failed))
+        gone = "; what its cells printed before the server was started again is gone" if self._outputs_gone else ""
+        self._outputs_gone = False
+        self._tell(told_of(returned.save, returned.failed) + gone)
         for notice in returned.notices:
             self._tell(notice)
         return returned.names

@@ -384,6 +384,11 @@ class AsyncSession:
         await self._attach()
         return read(await self._get("/checkpoints"), CheckpointList).checkpoints
 
+    async def drop_checkpoint(self, name: str) -> None:
+        """Give a checkpoint up, and free its memory."""
+        await self._attach()
+        await self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
+
     async def rollback(self, name: str | None = None) -> RolledBack:
         """Go back to a checkpoint, as often as you like; without a name to the state before the last cell, where the
         session keeps that (`checkpoints="auto"`), else to the newest checkpoint."""

@@ -384,6 +384,11 @@ class Session:
         self._attach()
         return read(self._get("/checkpoints"), CheckpointList).checkpoints
 
+    def drop_checkpoint(self, name: str) -> None:
+        """Give a checkpoint up, and free its memory."""
+        self._attach()
+        self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
+
     def rollback(self, name: str | None = None) -> RolledBack:
         """Go back to a checkpoint, as often as you like; without a name to the state before the last cell, where the
         session keeps that (`checkpoints="auto"`), else to the newest checkpoint."""
