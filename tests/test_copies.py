@@ -353,6 +353,26 @@ async def test_the_original_goes_on_before_its_copies_are_there(start: Start, tm
 
 
 @forks_only
+async def test_a_copy_that_is_ended_before_it_is_there_takes_nobody_along(start: Start, tmp_path: Path) -> None:
+    original = await start()
+    await original.run(
+        "import os, time\ndef wait():\n    while not os.path.exists('go'): time.sleep(0.001)\n"
+        "os.register_at_fork(after_in_child=wait)\nx = 1"
+    )
+    for _ in range(3):
+        copies = await original.worker.fork()
+        copies.kill()
+        await copies.workers[0].gone
+        assert await original.run("x += 1; print(x > 1)") == "True\n"
+    # Nor is it taken along when its original ends.
+    copies = await original.worker.fork()
+    await original.end()
+    (tmp_path / "go").touch()
+    (copy,) = await copies.up()
+    assert await Talk(copy).ask("x") == 4
+
+
+@forks_only
 @both_ways
 async def test_a_copy_is_a_child_of_init_and_knows_its_own_thread(start: Start, first: str) -> None:
     original = await start()

@@ -54,21 +54,26 @@ def below(pid: int, spare: Collection[int] = (), most: int = 0, chosen: Choice |
     return found
 
 
+def _groups_of(pids: Collection[int]) -> set[int]:
+    groups = set()
+    for pid in pids:
+        try:
+            groups.add(os.getpgid(pid))
+        except ProcessLookupError:
+            continue
+    return groups
+
+
 def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[int], chosen: Choice | None) -> None:
     """Kill whole process groups: the kernel does that in one step, so that no fork gets away.
 
     Process by process, a fork bomb was seen to make them faster than they could be killed. Groups are made by the
-    members of a session, and all sessions below us were begun below us: nobody else can be in one of these.
+    members of a session, and all sessions below us were begun below us: nobody else can be in one of these. But a copy
+    of a worker that has just been forked is still in that one's group: groups of those that are spared are, too.
     """
-    own = os.getpgid(0)
+    own = _groups_of((os.getpid(), *spare))
     for _ in range(GROUP_ROUNDS):
-        groups = set()
-        for pid in below(os.getpid(), spare, GROUP_MEMBERS, chosen):
-            try:
-                groups.add(os.getpgid(pid))
-            except ProcessLookupError:
-                continue
-        groups.discard(own)
+        groups = _groups_of(below(os.getpid(), spare, GROUP_MEMBERS, chosen)) - own
         if not groups:
             return
         for group in groups:
