@@ -201,6 +201,19 @@ def test_two_servers_with_one_data_folder_do_not_disturb_each_other(
             assert text_of(first.call("python_session", code="open('note', 'w').write(who); who")) == "'first'"
 
 
+def test_a_person_who_starts_it_by_hand_is_told_what_it_waits_for(home: Path, mark: str) -> None:
+    ours, terminal = os.openpty()
+    process = subprocess.Popen(
+        command(), stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(home)
+    )
+    os.close(terminal)
+    os.write(ours, b"\x04")
+    out, told = process.communicate(timeout=30)
+    os.close(ours)
+    assert out == b""
+    assert told.startswith(b"ingle mcp waits for a host's messages here: `ingle install HOST` tells one to start it.\n")
+
+
 @pytest.mark.req("safe.isolation")
 def test_the_level_in_force_is_told_to_the_hosts_log(home: Path, mark: str) -> None:
     with Host(home, "--isolation", "limits") as host:

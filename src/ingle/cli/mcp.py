@@ -1,5 +1,6 @@
 """`ingle mcp`: for a host such as Claude, Cursor or VS Code, which starts it and speaks to it."""
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -51,6 +52,9 @@ def mcp(tools: list[str] | None, **given: Any) -> None:
     Hosts start this command by themselves: `ingle install HOST` tells them to. Sessions start in the folder in which
     it was started, and end with it.
     """
+    if sys.stdin is not None and sys.stdin.isatty():
+        click.echo("ingle mcp waits for a host's messages here: `ingle install HOST` tells one to start it.", err=True)
+        click.echo("Ctrl-D ends it.", err=True)
     with plain_failures():
         from ingle.mcp.stdio import run
         from ingle.mcp.tools import chosen
