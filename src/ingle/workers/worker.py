@@ -615,6 +615,7 @@ class Worker:
         self.stdin.close()
         if self.door is not None:
             self.door.close()
+            self.door = None
         for fd in (self._stdout, self._stderr, *self._doors):
             os.close(fd)
 
