@@ -116,6 +116,23 @@ def home(apart: Path) -> Iterator[Path]:
     assert_empty(folder)
 
 
+def on_host(service: Service, session_id: str, *numbers: int) -> list[int]:
+    """What processes are called out here that a session knows by these numbers."""
+    assert isinstance(service._placement, Local)
+    worker = service._placement.manager.get(session_id).worker
+    assert worker is not None
+    room = os.readlink(f"/proc/{worker.pid}/ns/pid")
+    found: dict[int, int] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{name}/ns/pid") == room:
+                own = next(line for line in Path(f"/proc/{name}/status").read_text().splitlines() if "NSpid:" in line)
+                found[int(own.split()[-1])] = int(name)
+        except OSError:
+            continue  # it has just ended
+    return [found[number] for number in numbers]
+
+
 async def until_prepared(service: Service) -> None:
     """Until nothing more is made ahead: what a test counts from here on grows by what the test does."""
     assert isinstance(service._placement, Local)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import marked_processes, until
+from conftest import marked_processes, on_host, until
 from ingle.errors import StartFailed
 from ingle.events import Exit, Result
 from ingle.placement.local import Local
@@ -100,7 +100,8 @@ def daemons(count):
 async def daemons(service: Service, session_id: str, count: int) -> list[int]:
     """Processes in sessions of their own whose parents are gone."""
     await service.execute(session_id, DAEMONS)
-    pids = [int(pid) for pid in (await value(service, session_id, f"daemons({count})")).strip("[]").split(",")]
+    own = [int(pid) for pid in (await value(service, session_id, f"daemons({count})")).strip("[]").split(",")]
+    pids = on_host(service, session_id, *own)
     assert len(pids) == count
     assert all(map(is_there, pids))
     return pids
@@ -120,7 +121,8 @@ async def test_live_sessions_go_on_without_their_zygote_and_the_next_comes_from_
     # The prepared worker outlives its zygote, too.
     prepared = launcher_of(service)._pool[0].pid
     await service.create_session("prepared")
-    assert await value(service, "prepared", "__import__('os').getpid()") == str(prepared)
+    assert worker_of(service, "prepared").pid == prepared
+    assert await value(service, "prepared", "1 + 1") == "2"
     await service.create_session("new")
     assert await value(service, "new", "1 + 1") == "2"
     second = zygote_of(service)
@@ -175,6 +177,7 @@ async def test_strays_end_with_their_session_when_the_zygote_is_gone(service: Se
 
 
 @pytest.mark.req("exit.tree", "exit.crash")
+@pytest.mark.level("none", "nothing in a room can hurt its init")
 async def test_strays_end_with_a_killed_init_when_the_zygote_is_gone(service: Service) -> None:
     await service.create_session("one")
     await service.create_session("two")
@@ -188,6 +191,7 @@ async def test_strays_end_with_a_killed_init_when_the_zygote_is_gone(service: Se
     assert await value(service, "one", "1 + 1") == "2"
 
 
+@pytest.mark.level("none", "the holder of rooms is the first process of their namespace: they end with it")
 async def test_live_sessions_go_on_without_their_holder_and_nothing_is_left_at_the_end(
     service: Service, mark: str
 ) -> None:
@@ -205,6 +209,7 @@ async def test_live_sessions_go_on_without_their_holder_and_nothing_is_left_at_t
     assert await until(lambda: not marked_processes(mark))
 
 
+@pytest.mark.level("none", "the holder of rooms is the first process of their namespace: they end with it")
 async def test_nothing_is_left_after_holder_and_zygote_were_killed_at_once(service: Service, mark: str) -> None:
     await service.create_session("old")
     await daemons(service, "old", 2)
@@ -239,6 +244,7 @@ def killed_from_within() -> Exit:
 
 
 @pytest.mark.req("exit.tree", "exit.crash")
+@pytest.mark.level("none", "nothing in a room can hurt its init")
 async def test_a_cell_that_kills_its_init_takes_all_below_with_it_and_is_told_so(service: Service) -> None:
     await service.create_session("main")
     await service.create_session("neighbour")
@@ -268,6 +274,7 @@ class TestImpatient:
         await service.end_session("main")
         assert await until(lambda: not any(map(is_there, [*strays, worker.pid or 0, worker.init_pid or 0])))
 
+    @pytest.mark.level("none", "nothing in a room can hurt its init")
     async def test_a_running_cell_whose_init_is_stopped_can_still_be_ended(self, service: Service) -> None:
         await service.create_session("main")
         await service.begin("main", "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(600)")
@@ -450,6 +457,7 @@ class TestPreloading:
 AROUND = "import os, sys; os.getcwd(), os.environ.get('GIVEN'), sys.path.count(''), os.environ['TMPDIR'], os.listdir()"
 
 
+@pytest.mark.level("none", "in a room, what is begun ahead has the folders of that room, and a /tmp of its own")
 async def test_a_prepared_worker_is_the_session_that_is_asked_for(service: Service, home: Path) -> None:
     """It was begun ahead, for one that asks for nothing."""
     asked: dict[str, dict[str, Any]] = {
@@ -472,6 +480,7 @@ async def test_a_prepared_worker_is_the_session_that_is_asked_for(service: Servi
         assert "cwd" in options or files == []
 
 
+@pytest.mark.level("none", "in a room, what is begun ahead has the folders of that room, and a /tmp of its own")
 async def test_folders_that_came_to_no_session_go_with_their_worker(service: Service, home: Path) -> None:
     await service.warm()
     laid = launcher_of(service)._pool[0].laid
@@ -518,6 +527,7 @@ async def test_random_numbers_differ_between_sessions(service: Service) -> None:
 # --- a fresh interpreter for each session ------------------------------------------------------------------
 
 
+@pytest.mark.level("none", "an interpreter that is spawned cannot confine itself, so elsewhere there is a zygote")
 class TestSpawned:
     @pytest.fixture
     def settings(self) -> Settings:
@@ -589,6 +599,7 @@ async def until_async(service: Service, text: str) -> bool:
 
 
 @pytest.mark.req("exit.tree")
+@pytest.mark.level("none", "nothing in a room can hurt its init")
 async def test_a_spawned_session_whose_init_is_killed_leaves_no_daemon(mark: str, home: Path) -> None:
     settings = Settings(preload=[], pool=0, start_method="spawn")
     async with Service.local(settings, home) as service:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
+from conftest import on_host, until
 from ingle import errors
 from ingle.events import Done, InputWanted, Result, Stdout
 from ingle.service import Service
@@ -296,7 +296,8 @@ FRESH = (
 async def test_what_does_not_stop_is_killed_after_the_grace_and_the_loss_is_named(
     code: str, service: Service, sid: str
 ) -> None:
-    pid = int((await run(service, sid, "import os\nkept = 1\nprint(os.getpid())")).stdout)
+    own = int((await run(service, sid, "import os\nkept = 1\nprint(os.getpid())")).stdout)
+    (pid,) = on_host(service, sid, own)
     began = time.monotonic()
     result = await service.execute(sid, code, timeout=0.2)
     took = time.monotonic() - began
