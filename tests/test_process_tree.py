@@ -480,6 +480,25 @@ async def test_a_prepared_worker_is_the_session_that_is_asked_for(service: Servi
         assert "cwd" in options or files == []
 
 
+async def test_a_server_that_stops_prepares_no_more_workers_while_it_ends_its_sessions(
+    mark: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, filled = Session.end, []
+    async with Service.local(Settings(preload=[], pool=1, exit_grace=0.5), home) as service:
+        await service.create_session("s")
+        launcher = launcher_of(service)
+        await until(lambda: launcher.prepared == 1)
+        launcher._pool.pop().kill()
+
+        async def end_after_filling(self: Session, *, keep: bool = False) -> None:
+            await launcher.warm()
+            filled.append(launcher.prepared)
+            await end(self, keep=keep)
+
+        monkeypatch.setattr(Session, "end", end_after_filling)
+    assert filled == [0]
+
+
 @pytest.mark.level("none", "in a room, what is begun ahead has the folders of that room, and a /tmp of its own")
 async def test_folders_that_came_to_no_session_go_with_their_worker(service: Service, home: Path) -> None:
     await service.warm()

@@ -454,6 +454,8 @@ class Manager:
     async def stop(self) -> None:
         """End everything this manager has started, and leave the data folder clean."""
         self._stopped = True
+        for launcher in self._launchers.all:
+            launcher.rest()
         ending = [*self._chores, *([self._settling] if self._settling is not None else [])]
         for chore in ending:
             chore.cancel()

@@ -281,11 +281,17 @@ class Launcher:
     def prepared(self) -> int:
         return len(self._pool)
 
-    async def stop(self) -> None:
-        """End every process this launcher has started."""
+    def rest(self) -> None:
+        """Prepare no more workers: nobody will want them."""
         self._stopped = True
         if self._soon is not None:
             self._soon.cancel()
+        if self._refill is not None:
+            self._refill.cancel()
+
+    async def stop(self) -> None:
+        """End every process this launcher has started."""
+        self.rest()
         for task in (self._refill, self._starting):
             if task is not None and not task.done():
                 task.cancel()
