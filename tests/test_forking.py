@@ -53,10 +53,10 @@ async def test_a_session_is_as_after_a_fork_of_pythons_own(
                 )
 
 
-async def test_numpys_numbers_are_the_sessions_own(tmp_path: Path) -> None:
+async def test_numpys_numbers_are_the_sessions_own(home: Path) -> None:
     """Also where two come from the same pool, and what is left of a number drawn before them is gone."""
     drawn = set()
-    async with Service.local(Settings(preload=["numpy.random"], pool=1), tmp_path / "home") as service:
+    async with Service.local(Settings(preload=["numpy.random"], pool=1), home) as service:
         for name in ("one", "two", "three"):
             await service.create_session(name)
             await service.execute(name, "import numpy")
@@ -76,10 +76,10 @@ sys.modules["numpy.random"] = types.SimpleNamespace(seed=lambda: seeds.append(1)
 """
 
 
-async def test_another_numpy_is_seeded_by_its_own_means(tmp_path: Path, monkeypatch) -> None:
+async def test_another_numpy_is_seeded_by_its_own_means(home: Path, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "ahead.py").write_text(STRANGE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    async with Service.local(Settings(preload=["ahead"], pool=0), tmp_path / "home") as service:
+    async with Service.local(Settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
         await service.create_session("main")
         await service.execute("main", "import ahead")
         assert await value(service, "ahead.seeds") == "[1]"
