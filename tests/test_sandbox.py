@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -271,3 +272,17 @@ async def test_a_server_with_a_small_number_as_in_a_container_can_have_a_sandbox
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: number)
     assert await zygote.try_level("sandbox", sys.executable, str(home)) is None
+
+
+async def test_a_folder_below_the_other_folder_for_temporary_files_can_be_granted(
+    settings: Settings, mark: str, home: Path
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="ingle-granted-") as granted:
+        (Path(granted) / "data").write_text("d")
+        async with Service.local(replace(settings, mount=[granted]), home) as service:
+            session = (await service.create_session(cwd=granted)).session_id
+            code = "import os\nfor name in ('/var/tmp/own', 'made'): open(name, 'w').close()\n"
+            code += "os.getcwd(), open('data').read()"
+            assert await value(service, session, code) == str((granted, "d"))
+        assert sorted(os.listdir(granted)) == ["data", "made"]
+    assert not Path("/var/tmp/own").exists()

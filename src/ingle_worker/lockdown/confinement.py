@@ -218,7 +218,7 @@ class Confinement:
         if self._places is not None:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS)
             files.read("/")
-            writable = ["/tmp", "/dev", "/proc", self._places.data]
+            writable = ["/tmp", rooms.OTHER_TMP, "/dev", "/proc", self._places.data]
             writable += self._places.writable
         else:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | landlock.SCOPE_SIGNALS)

@@ -28,7 +28,10 @@ HIDDEN = "/.ingle"
 OLD = HIDDEN + "/old"
 DATA = HIDDEN + "/data"
 PROC = HIDDEN + "/proc"
-PRIVATE = ("/tmp", "/dev/shm")
+OTHER_TMP, OTHER_FOLDER = "/var/tmp", "/tmp/.other"
+"""Bounded together with /tmp: it is a folder of that, under its own path."""
+
+PRIVATE = ("/tmp", "/dev/shm", OTHER_TMP)
 """Where every session has a file system of its own. What the host has below these is laid in again, one by one."""
 
 HOME = "/home/session"
@@ -205,9 +208,8 @@ def build(layout: Layout) -> None:
     os.mkdir(BUILD + OLD, 0o700)
     calls.pivot_root(BUILD, BUILD + OLD)
     os.chdir("/")
-    for place in ("/etc", "/proc", "/tmp", "/run", "/var", "/home", "/dev/pts", "/dev/shm", PROC, DATA):
+    for place in ("/etc", "/proc", "/tmp", "/run", OTHER_TMP, "/home", "/dev/pts", "/dev/shm", PROC, DATA):
         os.makedirs(place, 0o755, exist_ok=True)
-    os.symlink("/tmp", "/var/tmp")
     os.symlink(HOME_FOLDER, HOME)
     for path, target in layout.links:
         os.symlink(target, path)
@@ -239,6 +241,9 @@ def _lay_tmp(places: Places, size: str, *, first: bool = False) -> None:
     """A /tmp of one's own, and in it what the host has there for us."""
     calls.mount("tmp", "/tmp", "tmpfs", SAFE, f"mode=1777,{size},nr_inodes={INODES}")
     os.mkdir(HOME_FOLDER, 0o700)
+    os.mkdir(OTHER_FOLDER)
+    os.chmod(OTHER_FOLDER, 0o1777)
+    calls.mount(OTHER_FOLDER, OTHER_TMP, flags=calls.MS_BIND)
     for hidden, path in places.later:
         if first or _is_private(path):
             _bind(hidden, path)
@@ -262,6 +267,7 @@ def furnish(places: Places, *, network: bool, tmp_size: int) -> None:
     for path in MASKED:
         if os.path.exists(path):
             calls.mount("/dev/null", path, flags=calls.MS_BIND)
+    calls.unmount(OTHER_TMP)
     calls.unmount("/tmp")
     _lay_tmp(places, f"size={tmp_size}")
     calls.mount("shm", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={tmp_size},nr_inodes={INODES}")
