@@ -40,6 +40,7 @@ NUMBERS = {
     "mknodat": (259, 33),
     "mmap": (9, 222),
     "mount": (165, 40),
+    "msgget": (68, 186),
     "open_by_handle_at": (304, 265),
     "openat": (257, 56),
     "perf_event_open": (298, 241),
@@ -48,6 +49,7 @@ NUMBERS = {
     "ptrace": (101, 117),
     "read": (0, 63),
     "setns": (308, 268),
+    "shmget": (29, 194),
     "socket": (41, 198),
     "socketpair": (53, 199),
     "unshare": (272, 97),
@@ -134,10 +136,11 @@ def test_a_call_is_answered_as_it_shall_be(machine: str, name: str, args: tuple[
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_memory_files_are_refused_only_where_nobody_counts_them(machine: str) -> None:
-    calls = filters.MACHINES[machine], number_of("memfd_create", machine)
-    assert answer(filters.program(machine, memfd=False), *calls) == FORBIDDEN
-    assert answer(filters.program(machine, memfd=True), *calls) == ALLOWED
+@pytest.mark.parametrize("name", ["memfd_create", "shmget", "msgget"])
+def test_memory_without_a_place_is_refused_only_where_nobody_counts_it(machine: str, name: str) -> None:
+    calls = filters.MACHINES[machine], number_of(name, machine)
+    assert answer(filters.program(machine, memfd=False, segments=False), *calls) == FORBIDDEN
+    assert answer(filters.program(machine), *calls) == ALLOWED
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -161,6 +164,7 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
         **filters.ABSENT_COMMON,
         **filters.EXAMINED[machine],
         "personality": filters.PERSONALITY[machine],
+        **filters.SEGMENTS[machine],
         "memfd_create": filters.MEMFD_CREATE[machine],
     }
     # Headers may be older than the newest calls, whose numbers then are in no table of theirs.

@@ -70,12 +70,13 @@ with contextlib.suppress(OSError):
 def made(call, *given):
     with contextlib.suppress(OSError):
         return syscall(call, *given)
-with contextlib.suppress(TypeError):
-    number = made("shmget", {key}, 4096, 0o1600)
-    place = made("shmat", number, 0, 0)
+with contextlib.suppress(OSError):
+    place = syscall("shmat", syscall("shmget", {key}, 4096, 0o1600), 0, 0)
     ctypes.memmove(place, secret.encode(), len(secret))
-    number = made("msgget", {key}, 0o1600)
+with contextlib.suppress(OSError):
+    number = syscall("msgget", {key}, 0o1600)
     made("msgsnd", number, ctypes.create_string_buffer((1).to_bytes(8, "little") + secret.encode(), 200), 100, 0o4000)
+with contextlib.suppress(TypeError):
     number = made("semget", {key}, 1, 0o1600)
     made("semctl", number, 0, 16, 7)
 with contextlib.suppress(TypeError):

@@ -149,6 +149,8 @@ EXAMINED = {
 }
 PERSONALITY = {"x86_64": 135, "aarch64": 92}
 MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
+SEGMENTS = {"x86_64": {"shmget": 29, "msgget": 68}, "aarch64": {"shmget": 194, "msgget": 186}}
+"""Memory that no process need have mapped, as that of memfd_create: only a cgroup counts it."""
 
 NAMESPACES = 0x7E020080
 """Every CLONE_NEW* flag, that of time among them."""
@@ -205,8 +207,8 @@ class Assembler:
         return packed
 
 
-def program(machine: str, *, memfd: bool = True) -> bytes:
-    """The filter for a machine. Without `memfd`, where no memory cgroup counts what such files hold, there are none."""
+def program(machine: str, *, memfd: bool = True, segments: bool = True) -> bytes:
+    """The filter for a machine. Without `memfd` and `segments` there is no memory that nobody has mapped."""
     asm = Assembler()
     asm.add(LOAD, ARCH)
     asm.add(JEQ, MACHINES[machine], "same machine", "absent at once")
@@ -225,6 +227,8 @@ def program(machine: str, *, memfd: bool = True) -> bytes:
     forbidden = set(FORBIDDEN[machine].values())
     if not memfd:
         forbidden.add(MEMFD_CREATE[machine])
+    if not segments:
+        forbidden |= set(SEGMENTS[machine].values())
     for number in sorted(forbidden):
         asm.add(JEQ, number, "forbidden")
     asm.place("allowed")
@@ -316,10 +320,10 @@ def _examine(asm: Assembler, machine: str) -> None:
 class Filter:
     """A program in the shape in which the kernel takes it; made once, installed by every session."""
 
-    def __init__(self, *, memfd: bool = True) -> None:
+    def __init__(self, *, memfd: bool = True, segments: bool = True) -> None:
         if calls.MACHINE not in MACHINES:
             raise calls.Refused(f"a seccomp filter for {calls.MACHINE}", errno.ENOSYS)
-        code = program(calls.MACHINE, memfd=memfd)
+        code = program(calls.MACHINE, memfd=memfd, segments=segments)
         self._code = ctypes.create_string_buffer(code, len(code))
         header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(self._code))
         self._header = ctypes.create_string_buffer(header, len(header))

@@ -83,6 +83,25 @@ def memory_in_files_without_a_name(t):
 
 
 @attack("limits", user_stops="sandbox")
+def memory_in_segments_that_nobody_has_attached(t):
+    import ctypes
+    import time
+
+    numbers = []
+    try:
+        for _ in range((t.memory >> 20) // 50 + 2):
+            numbers.append(syscall("shmget", 0, 50 << 20, 0o1600))
+            place = syscall("shmat", numbers[-1], 0, 0)
+            ctypes.memset(place, 1, 50 << 20)
+            syscall("shmdt", place)
+        time.sleep(0.3)
+        return True
+    finally:
+        for number in numbers:
+            syscall("shmctl", number, 0, 0)
+
+
+@attack("limits", user_stops="sandbox")
 def memory_in_a_file_system(t):
     import os
     import time
