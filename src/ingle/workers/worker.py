@@ -502,7 +502,7 @@ class Worker:
                 self.ready.set_result(message)
         elif kind is messages.NotCopied:
             self._broken = self._broken or message.reason[:1000]
-        elif isinstance(message, messages.EndsWanted | messages.Copied):
+        elif kind is messages.EndsWanted or kind is messages.Copied:
             self._on_copying(message)
         else:
             self._loose.append(message)
