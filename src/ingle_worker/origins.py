@@ -73,7 +73,8 @@ def find(names: Iterable[str], flags: int) -> dict[str, tuple[str, str]]:
 def order(files: Iterable[str]) -> list[str]:
     """Names of cells' code, in the order in which they ran."""
     sought = set(files)
-    return [filename for filename, _, _ in _cells if filename in sought]
+    # Once each: a cell is run again once.
+    return list(dict.fromkeys(filename for filename, _, _ in _cells if filename in sought))
 
 
 def bound_by(code: str, flags: int) -> set[str]:

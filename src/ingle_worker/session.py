@@ -259,6 +259,7 @@ class Worker:
         if hasattr(builtins, "_"):
             del builtins._
         linecache.clearcache()
+        origins.forget()
         self._channel.forget()
         self._names.clear()
         self._reset_main()
