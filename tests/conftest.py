@@ -197,7 +197,9 @@ def quiet_server() -> Iterator[Server]:
         server.make_session()
         yield server
         assert server.stop() == 0
-        assert [path.name for path in server.home.rglob("*") if path.is_file()] == ["token"]
+        left = {path.name for path in server.home.rglob("*") if path.is_file()}
+        # The registry is made while the server warms up, which may not have come that far.
+        assert left - {"registry.db"} == {"token"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

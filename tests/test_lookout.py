@@ -50,7 +50,8 @@ def test_staying_awake_in_vain_weighs_more_than_a_long_sleep():
 
 def test_a_lookout_reads_what_comes_and_the_end():
     ours, theirs = socket.socketpair()
-    lookout = Lookout(theirs.fileno())
+    lookout = Lookout()
+    lookout.watch(theirs.fileno())
     lookout.alone = True
     told = []
 
@@ -75,7 +76,8 @@ def test_a_lookout_reads_what_comes_and_the_end():
 
 def test_a_lookout_sleeps_where_others_are_at_work(monkeypatch):
     read, write = os.pipe()
-    lookout = Lookout(read)
+    lookout = Lookout()
+    lookout.watch(read)
     lookout._choice.awake = True
     lookout._soon = True
     looks = []
