@@ -654,3 +654,10 @@ async def test_a_folder_that_cannot_be_made_is_told_and_tried_no_more_than_asked
         (home / "aside").rename(sessions)
     await service.create_session("t")
     assert (await service.execute("t", "1 + 1")).result == {"text/plain": "2"}
+
+
+async def test_a_session_waits_for_a_core_and_pushes_nobody_aside(service: Service) -> None:
+    await service.create_session("a")
+    code = "import os\nprint(os.sched_getscheduler(0) == os.SCHED_BATCH, os.getpriority(os.PRIO_PROCESS, 0))"
+    assert (await service.execute("a", code)).stdout == f"True {os.getpriority(os.PRIO_PROCESS, 0)}\n"
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER, "the host is woken at once"

@@ -281,12 +281,13 @@ async def test_a_shell_that_is_killed_between_commands_is_replaced_and_nothing_r
     assert (await service.shell(f"kill -9 {pid}")).exit_code == 0
     assert await until(lambda: "bash" not in names(mark))
     after = await run(service, f"echo x >> {counter}; echo $$")
-    if after.status == "done":
+    if (after.status, after.signal) == ("done", None):
         assert told_fresh(after)
         assert counter.read_text() == "x\nx\n"
     else:
-        # It died in the very moment: told, not tried again.
-        assert (after.status, counter.read_text()) == ("killed", "x\n")
+        # It died in the very moment, as far as the host could see: told, not tried again.
+        assert "killed" in after.status or after.signal == "SIGKILL"
+        assert counter.read_text() == "x\n"
     assert (await run(service, "echo fine")).stdout == "fine\n"
 
 

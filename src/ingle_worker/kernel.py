@@ -162,6 +162,17 @@ def session_of(pid: int) -> int:
         return 0
 
 
+def wait_for_a_core() -> None:
+    """Who is woken gets a core that is idle, or waits: he does not push aside who is at work there, the host above all.
+
+    For this process and all that it starts. Their share of the machine is as before.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except (OSError, AttributeError):
+        return  # not Linux, or not allowed: it only costs speed
+
+
 def become_subreaper() -> bool:
     """Orphans below this process become its children instead of the machine's init's."""
     return _prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -106,7 +106,16 @@ class Channel:
         ) -> None:
             out = sys.stdout if file is None else file
             if type(out) is Out and len(args) == 1 and sep == " " and end == "\n":
-                out.write(str(args[0]) + "\n")  # by far the most frequent
+                # By far the most frequent, and as `Out.write` does it: a call less for each line.
+                text = args[0]
+                data = ((text if type(text) is str else str(text)) + "\n").encode("utf-8", "backslashreplace")
+                if self.alone and self.turn is out and not self.crowded and len(data) <= PIECE:
+                    sent = write_to(out._number, data)
+                    out._written += sent
+                    if sent == len(data):
+                        return
+                    data = data[sent:]
+                out.write_bytes(data)
             elif type(out) is not Out or not isinstance(sep, shown) or not isinstance(end, shown):
                 original(*args, sep=sep, end=end, file=file, flush=flush)
             else:

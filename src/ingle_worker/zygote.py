@@ -100,6 +100,7 @@ def spawn(fds: list[int]) -> None:
         reaper.sweep(lambda pid, status, usage: None)
         os._exit(0)
     sys.argv[:] = [""]
+    kernel.wait_for_a_core()
     worker = session.Worker()
     worker.prepare()
     init = Init()
@@ -233,6 +234,7 @@ class Zygote:
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        kernel.wait_for_a_core()
         self._worker = session.Worker()
         self._worker.prepare()
         self._init = Init()
