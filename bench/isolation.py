@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.measure import median, p95, pss
+from ingle.errors import IsolationUnavailable
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "bench" / "isolation.json"
 
@@ -119,6 +120,7 @@ async def measure(count: int) -> dict[str, list[float]]:
 SERVER = """
 import asyncio, sys
 from pathlib import Path
+from ingle.errors import IsolationUnavailable
 from ingle.service import Service
 from ingle.settings import Settings
 async def main():
@@ -166,14 +168,11 @@ def main() -> None:
     args = parser.parse_args()
     import uvloop
 
-    from ingle.isolation import probe
-
-    with tempfile.TemporaryDirectory() as folder:
-        why = probe.try_level("sandbox", sys.executable, Path(folder))
-    if why is not None:
-        print(f"no sandbox can be had here: {why}")
+    try:
+        got = uvloop.run(measure(20 if args.quick else 100))
+    except IsolationUnavailable as error:
+        print(f"no sandbox can be had here: {error.message}")
         return
-    got = uvloop.run(measure(20 if args.quick else 100))
     death = die()
     for name, times in got.items():
         if name.endswith("MB"):
