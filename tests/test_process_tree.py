@@ -660,4 +660,3 @@ async def test_a_session_waits_for_a_core_and_pushes_nobody_aside(service: Servi
     await service.create_session("a")
     code = "import os\nprint(os.sched_getscheduler(0) == os.SCHED_BATCH, os.getpriority(os.PRIO_PROCESS, 0))"
     assert (await service.execute("a", code)).stdout == f"True {os.getpriority(os.PRIO_PROCESS, 0)}\n"
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER, "the host is woken at once"
