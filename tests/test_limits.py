@@ -1,8 +1,10 @@
 """What a session may use, with each breach named, and nobody else hurt."""
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from ingle.isolation import cgroups, limits, watchdog
 from ingle.isolation.cgroups import Group, Groups
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.workers.launcher import Launcher
+from ingle.workers.worker import Worker
 
 MIB = 1024**2
 PLACE = cgroups._bases(Path("/")).get(cgroups.MEMORY) if os.getuid() == 0 else None
@@ -213,6 +217,102 @@ async def test_a_session_is_in_its_group_from_the_first_cell_on_and_groups_go_wi
     assert await until(lambda: len([each for each in folder.iterdir() if each.is_dir()]) == 1)
     await service.stop()
     assert not folder.exists()
+
+
+def groups_of(worker: Worker) -> list[list[str]]:
+    """For each controller, the groups of its init and of itself."""
+    lines = [Path(f"/proc/{pid}/cgroup").read_text().splitlines() for pid in (worker.init_pid, worker.pid)]
+    found = []
+    for controller, place in cgroups._bases(Path("/")).items():
+        names = controller if place.version == 1 else ""
+        found.append([line.split(":", 2)[2] for each in lines for line in each if line.split(":", 2)[1] == names])
+    return found
+
+
+def descriptors_of(pid: int | None) -> list[str]:
+    return [os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Processes that are put into a group from outside."""
+    seen: list[int] = []
+    attach = Group.attach
+
+    def note(group: Group, pid: int) -> None:
+        seen.append(pid)
+        attach(group, pid)
+
+    monkeypatch.setattr(Group, "attach", note)
+    return seen
+
+
+@needs_groups
+@pytest.mark.parametrize("pool", [0, 1])
+@pytest.mark.parametrize("level", ["limits", "sandbox"])
+async def test_an_init_goes_into_its_group_by_itself_before_it_has_a_worker(
+    mark: str, home: Path, moved: list[int], level: str, pool: int
+) -> None:
+    own = f"/{cgroups.PREFIX}{cgroups._own_name(Path('/'))}/"
+    async with Service.local(Settings(preload=[], pool=pool, isolation=level, network="none"), home) as service:
+        await service.create_session("s")
+        assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
+        worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
+        for init, itself in groups_of(worker):
+            assert init == itself
+            assert own in init
+        for pid in (worker.init_pid, worker.pid):
+            assert not [each for each in descriptors_of(pid) if "cgroup" in each or "tasks" in each]
+    assert moved == []
+
+
+@needs_groups
+async def test_who_cannot_go_into_his_group_is_put_there(
+    mark: str, home: Path, moved: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Group, "open", lambda group: [os.open("/dev/full", os.O_WRONLY)])
+    async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
+        await service.create_session("s")
+        assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
+        worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
+        assert moved == [worker.init_pid, worker.pid]
+        own = f"/{cgroups.PREFIX}{cgroups._own_name(Path('/'))}/"
+        assert [[own in each for each in pair] for pair in groups_of(worker)] == [[True, True]] * len(groups_of(worker))
+
+
+@needs_groups
+@pytest.mark.parametrize("first", ["the worker is gone", "the group is made"])
+async def test_a_start_that_is_given_up_while_its_group_is_made_leaves_none(
+    mark: str, home: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    making, go_on = threading.Event(), threading.Event()
+    invited: list[Worker] = []
+    opened, invite = Group.open, Launcher._invite
+
+    def note(launcher: Launcher, worker: Worker) -> None:
+        invited.append(worker)
+        invite(launcher, worker)
+
+    def open_later(group: Group) -> list[int]:
+        making.set()
+        assert go_on.wait(10)
+        return opened(group)
+
+    base = cgroups._bases(Path("/"))[cgroups.MEMORY].folder / f"{cgroups.PREFIX}{cgroups._own_name(Path('/'))}"
+    async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
+        await service.warm()
+        await service.create_session("first")  # a zygote is there, so that the next is asked for at once
+        monkeypatch.setattr(Group, "open", open_later)
+        monkeypatch.setattr(Launcher, "_invite", note)
+        starting = asyncio.create_task(service.create_session("s"))
+        assert await until(making.is_set)
+        starting.cancel()
+        await asyncio.wait([starting])
+        if first == "the worker is gone":
+            assert await until(invited[0].gone.done)
+        go_on.set()
+        assert await until(lambda: len([each for each in base.iterdir() if each.is_dir()]) == 1)
+        assert (await service.execute("first", "1 + 1")).result == {"text/plain": "2"}
 
 
 @needs_groups

@@ -38,6 +38,8 @@ from ingle_worker.kernel import become_subreaper
 from ingle_worker.wire import FrameReader, encode_frame, messages
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
+JOIN = messages.encode(messages.Join())
+WAYS_IN = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i"))
 FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = PLACES * WORDS * 8
 ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
@@ -51,9 +53,34 @@ def _notice(number: int, frame: object) -> None:
     """The wake-up descriptor says it all."""
 
 
-def say_up(fd: int, worker: int) -> None:
+def say_up(fd: int, worker: int, joined: bool = False) -> None:
     # Written by hand: to build and encode a message would touch, and so copy, fifty pages of every init.
-    write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d}' % (getpid(), worker)))
+    word = b"true" if joined else b"false"
+    write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d,"joined":%s}' % (getpid(), worker, word)))
+
+
+def join(status_fd: int) -> bool | None:
+    """Wait for the way into the session's group and go in, before there is a worker: it is born in there.
+
+    Whether that was possible; None when there is to be no session.
+    """
+    status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, status_fd)
+    try:
+        # No more than this: what else there is, is to be read by whoever obeys it.
+        data, extra, _, _ = status.recvmsg(len(JOIN), WAYS_IN, _socket.MSG_CMSG_CLOEXEC)
+    finally:
+        status.detach()
+    if data != JOIN:
+        return None
+    joined = bool(extra)
+    for each in extra:
+        for (fd,) in struct.iter_unpack("i", each[2]):
+            try:
+                write(fd, b"0")
+            except OSError:
+                joined = False  # the host finds another way
+            close(fd)
+    return joined
 
 
 class Member:
@@ -108,6 +135,8 @@ class Init:
         """Lays the session's folders into its room, where it has one."""
         self.on_shell: Callable[[int], None] | None = None
         """Becomes the init of a shell task, on this status socket."""
+        self.joined = False
+        """It is in the group that it was to join."""
         self._tasks: dict[int, int] = {}
         """The inits of shell tasks, and the tags by which what they leave behind is known."""
         self._last_tag = PLACES
@@ -142,7 +171,7 @@ class Init:
         signal(SIGTERM, SIG_IGN)
         signal(SIGHUP, SIG_IGN)
         self._poller.register(status_fd, POLLIN)
-        say_up(status_fd, worker)
+        say_up(status_fd, worker, self.joined)
         while True:
             for member in self._members:
                 if member.ended:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ingle_worker import figures, forking, kernel, reaper, session
 from ingle_worker.forking import fork, reseed
 from ingle_worker.holder import INIT_NAME, Holder
-from ingle_worker.init import Init
+from ingle_worker.init import Init, join
 from ingle_worker.kernel import die_with_parent, fork_bare, set_name
 from ingle_worker.wire import FrameReader, messages
 from ingle_worker.wire.messages import decode_fork
@@ -130,13 +130,18 @@ def wait_for_session(
         decode_fork(ANY_ORDER)  # what that touches is touched before somebody waits
         data, fds = order or wait_for_order(control, zygote)
         if data:
-            spare, uid, other = decode_fork(data)
+            spare, uid, other, group = decode_fork(data)
             if other and other != network:
                 # A room with this way out has to be made from the beginning: the zygote knows how.
                 zygote.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FIVE.pack(*fds))])
             else:
                 if confinement is not None:
                     confinement.introduce(uid, fds)
+                if group:
+                    joined = join(fds[4])
+                    if joined is None:
+                        return
+                    init.joined = joined
                 become_session(worker, init, fds, (control, zygote), spare=spare, confinement=confinement)
     except OSError as error:
         os.write(2, f"{error}\n".encode("utf-8", "backslashreplace"))

@@ -44,30 +44,51 @@ class Bounding:
         """Whether every worker is to be prepared."""
         return self._defaults != SessionLimits()
 
+    def open(self) -> tuple[Group | None, list[int]]:
+        """A group for a worker to come, and the way in for its init (see `Group.open`). Blocks."""
+        group = self._found().make()
+        if group is None:
+            return None, []
+        try:
+            group.bound(self._defaults.memory, self._defaults.processes)
+            return group, group.open()
+        except OSError as error:
+            self._do_without(group, error)
+            return None, []
+
+    async def hold(self, group: Group | None, pids: tuple[int, ...], *, joined: bool) -> Group | None:
+        """Processes that wait for their first order, under what every worker is under; their group."""
+        if joined or group is None:
+            self._set_for(pids, self._defaults, group)
+            return group
+        return await asyncio.to_thread(self._move, group, pids, self._defaults)
+
     async def prepare(self, *pids: int) -> Group | None:
-        """Processes that wait for their first order, into a group of their own."""
+        """The same for processes that were promised no group."""
         return await asyncio.to_thread(self._prepare, pids, self._defaults)
 
     def _prepare(self, pids: tuple[int, ...], bounds: SessionLimits) -> Group | None:
-        groups = self._found()
-        group = groups.make()
-        if group is None:
-            self._set_for(pids, bounds, None)
-            return None
+        return self._move(self._found().make(), pids, bounds)
+
+    def _move(self, group: Group | None, pids: tuple[int, ...], bounds: SessionLimits) -> Group | None:
         try:
-            for pid in pids:
-                group.attach(pid)
-            group.bound(bounds.memory, bounds.processes)
-            self._set_for(pids, bounds, group)
+            if group is not None:
+                for pid in pids:
+                    group.attach(pid)
+                group.bound(bounds.memory, bounds.processes)
         except ProcessLookupError:
-            pass  # gone already, which is told as always
+            return group  # gone already, which is told as always
         except OSError as error:
-            logger.warning("no cgroup for sessions (%s); their memory and processes are looked at instead", error)
-            groups.give_up()
-            group.remove()
-            self._set_for(pids, bounds, None)
-            return None
+            assert group is not None
+            self._do_without(group, error)
+            group = None
+        self._set_for(pids, bounds, group)
         return group
+
+    def _do_without(self, group: Group, error: OSError) -> None:
+        logger.warning("no cgroup for sessions (%s); their memory and processes are looked at instead", error)
+        self._found().give_up()
+        group.remove()
 
     async def settle(self, group: Group | None, pids: tuple[int, ...], wanted: SessionLimits) -> Group | None:
         """The limits of one session, on its worker; its group."""

@@ -1,9 +1,9 @@
 """Groups of processes whose memory, number and share of the CPU the kernel bounds: cgroups, version 2 or 1.
 
 One group for each session's tree, below one of this server's own, which is made where this process itself is. A
-process is attached before it runs anybody's code, so whatever it starts is in the group too. Where the system gives no
+process is in before it runs anybody's code, so whatever it starts is in the group too. Where the system gives no
 group, or not all controllers, `Groups` says which bounds hold, and the watchdog does the rest. Groups of servers that
-died are removed by the next one. Every function here blocks, for a moment: an attachment may take 20 ms.
+died are removed by the next one. Every function here blocks, for a moment: to move a process may take 20 ms.
 """
 
 import contextlib
@@ -23,6 +23,12 @@ CPU_WEIGHT = {1: ("cpu.shares", 1024, 262144), 2: ("cpu.weight", 100, 10000)}
 MEMORY_FILES = {1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), 2: ("memory.max", "memory.swap.max")}
 KILLS = {1: "memory.oom_control", 2: "memory.events"}
 USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
+
+
+WAY_IN = {1: "tasks", 2: "cgroup.procs"}
+"""Where a process writes to be in. To move all threads of a process, the kernel holds every fork of the machine still,
+and waits until all processors have noticed: 10 ms and more. A thread that moves itself, which only version 1 offers,
+needs none of that."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,23 @@ class Group:
         self._holders -= 1
         return self._holders == 0
 
+    def open(self) -> list[int]:
+        """Descriptors for a process with one thread: when it has written `0` to each, it is in. Raises OSError."""
+        opened: list[int] = []
+        try:
+            for place in set(self.places.values()):
+                fd = os.open(place.folder / WAY_IN[place.version], os.O_WRONLY | os.O_CLOEXEC)
+                opened.append(fd)
+        except OSError:
+            for fd in opened:
+                os.close(fd)
+            raise
+        return opened
+
     def attach(self, pid: int) -> None:
         """Put a process in; those that it starts from now on are in, too. Raises OSError."""
-        done = set()
-        for place in self.places.values():
-            if place.folder not in done:
-                done.add(place.folder)
-                _write(place.folder / "cgroup.procs", pid)
+        for place in set(self.places.values()):
+            _write(place.folder / "cgroup.procs", pid)
 
     def bound(self, memory: int | None, processes: int | None) -> None:
         """Set the bounds for all of the group together; None changes nothing. Raises OSError."""

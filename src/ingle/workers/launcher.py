@@ -5,6 +5,7 @@ Prepared workers outlive their zygote. A zygote that has died is replaced when t
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,6 +59,7 @@ class Launcher:
         self._refill: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
         self._spawned: set[asyncio.Task[None]] = set()
+        self._joining: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.version: str | None = None
 
@@ -82,8 +84,11 @@ class Launcher:
         if self._pool and (held is None or not (held.has_rooms or network not in ("", held.network))):
             return
         worker = self._new()
-        if zygote.fork_now(worker, network=network if held is not None else "", user=worker.user):
+        grouped = self._grouped
+        if zygote.fork_now(worker, network=network if held is not None else "", user=worker.user, group=grouped):
             self._offered[name] = worker
+            if grouped:
+                self._invite(worker)
 
     def withdraw(self, name: str) -> None:
         """Whoever was to take this one does not need it."""
@@ -180,9 +185,14 @@ class Launcher:
                     if on_its_way is not None:
                         pass
                     elif self._forks:
-                        await (await self._get_zygote()).fork(worker, spare=spare, network=network, user=worker.user)
+                        zygote, grouped = await self._get_zygote(), self._grouped
+                        await zygote.fork(worker, spare=spare, network=network, user=worker.user, group=grouped)
+                        if grouped:
+                            self._invite(worker)
                     else:
                         process = await self._spawn(worker)
+                    if worker.joining is not None:
+                        await asyncio.shield(worker.joining)
                     if begin is not None:
                         # What is sent now waits in its socket: its first word need not come here first.
                         begin(worker)
@@ -216,13 +226,44 @@ class Launcher:
             f"workers end before they are ready{f' ({why})' if why else ''}; try again, or name another interpreter"
         )
 
+    @property
+    def _grouped(self) -> bool:
+        """Every worker has a group of its own, where there can be groups."""
+        return self._bounding is not None and self._bounding.wanted
+
+    def _invite(self, worker: Worker) -> None:
+        """Have its group made while it comes up. Its init waits for that before it forks."""
+        worker.joining = self._loop.create_task(self._join(worker))
+        self._joining.add(worker.joining)
+        worker.joining.add_done_callback(self._joining.discard)
+
+    async def _join(self, worker: Worker) -> None:
+        assert self._bounding is not None
+        group, ways = await asyncio.to_thread(self._bounding.open)
+        try:
+            if worker.gone.done():
+                await asyncio.to_thread(self._bounding.release, group)
+            else:
+                worker.group = group
+                await worker.join(ways)
+        except OSError:
+            pass  # it is gone, which is told as always
+        finally:
+            for fd in ways:
+                os.close(fd)
+
     async def _bound(self, worker: Worker) -> None:
-        """Into a group of its own, before it runs anybody's code and while nobody waits."""
+        """Under its limits, before it runs anybody's code."""
         if self._bounding is None or not self._bounding.wanted:
             return
         await worker.init_up
-        if worker.init_pid is not None and worker.pid is not None:
-            worker.group = await self._bounding.prepare(worker.init_pid, worker.pid)
+        if worker.init_pid is None or worker.pid is None:
+            return
+        pids = (worker.init_pid, worker.pid)
+        if worker.joining is None:
+            worker.group = await self._bounding.prepare(*pids)
+        else:
+            worker.group = await self._bounding.hold(worker.group, pids, joined=worker.joined)
 
     async def _get_zygote(self) -> Zygote:
         if self._zygote is not None and not self._zygote.dead:
@@ -297,6 +338,8 @@ class Launcher:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, StartFailed, InterpreterRefused):
                     await task
+        if self._joining:
+            await asyncio.wait(self._joining)
         self._pool += self._offered.values()
         self._offered.clear()
         for worker in self._pool:

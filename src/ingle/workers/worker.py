@@ -101,6 +101,9 @@ class Worker:
         self.init_pid: int | None = None
         self.init_up: asyncio.Future[None] = loop.create_future()
         """The number of init is known, or never will be; that of the worker is with its `ready`."""
+        self.joining: asyncio.Task[None] | None = None
+        """Its group is made, and its init told the way in."""
+        self.joined = False
         self.group: Group | None = None
         self.letting_go: asyncio.Future[None] | None = None
         """Its group, after its end."""
@@ -222,6 +225,10 @@ class Worker:
     def enter(self, order: messages.Enter) -> None:
         """Have folders of the data folder laid into the room of this worker, which waits for it with its Start."""
         self._status_out.write(messages.encode(order))
+
+    async def join(self, ways: list[int]) -> None:
+        """Tell init the way into its group, for which it waits. Raises OSError when it is gone."""
+        await send_with(self._status, self._status_out, messages.encode(messages.Join()), ways)
 
     async def run_shell(self, status: int) -> None:
         """Have a shell task's init made in this worker's room; its status socket is given away."""
@@ -553,6 +560,7 @@ class Worker:
     def _handle_status(self, message: Any) -> None:
         if isinstance(message, messages.InitUp):
             if not self.init_up.done():
+                self.joined = message.joined
                 self.init_up.set_result(None)
         elif isinstance(message, messages.NotEntered):
             self._broken = self._broken or f"the session's room could not be prepared ({message.reason})"

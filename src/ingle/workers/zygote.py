@@ -271,14 +271,14 @@ class Zygote:
         if self._bait is not None and self._tidying is None:
             self._tidying = self._loop.run_in_executor(None, self._bait.remove)
 
-    async def fork(self, worker: Forked, *, spare: bool, network: str = "", user: int = 0) -> None:
+    async def fork(self, worker: Forked, *, spare: bool, network: str = "", user: int = 0, group: bool = False) -> None:
         """Ask for one more prepared child, which gets this worker's ends; a spare one is for the pool."""
         ends = _ends_of(worker)
         try:
             async with self._sending:
                 while not self.dead:
                     try:
-                        self._order(worker, ends, spare, user, network)
+                        self._order(worker, ends, spare, user, network, group)
                         return
                     except BlockingIOError:
                         await self._wait_writable()
@@ -288,13 +288,13 @@ class Zygote:
             ends.close()
             worker.watch()
 
-    def fork_now(self, worker: Forked, *, network: str = "", user: int = 0) -> bool:
+    def fork_now(self, worker: Forked, *, network: str = "", user: int = 0, group: bool = False) -> bool:
         """As `fork`, for somebody who will be there in a moment. False when it cannot be asked for at once."""
         if self.dead or self._sending.locked():
             return False
         ends = _ends_of(worker)
         try:
-            self._order(worker, ends, False, user, network)
+            self._order(worker, ends, False, user, network, group)
             return True
         except OSError:  # among them, that the socket is full
             return False
@@ -302,9 +302,9 @@ class Zygote:
             ends.close()
             worker.watch()
 
-    def _order(self, worker: Forked, ends: ChildEnds, spare: bool, user: int, network: str) -> None:
+    def _order(self, worker: Forked, ends: ChildEnds, spare: bool, user: int, network: str, group: bool) -> None:
         self._tickets += 1
-        frame = messages.encode(messages.Fork(self._tickets, spare, user, network))
+        frame = messages.encode(messages.Fork(self._tickets, spare, user, network, group))
         socket.send_fds(self._control, [frame], ends.fds)
         for ticket in [ticket for ticket, each in self._pending.items() if each.ready.done()]:
             del self._pending[ticket]

@@ -483,6 +483,12 @@ class Enter:
 
 
 @dataclass(frozen=True)
+class Join:
+    """The first word to an init that was promised a group. What it has to write to, to be in it, comes along with this
+    frame: one descriptor for each tree of groups, none where there can be no group."""
+
+
+@dataclass(frozen=True)
 class Shell:
     """A shell task is to run in this session's room. The status socket of its init comes along with this frame."""
 
@@ -503,8 +509,11 @@ class Door:
 
 @dataclass(frozen=True)
 class InitUp:
+    """`joined`: it is in the group that it was to join, and so is all that it starts."""
+
     pid: int
     worker: int
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -532,13 +541,15 @@ class Fork:
     """Make one more prepared child; its five descriptors come along with this frame.
 
     `spare`: nobody waits for it, so it has time to rehearse. `uid`: who it shall be, where the server may choose.
-    `network`: where it is another one than sessions of this zygote have by default.
+    `network`: where it is another one than sessions of this zygote have by default. `group`: a `Join` follows, by its
+    status socket.
     """
 
     ticket: int
     spare: bool = False
     uid: int = 0
     network: str = ""
+    group: bool = False
 
 
 @dataclass(frozen=True)
@@ -665,6 +676,7 @@ KINDS: dict[int, type] = {
     36: Adopt,
     40: Enter,
     41: Shell,
+    42: Join,
     48: Fork,
     49: Prove,
     64: Ready,
@@ -712,6 +724,9 @@ PAYLOADS: dict[type, str] = {Execute: "code", **dict.fromkeys(RAW, "data")}
 
 FDS_PER_COPY = 4
 """stdin, stdout, stderr, wire: what a copy gets; its status socket goes to init."""
+
+FDS_PER_JOIN = 3
+"""At most."""
 
 FDS_PER_FORK = 5
 """stdin, stdout, stderr, wire, status: the child's ends, in this order."""
@@ -794,11 +809,11 @@ _ALONE, _AMONG_OTHERS = b'{"cell":%d,"alone":true}', b'{"cell":%d}'
 _ALONE_ENDS = b',"alone":true}'
 
 
-def decode_fork(data: bytes) -> tuple[bool, int, str]:
+def decode_fork(data: bytes) -> tuple[bool, int, str, bool]:
     """What a Fork says of the session to come, of the bytes of its frame. Read without making an object of it: whoever
     carries it out shares nearly all its memory with others, and should touch little of it."""
     plain, _ = _scan_json(data[PREFIX.size :].decode(), 0)
-    return plain.get("spare", False), plain.get("uid", 0), plain.get("network", "")
+    return plain.get("spare", False), plain.get("uid", 0), plain.get("network", ""), plain.get("group", False)
 
 
 def encode_ok(cell: int, execution_time: float, value: dict[str, str] | None) -> bytes:
