@@ -17,13 +17,21 @@ from ingle_worker.wire import messages
 
 class Lodging:
     def __init__(
-        self, plan: Plan, home: Home, launcher: Launcher, bounding: Bounding | None, egress: Egress | None
+        self,
+        plan: Plan,
+        home: Home,
+        launcher: Launcher,
+        bounding: Bounding | None,
+        egress: Egress | None,
+        refused: Callable[[Family, str], None],
     ) -> None:
         self._plan = plan
         self._home = home
         self._launcher = launcher
         self._bounding = bounding
         self._egress = egress
+        self._refused = refused
+        """Told of a host that was asked for and is not granted."""
         self._workers = 0
         self.tmp = ""
         """The folder for temporary files that is the host's to remove."""
@@ -88,7 +96,7 @@ class Lodging:
             pids = (worker.init_pid, worker.pid)
             worker.group = await self._bounding.settle(worker.group, pids, limits)
 
-    async def open_door(self, worker: Worker, refused: Callable[[Family, str], None]) -> None:
+    async def open_door(self, worker: Worker) -> None:
         """Its way out, where a proxy is the only one: for it and all its copies, who have the same network."""
         if self._egress is None or not self._has_room or self._plan.grant.network != "allowlist":
             return
@@ -97,5 +105,5 @@ class Lodging:
             return
         listening, worker.door = worker.door, None
         family = worker.family
-        door = await self._egress.open(listening, lambda text: refused(family, text))
+        door = await self._egress.open(listening, lambda text: self._refused(family, text))
         family.over.add_done_callback(lambda over: door.close_soon())

@@ -241,7 +241,7 @@ class Manager:
             )
             session = Session(plan, launcher, self.settings, self.record, self._pace, self.bounding, self.egress)
             self._making[key] = session
-            session.make_room = self._make_room
+            session.starting.make_room = self._make_room
             try:
                 if wanted.durable:
                     # Unpickled nowhere that is less confined than where it was made.
@@ -310,13 +310,13 @@ class Manager:
                 session = Session(
                     plan, original.launcher, self.settings, self.record, self._pace, self.bounding, self.egress
                 )
-                session.make_room = self._make_room
+                session.starting.make_room = self._make_room
                 self._durables.keep_here(session, identity)
                 self._making[its_key] = session
                 made.append(session)
-                session.begin_as(copy, origin)
+                session.starting.begin_as(copy, origin)
             try:
-                await asyncio.gather(*(session.started() for session in made))
+                await asyncio.gather(*(session.starting.wait() for session in made))
             except BaseException:
                 await asyncio.gather(*(session.end() for session in made))
                 if self._stopped:
@@ -358,7 +358,7 @@ class Manager:
         session = Session(
             plan, self._launcher(grant), self.settings, self.record, self._pace, self.bounding, self.egress
         )
-        session.make_room = self._make_room
+        session.starting.make_room = self._make_room
         self._durables.keep(session, row)
         session.come_back(row)
         self._sessions[key] = session

@@ -8,7 +8,6 @@ a fresh worker.
 
 import asyncio
 import contextlib
-import functools
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -38,15 +37,15 @@ from ingle.sessions.lodging import Lodging
 from ingle.sessions.notices import Notices
 from ingle.sessions.pace import Pace
 from ingle.sessions.patience import Patience
-from ingle.sessions.plans import Origin, Plan
+from ingle.sessions.plans import Plan
 from ingle.sessions.preparing import Preparing
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.record import Record
 from ingle.sessions.requests import Requests
+from ingle.sessions.starting import Starting
 from ingle.sessions.turns import Turns
 from ingle.settings import Settings
 from ingle.state.registry import Row
-from ingle.state.stdlib import Library
 from ingle.workers.family import Family
 from ingle.workers.launcher import Launcher
 from ingle.workers.usage import usage
@@ -55,12 +54,6 @@ from ingle_worker.wire import messages, states
 
 MAX_NOTICES = 10
 """Of those that a worker sends with an answer."""
-
-START_TRIES = 4
-"""A prepared worker may have died unseen, and its successor with a zygote that is going."""
-
-RETURN_TRIES = 4
-"""More for a session that comes back: each of its two saves may end the worker twice."""
 
 SHORT = 0.05
 """A cell that took no longer has met no limit without an error of its own: it is not looked for one."""
@@ -90,14 +83,12 @@ class Session:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._worker: Worker | None = None
-        self._starting: asyncio.Task[None] | None = None
         self._cell: RunningCell | None = None
         self.turns = Turns(self)
         self._deadlines = Deadlines(self._loop, settings.timeout_grace, settings.exit_grace)
         self._tasks: set[asyncio.Task[None]] = set()
         self._crowded = False
         self._notices = Notices()
-        self._trusting = True
         self._names: set[str] = set()
         self._ended = False
         self._ended_event = asyncio.Event()
@@ -107,7 +98,7 @@ class Session:
         self.last_executed: float | None = None
         self.home = plan.home or Home(plan.folder)
         self.cwd = plan.cwd or self.home.workspace
-        self._lodging = Lodging(plan, self.home, launcher, bounding, egress)
+        self._lodging = Lodging(plan, self.home, launcher, bounding, egress, _tell_refused)
         self.checkpoints = Checkpoints(self, settings.max_checkpoints, auto=plan.auto_checkpoints)
         self.timeline = Timeline(
             f"{plan.folder}/timeline.ndjson",
@@ -123,81 +114,38 @@ class Session:
         self._patience = Patience(self._loop)
         self._preparing = Preparing(settings.timeout_grace)
         self._keeping = Keeping()
-        self._library = plan.library
         self.keeper: Keeper | None = None
-        self.make_room: Callable[[], Coroutine[Any, Any, None]] | None = None
-        """Asked before a session whose process was freed gets one again."""
-        self._comes_back = False
-        """The next worker begins with what was saved, not with nothing."""
+        self.starting = Starting(
+            self,
+            self._lodging,
+            self._preparing,
+            self._keeping,
+            self._history,
+            self._notices,
+            self._record,
+            self._move,
+            self._append,
+        )
 
     def come_back(self, row: Row) -> None:
         """Be the session that an earlier server had. Its process is gone; the next call brings it back."""
         self.state = states.HIBERNATED
         self.created_at = row.created_at
-        self._comes_back = True
+        self.starting.comes_back = True
         known = [row.cells, row.save.cell if row.save else 0, *(each.cell or 0 for each in row.requests)]
         self._history.inherit("", max(known))
         if row.save is not None:
             self._names.update(row.save.names)
             self.last_executed = row.save.time
 
-    # --- starting ---
+    # --- its worker ---
 
     async def start(self) -> None:
         """Until the first worker is ready."""
-        self._begin_start()
-        assert self._starting is not None
-        await self._starting
-        if self.state == states.STARTING:
-            await self.ensure_started()
+        await self.starting.first()
 
-    def _begin_start(self) -> None:
-        self._starting = self._loop.create_task(self._start_worker())
-
-    async def _start_worker(self) -> None:
-        began = time.monotonic()
-        try:
-            keeper = self.keeper if self._comes_back else None
-            tries = START_TRIES + (self._library is not None) + (RETURN_TRIES if keeper is not None else 0)
-            for attempt in range(tries):
-                worker = await self.launcher.take(
-                    self._adopt, self.plan.grant.network, self.home.user, self.home.root.name
-                )
-                try:
-                    await self._make_ready(worker, keeper)
-                    break
-                except errors.StartFailed:
-                    if attempt == tries - 1:
-                        raise
-            self._move(states.IDLE)
-            pid = self._worker.pid if self._worker is not None else None
-            self._record.worker_started(self.key, pid, time.monotonic() - began)
-        except errors.IngleError:
-            self._move(states.DEAD)
-            raise
-
-    async def _make_ready(self, worker: Worker, keeper: Keeper | None) -> None:
-        await self._lodging.bound(worker)
-        await self._lodging.open_door(worker, _tell_refused)
-        if self._library is not None or keeper is not None:
-            await self._started
-            if self._library is not None:
-                await self._load_library(worker, self._library)
-            if keeper is not None:
-                await self._restore(worker, keeper)
-        elif not (worker.spare and self._trusting and self.plan.cwd is None):
-            # Of a prepared one nobody waits for a word: nothing but a full disk can go wrong, and the first cell may
-            # follow at once.
-            await self._started
-        if self._worker is not worker:
-            raise errors.StartFailed("the worker ended as soon as it had started; try again")
-
-    def _adopt(self, worker: Worker) -> None:
-        """Make a prepared worker this session's. It need not be there yet."""
-        self._take(worker)
-        if self._lodging.move_in(worker) and not self._started.done():
-            # It was told ahead, and has done so by now.
-            self._started.set_result(None)
+    async def ensure_started(self) -> None:
+        await self.starting.ensure()
 
     async def live_worker(self) -> Worker:
         """The worker, as soon as there is one."""
@@ -205,74 +153,20 @@ class Session:
         assert self._worker is not None
         return self._worker
 
-    def _take(self, worker: Worker) -> None:
+    def take(self, worker: Worker) -> None:
+        """This is its worker from now on. It need not be there yet, or any more."""
         self._worker = worker
         self._crowded = False
         self._asking.reset()
-        self._started = self._loop.create_future()
+        self.starting.expect()
         worker.owner = self
         if worker.gone.done():
             self.on_gone(worker.gone.result())
-
-    def begin_as(self, worker: Worker, origin: Origin) -> None:
-        """Begin as a copy of another session's worker, which is this session's from now on."""
-        self._take(worker)
-        self._starting = self._loop.create_task(self._start_as(worker, origin))
-
-    async def started(self) -> None:
-        assert self._starting is not None
-        await asyncio.shield(self._starting)
-
-    async def _start_as(self, worker: Worker, origin: Origin) -> None:
-        self._history.inherit(origin.session_id, origin.moment.cell)
-        self._names = set(origin.moment.names)
-        self._lodging.move_on(worker, reseed=origin.reseed)
-        # That of its outputs is none of the worker's, which may see that of its original only.
-        await asyncio.to_thread(self.plan.folder.mkdir, 0o700, exist_ok=True)
-        await self._started
-        after = f"after its cell {origin.moment.cell}" if origin.moment.cell else "before its first cell"
-        notice = f"this session is a fork of {origin.session_id!r}, made {after}"
-        self._notices.last(notice)
-        self._append(events.Notice, notice)
-        for notice in origin.notices:
-            self._note(notice)
-        self._move(states.IDLE)
-
-    async def _load_library(self, worker: Worker, library: Library) -> None:
-        """The user's library, as much of it as can be had: it never keeps a session from starting."""
-        problem = library.problem
-        if not problem:
-            # What was saved holds what is left of it; then it is there for clearing only.
-            comes_back = self._comes_back and self.keeper is not None and self.keeper.has_something
-            loaded = await self._preparing.load(worker, library, run=not comes_back)
-            if loaded is None:
-                self._library = None
-                self._note(f"the user's library is not loaded: it ended the process, which {_end_of(worker)}")
-                raise errors.StartFailed("the user's library ended the worker")
-            self._names.update(loaded.names)
-            problem = loaded.problem
-        if problem:
-            self._note(f"the user's library is not whole: {problem}; what it defines before that is there")
-
-    async def _restore(self, worker: Worker, keeper: Keeper) -> None:
-        """What was saved, into a fresh worker."""
-        ran = not keeper.has_something  # the library, see above
-        names = await keeper.restore(functools.partial(self._keeping.load, worker))
-        self._comes_back = False
-        if names is not None:
-            self._names = set(names)
-        elif self._library is not None and not ran:
-            await self._load_library(worker, self._library)
 
     def tell(self, notice: str) -> None:
         """To the next who runs a cell, and to those who watch."""
         if self._notices.tell(notice):
             self._append(events.Notice, notice)
-
-    def _note(self, notice: str) -> None:
-        """For the listing as long as the session lives, and for the next cell."""
-        self._notices.last(notice)
-        self._notices.tell(notice)
 
     def on_refused(self, text: str) -> None:
         """Something in it asked for a host that is not granted."""
@@ -284,25 +178,6 @@ class Session:
         """The watchdog saw more than is allowed."""
         if self._worker is not None:
             self._worker.kill(f"was killed: {limit}")
-
-    async def ensure_started(self) -> None:
-        """Wait for the worker that is being started; try again if the last try failed."""
-        while True:
-            if self._ended:
-                raise errors.SessionNotFound(self.id)
-            if self.state == states.HIBERNATED and self.make_room is not None:
-                await self.make_room()
-            if self.state in (states.DEAD, states.HIBERNATED) and not self._ended:
-                self._move(states.STARTING)
-                self._begin_start()
-            if self._starting is None or self._starting.done():
-                if self.state != states.STARTING:
-                    return
-                self._begin_start()
-            assert self._starting is not None
-            await asyncio.shield(self._starting)
-            if self.state != states.STARTING:
-                return
 
     # --- the verbs ---
 
@@ -395,45 +270,9 @@ class Session:
         return Moment(self.last_cell, frozenset(self._names), self.cwd, self._lodging.tmp)
 
     async def go_on_with(self, parked: Parked, text: str) -> None:
-        """Put a copy of a parked worker in the place of the session's own. In its own turn."""
-        self._move(states.STARTING)
-        failed: list[errors.IngleError] = []
-        self._starting = self._loop.create_task(self._replace(parked, text, failed))
-        await asyncio.shield(self._starting)
-        if failed:
-            raise failed[0]
+        await self.starting.go_on_with(parked, text)
 
-    async def _replace(self, parked: Parked, text: str, failed: list[errors.IngleError]) -> None:
-        """Others wait for this, too: what goes wrong is told to who asked for it, and the session goes on as it was."""
-        try:
-            (copy,) = await (await parked.worker.fork()).up()
-        except errors.IngleError as error:
-            failed.append(error)
-            if self._worker is None:
-                await self._start_worker()
-            else:
-                self._move(states.IDLE)
-            return
-        before, tmp = self._worker, self._lodging.tmp
-        self._take(copy)
-        self._started.set_result(None)
-        self._names = set(parked.moment.names)
-        self.cwd, self._lodging.tmp = parked.moment.cwd, parked.moment.tmp
-        # What was to be told of the worker that is replaced is not true of this one.
-        self._notices.replace([text, *parked.notices])
-        if before is not None:
-            before.owner = None
-            before.kill("the session was rolled back")
-            await before.gone
-        self._drop_tmp(tmp)
-        self._append(events.Notice, text)
-        if self._worker is copy:
-            self._move(states.IDLE)
-            self._changed()
-        else:
-            await self._start_worker()
-
-    def _drop_tmp(self, tmp: str) -> None:
+    def drop_tmp(self, tmp: str) -> None:
         """Of a worker that is gone, unless its state may come back, or somebody has it from him."""
         if tmp != self._lodging.tmp and not self.checkpoints.uses(tmp) and not self.home.shared:
             self._keep(asyncio.to_thread(remove_below, self.home.folder, tmp))
@@ -452,7 +291,7 @@ class Session:
 
     # --- resting ---
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """There is something to be saved."""
         if self.keeper is not None:
             self.keeper.changed(self._when_quiet)
@@ -481,7 +320,7 @@ class Session:
         # Without its exit handlers: what they would tidy away, the session will look for when it is back.
         worker.owner = self._worker = None
         worker.kill("was freed")
-        self._comes_back = keeper.has_something
+        self.starting.comes_back = keeper.has_something
         self._notices.of_start = []
         self._move(states.HIBERNATED)
 
@@ -549,7 +388,7 @@ class Session:
             self._names.update(cleared.names)
             for notice in cleared.notices[:MAX_NOTICES]:
                 self._notices.tell(notice)
-        self._changed()
+        self.changed()
         self._append(events.Notice, "the session was cleared: its variables, functions and imports are gone")
 
     async def edit_library(
@@ -586,9 +425,7 @@ class Session:
             return
         self._ended = True
         self.turns.end(errors.SessionNotFound(self.id))
-        if self._starting is not None and not self._starting.done():
-            self._starting.cancel()
-            await asyncio.wait({self._starting})
+        await self.starting.cancel()
         worker = self._worker
         if worker is not None and not worker.gone.done():
             # One that comes back is not told to end: what it would tidy away, it will look for.
@@ -622,6 +459,19 @@ class Session:
     @property
     def worker(self) -> Worker | None:
         return self._worker
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    @property
+    def names(self) -> set[str]:
+        """Of its variables, as far as the host knows."""
+        return self._names
+
+    @names.setter
+    def names(self, names: set[str]) -> None:
+        self._names = names
 
     @property
     def last_cell(self) -> int:
@@ -758,8 +608,7 @@ class Session:
         elif isinstance(message, messages.Started):
             self.cwd = message.cwd
             self._notices.of_start = list(message.notices)
-            if not self._started.done():
-                self._started.set_result(None)
+            self.starting.on_begun()
 
     def _on_done(self, cell: RunningCell, done: messages.Done) -> None:
         worker = self._worker
@@ -865,8 +714,7 @@ class Session:
             if met and not self._ended and exit.code is None:
                 exit = Exit(exit.code, exit.signal, f"was killed: {met[0]}")
         self._record.worker_ended(self.key, exit, self._ended)
-        if not self._started.done():
-            self._trusting = False
+        self.starting.on_gone(exit)
         lost = bool(self._names) or self.last_cell > 0
         self._names.clear()
         self._asking.reset()
@@ -877,21 +725,16 @@ class Session:
         if self.keeper is not None and self.keeper.durable and self.state != states.STARTING:
             # Whoever exits wants to begin anew; everything else that ends a worker was not asked for.
             exits = cell is not None and cell.exiting is not None
-            self._comes_back = not exits and self.keeper.has_something
+            self.starting.comes_back = not exits and self.keeper.has_something
             if exits:
                 self.keeper.forget()
         if self.state == states.STARTING and cell is None and not self._ended:
-            if not self._started.done():
-                self._started.set_exception(
-                    errors.StartFailed(f"the worker ended while it started ({exit.message}); try again")
-                )
-                self._started.exception()  # seen: where the launcher tries again by itself, nobody waits for it
-            return
+            return  # who starts it sees to it
         if cell is not None:
             self._finish_with_worker(cell, exit)
         if self._ended:
             return
-        if lost and self._comes_back:
+        if lost and self.starting.comes_back:
             self._notices.tell(f"the worker {exit.message}")
         elif lost:
             after = f"cell {cell.number}" if cell is not None else "the last cell"
@@ -901,9 +744,9 @@ class Session:
             )
         self._move(states.STARTING)
         tmp, self._lodging.tmp = self._lodging.tmp, ""
-        if not self._comes_back:
-            self._drop_tmp(tmp)
-        self._begin_start()
+        if not self.starting.comes_back:
+            self.drop_tmp(tmp)
+        self.starting.begin()
         self._keep(self._go_on())
 
     def _finish_with_worker(self, cell: RunningCell, exit: Exit) -> None:
@@ -915,7 +758,7 @@ class Session:
             return
         cell.notices.append(
             f"the worker {exit.message}; the session comes back as it was when it was last saved"
-            if self._comes_back
+            if self.starting.comes_back
             else f"the worker {exit.message}; the session's variables, functions and imports are lost, "
             "and a fresh worker takes its place"
         )
@@ -956,10 +799,6 @@ def _tell_refused(family: Family, text: str) -> None:
     for member in family.members:
         if isinstance(member.owner, Session):
             member.owner.on_refused(text)
-
-
-def _end_of(worker: Worker) -> str:
-    return worker.gone.result().message or "ended" if worker.gone.done() else "ended"
 
 
 def _visible(code: str) -> str:
