@@ -83,6 +83,27 @@ async def forks_of_a_gigabyte(service: Service, rounds: int) -> list[Row]:
     ]
 
 
+async def forks_beside_threads(service: Service, rounds: int) -> list[Row]:
+    """As after a large product: then libc has to fork."""
+    times: list[float] = []
+    paused: list[float] = []
+    await service.create_session("threads")
+    await service.execute("threads", GIGABYTE + "\nimport threading\nstop = threading.Event()")
+    await service.execute("threads", "threading.Thread(target=stop.wait).start()")
+    for _ in range(rounds):
+        await timed(times, service.fork_session("threads", "copy"))
+        await service.end_session("copy")
+        began = time.perf_counter()
+        await service.checkpoint("threads", "base")
+        await service.execute("threads", "b")
+        paused.append((time.perf_counter() - began) * 1000)
+    await service.end_session("threads")
+    return [
+        Row("fork of 1 GB and a thread", times, "ms"),
+        Row("checkpoint of it, and the next cell", paused, "ms"),
+    ]
+
+
 async def many_forks(service: Service, rounds: int) -> list[Row]:
     await service.create_session("pandas")
     await service.execute("pandas", PANDAS)
@@ -130,7 +151,7 @@ async def checkpoints(service: Service, rounds: int) -> list[Row]:
     ]
 
 
-SUBJECTS: tuple[Subject, ...] = (forks_of_a_gigabyte, many_forks, checkpoints)
+SUBJECTS: tuple[Subject, ...] = (forks_of_a_gigabyte, forks_beside_threads, many_forks, checkpoints)
 
 
 async def measure(rounds: int) -> list[Row]:

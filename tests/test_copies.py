@@ -336,8 +336,10 @@ async def test_neither_wait_nor_sigchld_sees_a_copy_being_made(start: Start, fir
 
 
 @forks_only
-async def test_the_original_goes_on_before_its_copies_are_there(start: Start, tmp_path: Path) -> None:
+@both_ways
+async def test_the_original_goes_on_before_its_copies_are_there(start: Start, tmp_path: Path, first: str) -> None:
     original = await start()
+    await original.run(first)
     await original.run(
         "import os, time\ndef wait():\n    while not os.path.exists('go'): time.sleep(0.001)\n"
         "os.register_at_fork(after_in_child=wait)\nx = 1"
@@ -353,8 +355,12 @@ async def test_the_original_goes_on_before_its_copies_are_there(start: Start, tm
 
 
 @forks_only
-async def test_a_copy_that_is_ended_before_it_is_there_takes_nobody_along(start: Start, tmp_path: Path) -> None:
+@both_ways
+async def test_a_copy_that_is_ended_before_it_is_there_takes_nobody_along(
+    start: Start, tmp_path: Path, first: str
+) -> None:
     original = await start()
+    await original.run(first)
     await original.run(
         "import os, time\ndef wait():\n    while not os.path.exists('go'): time.sleep(0.001)\n"
         "os.register_at_fork(after_in_child=wait)\nx = 1"
@@ -386,6 +392,122 @@ async def test_a_copy_is_a_child_of_init_and_knows_its_own_thread(start: Start, 
         assert await talk.ask(f"time.thread_time() <= {clock} <= time.thread_time()") is True
 
 
+ATFORK = """
+import ctypes, os
+seen = []
+def note():
+    seen.append(os.getpid())
+    for each in then: each()
+then = []
+note = ctypes.PYFUNCTYPE(None)(note)
+_ = ctypes.PyDLL(None)["__register_atfork"](None, None, note, None)
+"""
+"""What a library written in C does with pthread_atfork()."""
+
+CLONING = """
+import gc, types
+gc.unfreeze()
+(cloning,) = [
+    each for each in gc.get_objects() if type(each) is types.ModuleType and each.__name__ == "ingle_worker.cloning"
+]
+"""
+"""The guest's own module, which code has no other way to."""
+
+
+@forks_only
+async def test_with_other_threads_libc_forks_and_once(start: Start) -> None:
+    original = await start()
+    await original.run(WITH_A_THREAD + ATFORK)
+    for copy in await original.fork() + await original.fork(3):
+        assert await copy.ask("(len(seen), os.getpid() in seen)") == (1, False)
+    assert await original.ask("seen") == []
+
+
+@forks_only
+@pytest.mark.parametrize("end", ["abort", "kill"])
+async def test_a_library_that_ends_the_new_process_costs_only_that_fork(start: Start, end: str) -> None:
+    original = await start()
+    await original.run(WITH_A_THREAD + ATFORK)
+    how = {
+        "abort": ("os.abort", "no process could be forked: what a library does after a fork was ended by signal 6"),
+        "kill": ("lambda: os.kill(os.getpid(), 9)", "a copy ended before it was ready"),
+    }
+    code, message = how[end]
+    await original.run(f"import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); then = [{code}]")
+    for count in (1, 2):
+        with pytest.raises(StartFailed, match=message):
+            await original.fork(count)
+    await original.run("then = []")
+    (copy,) = await original.fork()
+    assert await copy.ask("then") == []
+    assert await until(lambda: len(original.worker.family.members) == 2)
+
+
+@forks_only
+async def test_where_nothing_can_be_handed_over_it_is_forked_again(start: Start) -> None:
+    """As on a kernel that does not say where libc keeps its things."""
+    original = await start()
+    await original.run(WITH_A_THREAD + ATFORK + CLONING + "cloning._tid_address = lambda: 0")
+    for copy in await original.fork() + await original.fork(2):
+        assert await copy.ask("len(seen) >= 2") is True
+        assert await until(lambda pid=copy.worker.pid: parent_of(pid) == original.worker.init_pid)
+
+
+@forks_only
+async def test_no_process_to_be_had_is_said_by_its_name(start: Start) -> None:
+    original = await start()
+    await original.run(
+        WITH_A_THREAD
+        + ATFORK
+        + CLONING
+        + "hand_over, cloning._hand_over = cloning._hand_over, lambda: exec('raise OSError(11, \"none\")')"
+    )
+    with pytest.raises(StartFailed, match="no process could be forked: Resource temporarily unavailable"):
+        await original.fork()
+    await original.run("cloning._hand_over = hand_over")
+    (copy,) = await original.fork()
+    assert await copy.run("print(1)") == "1\n"
+
+
+@forks_only
+@both_ways
+async def test_libc_and_the_kernel_agree_on_a_copy(start: Start, first: str) -> None:
+    """What libc registers for a thread with the kernel: its number, its locks, where it is told the core it runs on."""
+    original = await start()
+    await original.run(first)
+    await original.run("import ctypes, os, threading, time\nlibc = ctypes.CDLL(None)")
+    (copy,) = await original.fork()
+    (second,) = await copy.fork()
+    for talk in (original, copy, second):
+        await talk.run(
+            "cores = []\nall = os.sched_getaffinity(0)\n"
+            "for each in all:\n    os.sched_setaffinity(0, {each}); cores.append(libc.sched_getcpu() == each)\n"
+            "os.sched_setaffinity(0, all)\n"
+            "head, size = ctypes.c_long(), ctypes.c_long()\n"
+            "number = {'x86_64': 274, 'aarch64': 100}[os.uname().machine]\n"
+            "robust = libc.syscall(number, 0, ctypes.byref(head), ctypes.byref(size))"
+        )
+        assert await talk.ask("(set(cores), robust, head.value != 0, size.value)") == ({True}, 0, True, 24)
+        # And it can begin threads of its own.
+        assert (
+            await talk.run("t = threading.Thread(target=print, args=['in a thread']); t.start(); t.join()")
+            == "in a thread\n"
+        )
+
+
+@forks_only
+async def test_blas_goes_on_on_both_sides(start: Start) -> None:
+    pytest.importorskip("numpy")
+    original = await start()
+    product = "import numpy, os\nm = numpy.ones((900, 900)); p = m @ m"
+    await original.run(product)
+    assert await original.ask("len(os.listdir('/proc/self/task')) > 1 or os.cpu_count() == 1") is True
+    (copy,) = await original.fork()
+    for talk in (copy, original, *await original.fork(2)):
+        await talk.run(product)
+        assert await talk.ask("float(p.sum())") == 900.0**3
+
+
 @forks_only
 async def test_a_hook_that_hangs_after_a_fork_costs_only_that_fork(
     start: Start, monkeypatch: pytest.MonkeyPatch
@@ -399,7 +521,7 @@ async def test_a_hook_that_hangs_after_a_fork_costs_only_that_fork(
     with pytest.raises(StartFailed, match="a copy ended before it was ready"):
         await original.fork(2)
     await original.run(WITH_A_THREAD)
-    with pytest.raises(StartFailed, match="after a fork was ended by signal 14"):
+    with pytest.raises(StartFailed, match="a copy ended before it was ready: was killed by SIGALRM"):
         await original.fork()
     await original.run("hang = False")
     (copy,) = await original.fork()

@@ -7,9 +7,8 @@ copies: memory, open files, folder, environment; and the state of `random`, whic
 streams, the wire and the place in init's memory are its own. It has no thread but its own, no child, and a new event
 loop when it needs one; the original is told what is missing.
 
-Where there are other threads only libc can fork, and its children are ours: the maker makes one copy too then, they
-become init's when it goes, and the worker waits for that. What takes a lock before a fork takes it in the worker, where
-the threads are that may hold it: in the maker it would wait for ever for one that was not copied.
+Where there are other threads only libc can fork (see `cloning`): then a process in between is the worker's child for a
+moment, and the worker waits for its end.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -23,11 +22,10 @@ import tempfile
 import threading
 import weakref
 from _thread import get_ident, get_native_id
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from ingle_worker import installing, kernel
+from ingle_worker import cloning, installing, kernel
 from ingle_worker.forking import reseed_numpy
 from ingle_worker.interrupts import PID, TAGGED, Interrupts, place
 from ingle_worker.link import Link
@@ -74,7 +72,7 @@ class Copying:
         self.running: list[Any] = []
         """In a copy: the threads that ran in the original. Here they seem to have ended."""
         self.settled = True
-        """It dies with init. A copy may not from the beginning: where it has a maker, that may still be its parent."""
+        """It dies with init. A copy may not from the beginning: one that was in between may still be its parent."""
 
     def publish_to(self, shared: memoryview) -> None:
         """Where the places of all copies are."""
@@ -147,19 +145,19 @@ class Copying:
             return None
         state = _random_state()
         on_alarm = _signal.getsignal(_signal.SIGALRM)
-        beside = kernel.can_fork_beside(self._init)
-        self._only = family[0] if beside and len(family) == 1 else None
+        beside = cloning.can_fork_beside(self._init)
+        self._only = family[0] if len(family) == 1 else None
         mine: Own | None = None
         self._under_way = True
         try:
             child = self._fork_once(beside)
             if child == 0:
-                mine = self._only or self._make_each(family, kernel.fork_beside if beside else kernel.fork_bare)
+                mine = self._only or self._make_each(family)
                 _signal.alarm(0)
                 if on_alarm is not None:
                     _signal.signal(_signal.SIGALRM, on_alarm)
                 _set_random_state(state)
-            elif self._only is not None:
+            elif beside and self._only is not None:
                 # Both write it: whichever of them is killed, init knows whose place it is.
                 place(self._shared, self._only[0])[PID] = child
         finally:
@@ -172,8 +170,8 @@ class Copying:
 
     def _fork_once(self, beside: bool) -> int:
         if beside:
-            return kernel.fork_whole(kernel.fork_beside)
-        # That the maker ends is nobody's business: while SIGCHLD is ignored it is never sent, but blocked it would be
+            return cloning.fork_whole(cloning.fork_beside)
+        # That somebody ends is nobody's business: while SIGCHLD is ignored it is never sent, but blocked it would be
         # kept for later.
         on_child = _signal.getsignal(_signal.SIGCHLD)
         if callable(on_child):
@@ -181,7 +179,7 @@ class Copying:
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
         missed, child, status = False, -1, 0
         try:
-            child = kernel.fork_whole(kernel.fork_bare)
+            child = cloning.fork_whole(cloning.fork_aside)
             if child:
                 status = _wait_for(child)
                 missed = callable(on_child) and _child_has_ended()
@@ -191,7 +189,7 @@ class Copying:
                 _signal.signal(_signal.SIGCHLD, on_child)
                 if missed:
                     _signal.raise_signal(_signal.SIGCHLD)
-        if status:
+        if status not in (0, _signal.SIGKILL):
             raise _failure(status)
         return child
 
@@ -208,9 +206,11 @@ class Copying:
         its_place[TAGGED] = kernel.tag(slot)
         its_place[PID] = os.getpid()
 
-    def _make_each(self, family: list[Own], fork: Callable[[], int]) -> Own:
+    def _make_each(self, family: list[Own]) -> Own:
         """In the maker, which does not return: only the copies do. Those that cannot be made are told why on their own
         wires."""
+        # There is no other thread here. Whose child it is by now, theirs are too.
+        fork = cloning.fork_beside if cloning.can_clone() else kernel.fork_bare
         try:
             while family:
                 slot, fds = family[0]
@@ -371,9 +371,10 @@ def _wait_for(pid: int) -> int:
 
 
 def _failure(status: int) -> OSError:
-    """Of a maker that did not come to its end."""
-    how = f"by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"with code {os.WEXITSTATUS(status)}"
-    return OSError(0, f"what a library does after a fork was ended {how}")
+    """Of one in between that came to no copy."""
+    if os.WIFSIGNALED(status):
+        return OSError(0, f"what a library does after a fork was ended by signal {os.WTERMSIG(status)}")
+    return OSError(os.WEXITSTATUS(status), os.strerror(os.WEXITSTATUS(status)))
 
 
 def _child_has_ended() -> bool:

@@ -7,16 +7,11 @@ import os
 import resource
 import signal
 import sys
-from _thread import get_native_id
-from collections.abc import Callable
-from typing import Any
 
 SIGKILL = int(signal.SIGKILL)
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
-PR_GET_TID_ADDRESS = 40
-CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -51,73 +46,6 @@ def fork_bare() -> int:
     if pid < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return pid
-
-
-_CALLS = {"x86_64": (56, 273, 274), "aarch64": (220, 99, 100)}.get(os.uname().machine)
-"""The numbers of clone, set_robust_list and get_robust_list."""
-
-
-def can_fork_beside(parent: int) -> bool:
-    """Whether `fork_beside` can be had, and makes a child of this parent's.
-
-    It goes past libc, whose fork() sees to locks that other threads hold: so there must be no other thread. Only then
-    have the functions that libraries give to pthread_atfork() nothing to do, either.
-    """
-    if _libc is None or _CALLS is None or os.getppid() != parent:
-        return False
-    try:
-        return len(os.listdir("/proc/self/task")) == 1 and _tid_address() != 0
-    except OSError:
-        return False
-
-
-def fork_beside() -> int:
-    """A bare fork whose child is not ours but our parent's: neither wait() nor SIGCHLD will tell of it here."""
-    assert _CALLS is not None
-    clone, set_robust, get_robust = _CALLS
-    flags, tid = CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, ctypes.c_long(_tid_address())
-    head, size = ctypes.c_long(), ctypes.c_long()
-    robust = _syscall(get_robust, 0, ctypes.byref(head), ctypes.byref(size)) == 0
-    # The address stands at the fourth place on one machine and at the fifth on the other; nobody asks for the other.
-    pid: int = _syscall(clone, flags, 0, 0, tid, tid)
-    if pid < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    if pid == 0 and robust:
-        _syscall(set_robust, head, size)
-    return pid
-
-
-_syscall: Any = ctypes.PyDLL(None, use_errno=True).syscall if _libc is not None else None
-
-
-def _tid_address() -> int:
-    """Where libc keeps the number of this thread, which a copy has to have right; 0 where it keeps it elsewhere."""
-    address = ctypes.c_long()
-    if _libc is None or _libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) or not address.value:
-        return 0
-    return address.value if ctypes.c_int.from_address(address.value).value == get_native_id() else 0
-
-
-def fork_whole(fork: Callable[[], int]) -> int:
-    """A fork with all that Python does around it, but without its warning: that is for who called it, not for us.
-
-    Functions registered to run before a fork run here, in the process whose threads they may have to wait for.
-    """
-    if _libc is None:
-        return os.fork()
-    python = ctypes.pythonapi
-    python.PyOS_BeforeFork()
-    try:
-        pid = fork()
-    except OSError:
-        python.PyOS_AfterFork_Parent()
-        raise
-    if pid == 0:
-        python.PyOS_AfterFork_Child()
-    else:
-        python.PyOS_AfterFork_Parent()
     return pid
 
 
