@@ -141,6 +141,41 @@ def test_the_operators_interpreter_in_a_granted_folder_is_kept_from_writing(
     assert grant.mounts == (Mount(str(granted)), Mount(str(granted / "env"), read_only=True))
 
 
+def test_the_interpreter_that_the_server_runs_on_is_kept_from_writing_too(
+    tmp_path: Path, granted: Path, environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", environment)
+    grant = policy(tmp_path, mount=[str(granted)], python="/usr/bin/python3").settle(NewSession())
+    assert grant.mounts == (Mount(str(granted)), Mount(str(granted / "env"), read_only=True))
+
+
+def test_an_interpreter_is_not_started_over_a_link_that_sessions_could_turn(
+    tmp_path: Path, granted: Path, environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (granted / "current").symlink_to("env")
+    (granted / "round").symlink_to("round")
+    outside = tmp_path / "outside"
+    outside.symlink_to(granted / "current")
+    for way in (granted / "current", outside):
+        python = f"{way}/bin/python"
+        with pytest.raises(errors.InvalidRequest, match=f"name it as {environment}"):
+            policy(tmp_path, mount=[str(granted)], python=python)
+        with pytest.raises(errors.InvalidRequest, match=f"name it as {environment}"):
+            policy(tmp_path, mount=[str(granted)], pythons=[python])
+        assert policy(tmp_path, mount=[f"{granted}:ro"], python=python).settle(NewSession()).python == python
+        assert policy(tmp_path, "none", mount=[str(granted)], python=python).settle(NewSession()).python == environment
+        with monkeypatch.context() as patch:
+            # The server itself was started by it: then it is known where it is, and stays so.
+            patch.setattr(sys, "executable", python)
+            assert policy(tmp_path, mount=[str(granted)], python=python).settle(NewSession()).python == environment
+    policy(tmp_path, mount=[str(granted)], python=f"{granted}/round/bin/python")  # comes to an end
+    # Nobody can turn this one.
+    outside.unlink()
+    outside.symlink_to(granted / "env")
+    grant = policy(tmp_path, mount=[str(granted)], python=f"{outside}/bin/python").settle(NewSession())
+    assert (grant.python, grant.mounts[-1]) == (f"{outside}/bin/python", Mount(str(granted / "env"), read_only=True))
+
+
 @pytest.mark.parametrize(
     ("wanted", "gets"),
     [

@@ -10,6 +10,8 @@ a stronger level later takes nothing from them.
 
 import os
 import shutil
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +32,9 @@ OWN_FOLDERS = ("workspace", "tenants")
 """Folders in the data folder of which each tenant has a part by its name."""
 
 OWNERS_PART = ".owner"
+
+MOST_PARTS = 1000
+"""Of a path whose links are looked at: they may lead in circles."""
 
 INDEX = "index"
 """In the list of hosts it stands for those of pip's package index."""
@@ -105,8 +110,8 @@ class Policy:
                     "mount a folder beside it, or set INGLE_HOME to another place"
                 )
         self.limits = limits.of_settings(settings) if self.level != "none" else SessionLimits()
-        self._own_python = interpreter(settings.python)
-        self._pythons = {self._own_python, *map(interpreter, settings.pythons)}
+        self._own_python = self._listed(settings.python)
+        self._pythons = {self._own_python, *map(self._listed, settings.pythons)}
         self._kept = self._kept_from_writing()
         self._usual: dict[tuple[Bounds, bool], Grant] = {}
         prefix = os.path.dirname(os.path.dirname(self._own_python))
@@ -232,9 +237,26 @@ class Policy:
 
     # --- interpreters ---
 
+    def _listed(self, python: str) -> str:
+        """One that the operator has named. Not over a link that a session could turn before the server's next start."""
+        path = interpreter(python)
+        place = self._in_place(path)
+        if place != path and self.level not in OPEN_LEVELS and path != os.path.abspath(sys.executable):
+            raise InvalidRequest(
+                f"sessions could put another interpreter in the place of {path}: they may write the folder of a link "
+                f"on the way to it; name it as {place}"
+            )
+        return place
+
+    def _in_place(self, path: str) -> str:
+        """Where an interpreter is, whatever becomes of links on the way to it that sessions could turn."""
+        folder, name = os.path.split(path)
+        turned = any(self._is_written(os.path.dirname(link)) for link in _links(folder))
+        return os.path.join(os.path.realpath(folder), name) if turned else path
+
     def _python(self, wanted: str | None, free: bool) -> str:
         """An interpreter of the operator's. It is started by the server, so it may not be what a session has made."""
-        path = interpreter(wanted) if wanted else self._own_python
+        path = self._in_place(interpreter(wanted)) if wanted else self._own_python
         if free or path in self._pythons:
             return path
         within = self._within(path)
@@ -259,9 +281,10 @@ class Policy:
         return next((mount for mount in self.mounts if mount.holds(folder)), None)
 
     def _kept_from_writing(self) -> tuple[Mount, ...]:
-        """Interpreters of the operator's that lie in a folder which sessions write: other sessions load them, too."""
+        """Interpreters of the operator's that lie in a folder which sessions write: other sessions load them, too. And
+        the one that this server runs on."""
         found = []
-        for path in sorted(self._pythons):
+        for path in sorted({*self._pythons, self._in_place(os.path.abspath(sys.executable))}):
             within = self._within(path)
             if within is not None and not within.read_only:
                 folder = os.path.realpath(os.path.dirname(os.path.dirname(path)))
@@ -273,6 +296,23 @@ def interpreter(python: str) -> str:
     """The path of an interpreter, found as a shell finds it. A link is not followed: it may be what makes a
     virtual environment."""
     return os.path.abspath(shutil.which(python) or python) if "\0" not in python else python
+
+
+def _links(path: str) -> Iterator[str]:
+    """Every link on the way to a folder, by its real place."""
+    real, todo = "/", path.split("/")
+    for _ in range(MOST_PARTS):
+        if not todo:
+            return
+        part = todo.pop(0)
+        at = os.path.join(real, part)
+        if part not in ("", ".", "..") and os.path.islink(at):
+            yield at
+            target = os.readlink(at)
+            real = "/" if target.startswith("/") else real
+            todo = target.split("/") + todo
+        else:
+            real = os.path.normpath(at)
 
 
 def _in_environment(path: str) -> bool:

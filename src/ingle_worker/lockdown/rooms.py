@@ -244,9 +244,36 @@ def _lay_tmp(places: Places, size: str, *, first: bool = False) -> None:
     os.mkdir(OTHER_FOLDER)
     os.chmod(OTHER_FOLDER, 0o1777)
     calls.mount(OTHER_FOLDER, OTHER_TMP, flags=calls.MS_BIND)
-    for hidden, path in places.later:
-        if first or _is_private(path):
-            _bind(hidden, path)
+    _lay_later(places, [(hidden, path) for hidden, path in places.later if first or _is_private(path)])
+
+
+def _lay_later(places: Places, some: list[tuple[str, str]]) -> None:
+    """Cover parts of folders that may be written, and keep them where they are.
+
+    Nothing that is mounted on can be moved. But a folder above it could, and with it what is mounted there: then
+    something else would stand in its place, for the host too. So every folder on the way is mounted on itself.
+    """
+    pinned: set[str] = set()
+    for hidden, path in some:
+        for folder in _ways(path, places.writable):
+            if folder not in pinned:
+                pinned.add(folder)
+                calls.mount(folder, folder, flags=calls.MS_BIND | calls.MS_REC)
+        _bind(hidden, path)
+
+
+def _ways(path: str, writable: list[str]) -> list[str]:
+    """The folders between one that may be written and what lies in it, from above."""
+    within = [each for each in writable if path != each and _is_below(path, each)]
+    if not within:
+        return []
+    outermost = min(within, key=len)
+    found: list[str] = []
+    above = os.path.dirname(path)
+    while above != outermost:
+        found.insert(0, above)
+        above = os.path.dirname(above)
+    return [folder for folder in found if folder not in writable]
 
 
 # --- the session's own -------------------------------------------------------------------------------------
@@ -292,9 +319,8 @@ def introduce(places: Places, uid: int, gid: int) -> None:
         os.chown(HOME_FOLDER, uid, gid)
         for path in places.writable:
             _share(path, path, uid, gid)
-        for hidden, path in places.later:
-            if any(_is_below(path, each) and path != each for each in places.writable):
-                _bind(hidden, path)
+        inside = [each for each in places.later if any(_is_below(each[1], way) for way in places.writable)]
+        _lay_later(places, [(hidden, path) for hidden, path in inside if path not in places.writable])
 
 
 def lay(places: Places, order: "messages.Enter", uid: int, gid: int) -> None:
