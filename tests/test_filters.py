@@ -31,6 +31,9 @@ NUMBERS = {
     "clone": (56, 220),
     "clone3": (435, 435),
     "execve": (59, 221),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
     "fcntl": (72, 25),
     "io_uring_setup": (425, 425),
     "ioctl": (16, 29),
@@ -66,6 +69,13 @@ ANSWERS = [
     ("ioctl", (0, 0x5412), FORBIDDEN),
     ("ioctl", (0, 0x7_0000_5412), FORBIDDEN),
     ("ioctl", (0, 0x541C), FORBIDDEN),
+    ("ioctl", (0, 0x5423), FORBIDDEN),
+    ("fchmod", (0, 0o1777), ALLOWED),
+    ("fchmod", (0, 0o4755), FORBIDDEN),
+    ("fchmodat", (0, 0o7777, 0o644), ALLOWED),
+    ("fchmodat", (0, 0, 0o2755), FORBIDDEN),
+    ("fchmodat2", (0, 0, 0o755), ALLOWED),
+    ("fchmodat2", (0, 0, 0xFFFF_0000_0000_0800), FORBIDDEN),
     ("fcntl", (0, 1), ALLOWED),
     ("fcntl", (0, 1031), FORBIDDEN),
     ("clone", (SIGCHLD,), ALLOWED),
@@ -163,6 +173,8 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
         **filters.ABSENT[machine],
         **filters.ABSENT_COMMON,
         **filters.EXAMINED[machine],
+        **filters.SECOND_IS_MODE[machine],
+        **filters.THIRD_IS_MODE[machine],
         "personality": filters.PERSONALITY[machine],
         **filters.SEGMENTS[machine],
         "memfd_create": filters.MEMFD_CREATE[machine],
@@ -171,7 +183,8 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
     newest = max(known.values())
     named = {name: number for name, number in used.items() if number <= newest}
     assert named == {name: known.get(name) for name in named}
-    assert {name: number_of(name, machine) for name in NUMBERS} == {name: known[name] for name in NUMBERS}
+    tried = {name: number for name in NUMBERS if (number := number_of(name, machine)) <= newest}
+    assert tried == {name: known.get(name) for name in tried}
 
 
 def test_a_call_that_both_machines_have_is_answered_the_same() -> None:

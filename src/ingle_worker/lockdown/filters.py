@@ -147,6 +147,10 @@ EXAMINED = {
     "x86_64": {"ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "fcntl": 72, "mknod": 133, "mknodat": 259},
     "aarch64": {"ioctl": 29, "socket": 198, "socketpair": 199, "clone": 220, "fcntl": 25, "mknodat": 33},
 }
+SECOND_IS_MODE = {"x86_64": {"chmod": 90, "fchmod": 91}, "aarch64": {"fchmod": 52}}
+THIRD_IS_MODE = {"x86_64": {"fchmodat": 268, "fchmodat2": 452}, "aarch64": {"fchmodat": 53, "fchmodat2": 452}}
+"""A program that lends its owner to whoever runs it would do so outside, too: files in a granted folder are there those
+of the folder's owner. A file can also be made with that mark, but loses it when it is written or made longer."""
 PERSONALITY = {"x86_64": 135, "aarch64": 92}
 MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
 SEGMENTS = {"x86_64": {"shmget": 29, "msgget": 68}, "aarch64": {"shmget": 194, "msgget": 186}}
@@ -155,7 +159,9 @@ SEGMENTS = {"x86_64": {"shmget": 29, "msgget": 68}, "aarch64": {"shmget": 194, "
 NAMESPACES = 0x7E020080
 """Every CLONE_NEW* flag, that of time among them."""
 
-TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+"""Keys pressed on a terminal, what a console shows, and a line's protocol, for which the kernel would load modules."""
+
 F_SETPIPE_SZ = 1031
 """The memory of pipes is counted for each user: enlarged ones of a few sessions would leave all others with a page."""
 
@@ -167,6 +173,7 @@ PROTOCOLS = (0, 1, 6, 17, 58)
 """Any, ICMP (of the kind that needs no right), TCP, UDP, ICMPv6."""
 
 S_IFMT, S_IFCHR, S_IFBLK = 0o170000, 0o020000, 0o060000
+LENDS_OWNER = 0o6000
 PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 ALLOW = 0x7FFF0000
@@ -222,6 +229,9 @@ def program(machine: str, *, memfd: bool = True, segments: bool = True) -> bytes
     for name, number in examined.items():
         # Jumps reach 255 instructions, which is why what is examined stands last and close by.
         asm.add(JEQ, number, name)
+    for place, calls_with_mode in (("second is mode", SECOND_IS_MODE), ("third is mode", THIRD_IS_MODE)):
+        for number in calls_with_mode[machine].values():
+            asm.add(JEQ, number, place)
     for number in sorted({**ABSENT[machine], **ABSENT_COMMON}.values()):
         asm.add(JEQ, number, "absent")
     forbidden = set(FORBIDDEN[machine].values())
@@ -245,7 +255,7 @@ def program(machine: str, *, memfd: bool = True, segments: bool = True) -> bytes
 def _examine(asm: Assembler, machine: str) -> None:
     asm.place("ioctl")
     asm.load_argument(1)
-    for request in (TIOCSTI, TIOCLINUX):
+    for request in (TIOCSTI, TIOCLINUX, TIOCSETD):
         asm.add(JEQ, request, "no here")
     asm.answer(ALLOW)
     asm.place("no here")
@@ -278,6 +288,16 @@ def _examine(asm: Assembler, machine: str) -> None:
             asm.answer(ALLOW)
             asm.place(f"{name} refused")
             asm.answer(_refuse(errno.EPERM))
+
+    for place, argument in (("second is mode", 1), ("third is mode", 2)):
+        asm.place(place)
+        asm.load_argument(argument)
+        asm.add(AND, LENDS_OWNER)
+        asm.add(JEQ, 0, f"{place} and usual", f"{place} and refused")
+        asm.place(f"{place} and usual")
+        asm.answer(ALLOW)
+        asm.place(f"{place} and refused")
+        asm.answer(_refuse(errno.EPERM))
 
     asm.place("personality")
     asm.load_argument(0)

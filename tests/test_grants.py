@@ -1,0 +1,100 @@
+"""What a sandboxed session can do by a folder that it was granted: nothing beyond the files in it."""
+
+import os
+import stat
+import tempfile
+import venv
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ingle.service import Service
+from ingle.settings import Settings
+
+pytestmark = pytest.mark.req("safe.isolation")
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return Settings(preload=[], pool=1, isolation="sandbox", network="none")
+
+
+@pytest.fixture(params=["/tmp", "/var/lib"])
+def granted(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder of the server's user, in a place that is a session's own, and in one that is not."""
+    if not os.access(request.param, os.W_OK):
+        pytest.skip("not this user's")
+    with tempfile.TemporaryDirectory(dir=request.param, prefix="ingle-granted-") as folder:
+        yield Path(folder)
+
+
+async def tried(service: Service, session: str, code: str) -> str:
+    """What became of it: the name of the error, or nothing."""
+    result = await service.execute(session, f"import os\n{code}")
+    return result.error.value if result.error is not None else ""
+
+
+async def test_the_way_to_what_it_may_not_write_cannot_be_moved_aside(
+    mark: str, home: Path, settings: Settings, granted: Path
+) -> None:
+    """Else something of its own would stand there: an interpreter, for one, that the server starts the next time."""
+    environment = granted / "services" / "api" / "env"
+    venv.create(environment, with_pip=False, symlinks=True)
+    kept = granted / "services" / "data" / "kept"
+    kept.mkdir(parents=True)
+    (kept / "file").write_text("as it was")
+    python = environment / "bin" / "python"
+    wanted = replace(settings, mount=[str(granted), f"{kept}:ro"], python=str(python))
+    async with Service.local(wanted, home) as service:
+        session = (await service.create_session(cwd=str(granted))).session_id
+        for place in ("services", "services/api", "services/data", "services/api/env", "services/data/kept"):
+            for aside in ("aside", f"{place}-aside"):
+                assert await tried(service, session, f"os.rename({place!r}, {aside!r})") != "", place
+            assert await tried(service, session, f"os.mkdir('other'); os.rename('other', {place!r})") != "", place
+            await tried(service, session, "os.rmdir('other')")
+        assert await tried(service, session, "open('services/api/env/pyvenv.cfg', 'a')") != ""
+        assert await tried(service, session, "open('services/data/kept/file', 'a')") != ""
+        # All else is as in any folder.
+        code = "open('services/api/made', 'w').close(); os.rename('services/api/made', 'services/api/moved')\n"
+        code += "os.makedirs('services/other/deep'); os.rename('services/other', 'services/another')"
+        assert await tried(service, session, code) == ""
+    assert python.is_symlink()
+    assert (kept / "file").read_text() == "as it was"
+    assert (granted / "services" / "api" / "moved").exists()
+    assert (granted / "services" / "another" / "deep").exists()
+
+
+MAKE_PROGRAM = """
+with open("program", "wb") as file:
+    file.write(b"#!/bin/sh")
+os.chmod("program", 0o755)
+"""
+WAYS = {
+    "chmod": "os.chmod('program', 0o4755)",
+    "for its group": "os.chmod('program', 0o2755)",
+    "fchmod": "os.fchmod(os.open('program', os.O_RDONLY), 0o6755)",
+    "fchmodat": "os.chmod('program', 0o4755, dir_fd=os.open('.', os.O_RDONLY))",
+    "fchmodat2": "import ctypes; ctypes.CDLL(None).syscall(452, -100, b'program', 0o4755, 0)",
+    "made so": "os.write(os.open('made', os.O_RDWR | os.O_CREAT, 0o6755), b'#!/bin/sh')",
+    "made so and enlarged": "os.ftruncate(os.open('made', os.O_RDWR | os.O_CREAT, 0o6755), 100)",
+    "made so and reserved": "os.posix_fallocate(os.open('made', os.O_RDWR | os.O_CREAT, 0o6755), 0, 100)",
+    "a copy": "os.mknod('made', 0o104755); os.sendfile(os.open('made', os.O_WRONLY), os.open('program', 0), 0, 9)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_no_program_is_left_that_lends_the_folders_owner_to_whoever_runs_it(
+    mark: str, home: Path, settings: Settings, way: str
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ingle-granted-") as granted:
+        async with Service.local(replace(settings, mount=[granted]), home) as service:
+            session = (await service.create_session(cwd=granted)).session_id
+            assert await tried(service, session, MAKE_PROGRAM) == ""
+            await tried(service, session, f"os.umask(0)\n{WAYS[way]}")
+        left = [path for path in Path(granted).iterdir() if path.stat().st_size]
+        assert left, "it has made nothing"
+        for path in left:
+            assert path.stat().st_uid == os.geteuid()
+            assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID), path.name
