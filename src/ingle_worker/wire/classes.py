@@ -15,7 +15,7 @@ def dataclass(cls: Any = None, *, frozen: bool = False) -> Any:
         return dataclass
     for name, method in (("__eq__", _is_equal), ("__repr__", _show), ("__hash__", None)):
         setattr(cls, name, method)
-    return dataclasses.dataclass(eq=False, repr=False)(cls)
+    return dataclasses.dataclass(eq=False, repr=False, match_args=False)(cls)
 
 
 def _fields(one: Any) -> dict[str, Any]:
