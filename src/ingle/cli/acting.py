@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ingle import processes
 from ingle.cli.failing import Failure, plain_failures
 from ingle.cli.reaching import Choice, Target, find_session, find_targets, service_options, several
 
@@ -84,20 +85,11 @@ def _stop_server(target: Target) -> dict[str, Any]:
     except OSError as error:
         raise Failure(f"the server ({target}) cannot be stopped: {error}") from None
     deadline = time.monotonic() + GONE_PATIENCE
-    while pid and _lives(pid):
+    while pid and processes.lives(pid):
         if time.monotonic() > deadline:
             raise Failure(f"the server ({target}) was told to stop {GONE_PATIENCE:g} s ago, and has not yet")
         time.sleep(LOOK)
     return {"stopped": True, **msgspec.to_builtins(target.info)}
-
-
-def _lives(pid: int) -> bool:
-    """A process whose parent has not asked for its end yet has ended all the same."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (OSError, IndexError):
-        return False
 
 
 def _print(said: Any) -> None:

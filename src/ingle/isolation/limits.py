@@ -8,6 +8,7 @@ import contextlib
 import os
 import resource
 
+from ingle import processes
 from ingle.events import SessionLimits
 from ingle.settings import Settings
 
@@ -77,11 +78,15 @@ def set_for(pid: int, limits: SessionLimits, nice: int, *, memory_too: bool) -> 
 
     `memory_too`: there is no cgroup that does it, so at least no single process shall get more.
     """
+    memory = None
+    if memory_too and limits.memory is not None:
+        # What it has of the libraries that were loaded before it was forked, it is not asked to pay for.
+        memory = limits.memory + processes.data_memory(pid)
     wanted = {
         resource.RLIMIT_NOFILE: limits.files,
         resource.RLIMIT_FSIZE: limits.file_size,
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_DATA: limits.memory + _shared(pid) if memory_too and limits.memory is not None else None,
+        resource.RLIMIT_DATA: memory,
     }
     with contextlib.suppress(ProcessLookupError, PermissionError):
         for kind, value in wanted.items():
@@ -95,12 +100,3 @@ def set_for(pid: int, limits: SessionLimits, nice: int, *, memory_too: bool) -> 
         if nice:
             # Relative to ours, which an ordinary user cannot get below.
             os.setpriority(os.PRIO_PROCESS, pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice))
-
-
-def _shared(pid: int) -> int:
-    """What a forked process has of the libraries loaded before it: it is not asked to pay for them."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
-        for line in file:
-            if line.startswith(b"VmData:"):
-                return int(line.split()[1]) * 1024
-    return 0

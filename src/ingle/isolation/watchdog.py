@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ingle import processes
 from ingle.events import SessionLimits
 from ingle.isolation.limits import words
 
@@ -34,11 +35,6 @@ LONG = 3000
 MOST_OPENED = 64
 TOO_DEEP = 1 << 62
 """Folders whose paths are longer are opened, so many at most: nobody but who wants to hide something nests so far."""
-
-MOST = 20_000
-"""Processes looked at in one tree: a fork bomb is ended, not counted."""
-
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(eq=False)
@@ -123,8 +119,8 @@ def _breaches(watched: list[Watched]) -> list[tuple[Watched, str]]:
     found = []
     for each in watched:
         limits = each.limits
-        pids = [each.root, *below(each.root)]
-        if each.processes and limits.processes is not None and tasks(pids) > limits.processes:
+        pids = [each.root, *processes.below(each.root)]
+        if each.processes and limits.processes is not None and processes.threads_of(pids) > limits.processes:
             found.append((each, words("processes", limits.processes)))
         elif each.memory and limits.memory is not None and _too_much(pids, limits.memory):
             found.append((each, words("memory", limits.memory)))
@@ -133,65 +129,7 @@ def _breaches(watched: list[Watched]) -> list[tuple[Watched, str]]:
 
 def _too_much(pids: list[int], limit: int) -> bool:
     # What forks share is counted for each at first, which is quick to read; only then exactly, which is not.
-    return sum(map(_rough_memory, pids)) > limit and sum(map(_exact_memory, pids)) > limit
-
-
-def _read(path: str) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(fd, 1 << 16)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
-
-
-def below(root: int) -> list[int]:
-    """Everything below a process, parents first."""
-    found = _children(root)
-    for pid in found:
-        if len(found) > MOST:
-            break
-        found += _children(pid)
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
-
-
-def tasks(pids: list[int]) -> int:
-    """Their threads together."""
-    count = 0
-    for pid in pids:
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        count += int(fields[17]) if len(fields) > 17 else 0
-    return count
-
-
-def _rough_memory(pid: int) -> int:
-    """Pages of no file, and those of shared memory."""
-    total = 0
-    for line in _read(f"/proc/{pid}/status").splitlines():
-        if line.startswith((b"RssAnon:", b"RssShmem:")):
-            total += int(line.split()[1]) * 1024
-    return total
-
-
-def _exact_memory(pid: int) -> int:
-    """The same, with what several share divided among them."""
-    total = 0
-    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
-        if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
-            total += int(line.split()[1]) * 1024
-    return total or _rough_memory(pid)
+    return sum(map(processes.rough_memory, pids)) > limit and sum(map(processes.exact_memory, pids)) > limit
 
 
 def size(folder: Path) -> int:

@@ -12,10 +12,9 @@ from typing import Protocol
 
 import msgspec
 
-from ingle import errors
+from ingle import errors, processes
 from ingle.events import CheckpointInfo
 from ingle.render.wording import duration
-from ingle.workers.usage import proportional_memory
 from ingle.workers.worker import Worker
 
 AUTO = ".auto"
@@ -171,7 +170,7 @@ class Checkpoints:
     async def list(self) -> list[CheckpointInfo]:
         """From the oldest to the newest, the automatic one last."""
         parked = sorted(self._parked.values(), key=lambda each: (each.name == AUTO, each.created_at))
-        memory = await asyncio.to_thread(lambda: [proportional_memory(each.worker.pid) for each in parked])
+        memory = await asyncio.to_thread(lambda: [processes.proportional_memory(each.worker.pid) for each in parked])
         return [self._info(each, used) for each, used in zip(parked, memory, strict=True)]
 
     @staticmethod

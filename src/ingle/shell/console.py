@@ -19,7 +19,7 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import Iterable
 from pathlib import Path
 
-from ingle import errors
+from ingle import errors, processes
 from ingle.events import LeftRunning, Usage
 from ingle.settings import Settings
 from ingle.shell import trees
@@ -140,7 +140,7 @@ class Console:
         self._unsettled = False
         self._cpu, self._strays = 0.0, set()
         # Init may have run other tasks, and waited for them.
-        self._waited = 0.0 if process.init_pid is None else trees.waited_for(process.init_pid)
+        self._waited = 0.0 if process.init_pid is None else processes.waited_for(process.init_pid)
         order = task.order
         run = messages.Run([self._shell, *ARGS], order.cwd, order.env, lingers=False)
         process.run(run, [child_in, child_out, child_err])
@@ -265,11 +265,11 @@ class Console:
         process = self._process
         if process is None or process.pid is None or process.init_pid is None:
             return Usage(), []
-        before, self._cpu = self._cpu, trees.cpu_of(process.pid)
+        before, self._cpu = self._cpu, processes.cpu_of(process.pid)
         # Both have one thread; what was orphaned is init's.
-        running = [*trees.children_of_thread(process.pid, str(process.pid))]
+        running = [*processes.children_of_thread(process.pid, str(process.pid))]
         running += [
-            pid for pid in trees.children_of_thread(process.init_pid, str(process.init_pid)) if pid != process.pid
+            pid for pid in processes.children_of_thread(process.init_pid, str(process.init_pid)) if pid != process.pid
         ]
         left = [pid for pid in running if pid not in self._strays]
         self._strays = set(running)
@@ -393,12 +393,12 @@ class Turn:
 
         One in the background is not meant: without job control, bash has those ignore SIGINT.
         """
-        self._signal([pid for pid in self._left if trees.takes_sigint(pid)], signal.SIGINT)
+        self._signal([pid for pid in self._left if processes.takes_sigint(pid)], signal.SIGINT)
 
     def _signal(self, pids: Iterable[int], number: int) -> None:
         process = self._console.process
         if process is not None and process.init_pid is not None:
-            trees.send_signal(process.init_pid, pids, number)
+            processes.send_signal(process.init_pid, pids, number)
 
     def on_shell_gone(self) -> None:
         self._let_go()
@@ -480,7 +480,7 @@ class Turn:
     def _all_left(self) -> list[int]:
         found = dict.fromkeys(self._left)
         for pid in self._left:
-            found.update(dict.fromkeys(trees.below(pid)))
+            found.update(dict.fromkeys(processes.below(pid)))
         return list(found)
 
 

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ingle.shell import trees
+from ingle import processes
 from ingle.workers import codec
 from ingle.workers.sender import Sender
 from ingle.workers.sockets import expect_pid, receive_with_pid
@@ -120,7 +120,7 @@ class Process:
         elif not self.gone.done():
             if self.pid is not None:
                 # Its number is init's word, which is worth as much as the program's.
-                trees.send_signal(self.init_pid, [self.pid], signal.SIGKILL)
+                processes.send_signal(self.init_pid, [self.pid], signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.init_pid, signal.SIGKILL)
 
@@ -149,7 +149,7 @@ class Process:
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.InitUp):
             inside = self.init_pid is not None and message.pid != self.init_pid
-            self.pid = trees.outside(self.init_pid or 0, message.worker) if inside else message.worker
+            self.pid = processes.child_called(message.worker, self.init_pid or 0) if inside else message.worker
             self._settle_start()
         elif isinstance(message, messages.RunFailed):
             self.failure = self.failure or message.reason

@@ -7,6 +7,7 @@ import signal
 import struct
 import termios
 
+from ingle import processes
 from ingle.errors import Conflict, StartFailed
 from ingle.events import LeftRunning, Usage
 from ingle.shell import trees
@@ -54,7 +55,7 @@ class Program:
             self._process.owner = self
             if self._process.init_pid is not None:
                 # Init has run other tasks, and waited for them.
-                self._cpu_before = trees.waited_for(self._process.init_pid)
+                self._cpu_before = processes.waited_for(self._process.init_pid)
             limits = order.limits
             terminal = {"TERM": "xterm-256color"} if order.pty else {}
             self._process.run(
@@ -170,7 +171,7 @@ class Program:
         return Usage(max(0.0, used.cpu_seconds - self._cpu_before), used.memory)
 
     def living(self) -> list[LeftRunning]:
-        return [] if self._process.init_pid is None else trees.living(trees.below(self._process.init_pid))
+        return [] if self._process.init_pid is None else trees.living(processes.below(self._process.init_pid))
 
     # --- what init tells ---
 

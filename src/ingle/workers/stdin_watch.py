@@ -7,6 +7,8 @@ look), nobody is found, and only Python's own readers are announced.
 import os
 import platform
 
+from ingle import processes
+
 _READS = {
     "x86_64": {0, 17, 19},
     "aarch64": {63, 65, 67},
@@ -23,32 +25,19 @@ def _any_blocked(root: int, inode: int) -> bool:
     todo = [root]
     while todo:
         pid = todo.pop()
-        try:
-            tasks = os.listdir(f"/proc/{pid}/task")
-        except OSError:
-            continue
-        for task in tasks:
-            folder = f"/proc/{pid}/task/{task}"
-            if _is_blocked(pid, folder, inode):
+        for thread in processes.threads(pid):
+            if _is_blocked(pid, thread, inode):
                 return True
-            todo += [int(child) for child in _read(f"{folder}/children").split()]
+            todo += processes.children_of_thread(pid, thread)
     return False
 
 
-def _is_blocked(pid: int, folder: str, inode: int) -> bool:
+def _is_blocked(pid: int, thread: str, inode: int) -> bool:
     # "0 0x0 0x7f..." while blocked in a call; "running" or "-1 ..." otherwise.
-    fields = _read(f"{folder}/syscall").split()
+    fields = processes.read(f"/proc/{pid}/task/{thread}/syscall").split()
     if len(fields) < 2 or not fields[0].isdigit() or int(fields[0]) not in _READS:
         return False
     try:
         return os.stat(f"/proc/{pid}/fd/{int(fields[1], 16)}").st_ino == inode
     except OSError:
         return False
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError):
-        return ""
