@@ -425,3 +425,22 @@ def test_where_its_code_is_held_it_has_the_folder_it_was_started_in_unless_that_
     elsewhere = ingle(verb, code, cwd=Path("/"))
     assert (elsewhere.returncode, elsewhere.stdout) == (0, "False\n")
     assert elsewhere.stderr.startswith("ingle: it runs in a folder of its own, since this one is not for code that is")
+
+
+@pytest.mark.parametrize("verb", [["serve", "--port", "0"], ["mcp"], ["run", "print(1)"]], ids=lambda verb: verb[0])
+def test_a_data_folder_that_cannot_be_used_is_named_in_one_line(tmp_path: Path, verb: list[str]) -> None:
+    (tmp_path / "file").touch()
+    home = tmp_path / "file" / "home"
+    done = subprocess.run(
+        [sys.executable, "-m", "ingle", *verb],
+        env={**os.environ, "INGLE_HOME": str(home), "INGLE_TOKEN": "t" * 40},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert f"the data folder {home} cannot be used: Not a directory; see to the disk and its rights" in done.stderr
+    assert "Traceback" not in done.stderr

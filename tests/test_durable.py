@@ -1,6 +1,7 @@
 """Sessions that outlive their worker and their server: saved after each cell, and there again at the next call."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
@@ -23,6 +24,7 @@ from ingle.service import Service
 from ingle.sessions import preserving
 from ingle.sessions.preserving import Keeper
 from ingle.settings import Settings
+from ingle.state.blobs import Blobs
 from ingle.state.registry import Registry, Save
 
 pytestmark = pytest.mark.req("state.restart")
@@ -476,6 +478,73 @@ async def test_a_registry_that_is_damaged_is_put_aside_and_named(kept: Path, cap
     assert [path.name for path in kept.glob("registry.db.broken-*")] != []
 
 
+async def test_what_a_damaged_registry_knew_is_found_among_the_snapshots(
+    kept: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(kept) as first:
+        for name in ("s", "t"):
+            await first.create_session(name, durable=True)
+            await first.execute(name, f"x = {name!r}")
+            await saved(first, 1, name)
+    with (kept / "registry.db").open("r+b") as file:
+        file.write(b"not a database")
+    async with serving(kept) as second:
+        assert await second.list_sessions() == []
+        found = await second.list_snapshots()
+        assert sorted(each.session_id for each in found) == ["s", "t"]
+        for each in found:
+            assert each.name in caplog.text
+            restored = await second.load_session(each.name)
+            assert await value(second, "x", restored.session.session_id) == repr(each.session_id)
+
+
+async def test_a_save_that_nobody_can_vouch_for_is_kept_as_a_snapshot(kept: Path) -> None:
+    """After the key is lost: else the saves to come would take its place."""
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        for cell in (1, 2):
+            await first.execute("s", f"x = {cell}")
+            await saved(first, cell)
+    (kept / "signing.key").unlink()
+    async with serving(kept) as second:
+        result = await second.execute("s", "'x' in globals()")
+        assert result.result == {"text/plain": "False"}
+        (snapshot,) = await second.list_snapshots()
+        (notice,) = result.notices
+        assert "no save of this session can be used" in notice
+        assert f"it is kept as the snapshot {snapshot.name!r}; this is a fresh worker" in notice
+        for cell in (4, 5):
+            await second.execute("s", "y = 1")
+            await saved(second, cell)
+        await second.load_session(snapshot.name, session_id="again", trust=True)
+        assert await value(second, "x", "again") == "2"
+        await second.end_session("s")
+
+
+async def test_a_key_that_is_none_is_named_and_what_it_signed_waits_for_it(kept: Path) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 1")
+        await saved(first, 1)
+        await first.save_session("s", "named")
+    key = (kept / "signing.key").read_bytes()
+    (kept / "signing.key").write_bytes(key[:7])
+    async with serving(kept) as second:
+        says = "signing.key in the data folder is not a key any more"
+        await second.create_session("other")
+        with pytest.raises(errors.DataFolderFailed, match=says):
+            await second.save_session("other", "named")
+        with pytest.raises(errors.DataFolderFailed, match=says):
+            await second.load_session("named", session_id="again")
+        assert [says in (each.problem or "") for each in await second.list_snapshots()] == [True]
+        with pytest.raises(errors.StartFailed, match=f"cannot be brought back: {says}"):
+            await second.execute("s", "x")
+        (kept / "signing.key").write_bytes(key)
+    async with serving(kept) as third:
+        assert await value(third, "x") == "1"
+        await third.end_session("s")
+
+
 async def test_a_registry_of_a_later_version_is_left_alone(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
     kept.mkdir()
     with sqlite3.connect(kept / "registry.db") as db:
@@ -660,10 +729,10 @@ async def test_a_full_disk_is_named_and_the_session_goes_on_with_the_last_save_i
         assert await until(lambda: session.keeper.trouble, 20)
         told = await first.execute("s", "x")
         assert told.result == {"text/plain": "2"}
-        (notice,) = told.notices
-        assert "the session could not be saved" in notice
-        assert "No space left on device" in notice
-        assert "the last save is that after cell 1, and the session goes on" in notice
+        assert told.notices == [
+            "the session could not be saved: No space left on device; make room, and save again; "
+            "the last save is that after cell 1, and the session goes on"
+        ]
         assert (await first.get_session("s")).saved_cell == 1
         # What was begun is gone from the disk: there is room for a smaller one.
         await first.execute("s", "del big; x = 3")
@@ -674,3 +743,60 @@ async def test_a_full_disk_is_named_and_the_session_goes_on_with_the_last_save_i
         await second.execute("s", "__import__('os')._exit(1)")
         assert await value(second, "x") == "3"
         await second.end_session("s")
+
+
+async def test_a_disk_without_a_byte_left_is_named_by_whatever_needs_it(small_disk: Path) -> None:
+    async with serving(small_disk) as service:
+        await service.create_session("s")
+        await service.execute("s", "x = 1")
+        await service.save_session("s", "before")
+        await service.add_to_stdlib("def one(): return 1")
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        await service.execute("s", "x = 2")
+        with pytest.raises(errors.SaveFailed, match="could not be saved: No space left on device; make room"):
+            await service.save_session("s", "before")
+        with pytest.raises(errors.DataFolderFailed, match=r"the library, stdlib.py .* No space left on device"):
+            await service.add_to_stdlib("def two(): return 2")
+        with pytest.raises(errors.DataFolderFailed, match=r"what is saved .* No space left on device"):
+            await service.open_snapshot("before")
+        assert [each.name for each in (await service.list_stdlib()).functions] == ["one"]
+        await service.load_session("before", session_id="again")
+        assert await value(service, "x", "again") == "1"
+        filler.unlink()
+        await service.save_session("s", "before")
+        await service.load_session("before", session_id="later")
+        assert await value(service, "x", "later") == "2"
+
+
+async def test_a_save_is_one_though_nothing_can_be_tidied_after_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: Blobs, used: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    await service.create_session("s")
+    await service.execute("s", "x = 1")
+    monkeypatch.setattr(Blobs, "_collect", fail)
+    assert (await service.save_session("s", "kept")).variables == 1
+    assert "was not removed" in caplog.text
+    await service.delete_snapshot("kept")
+    assert await service.list_snapshots() == []
+
+
+async def test_what_a_later_ingle_has_saved_keeps_its_bytes(service: Service, home: Path) -> None:
+    """Its list of contents cannot be read here, but what it names is not thrown away."""
+    await service.create_session("s")
+    await service.execute("s", "x = 'a' * 100_000")
+    await service.save_session("s", "later")
+    (path,) = home.glob("snapshots/*/named/later.json")
+    now = path.read_bytes()
+    path.write_bytes(now.replace(b'"version":1', b'"version":2'))
+    await service.execute("s", "x = 1")
+    await service.save_session("s", "now")
+    assert [each.problem is None for each in await service.list_snapshots()] == [False, True]
+    path.write_bytes(now)
+    await service.load_session("later", session_id="again")
+    assert await value(service, "len(x)", "again") == "100000"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -199,3 +201,15 @@ def test_a_hostile_session_name_harms_nobody(server: Server) -> None:
         assert answer.status_code in (404, 400, 414), (name[:20], answer.status_code)
         assert answer.headers["content-type"] == "application/problem+json"
     assert server.execute("1")["status"] == "ok"
+
+
+def _kinds(of: type[errors.IngleError]) -> list[type[errors.IngleError]]:
+    return [of, *(kind for each in of.__subclasses__() for kind in _kinds(each))]
+
+
+def test_every_problem_is_in_the_table_by_its_status() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "http.md").read_text()
+    rows = {int(line.split("|")[1]): line for line in page.splitlines() if re.match(r"\| \d{3} \|", line)}
+    told = {kind for kind in _kinds(errors.IngleError) if kind is not errors.Unreachable}
+    missing = {(kind.status, kind.code) for kind in told if f"`{kind.code}`" not in rows.get(kind.status, "")}
+    assert missing == set()

@@ -39,8 +39,10 @@ An exception in a user's cell is a result, not an error of ours.
     ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     ├── StartFailed             503  start_failed         no worker could be started
-    │   └── IsolationUnavailable 503 isolation_unavailable this machine cannot confine sessions as far as was asked for
-    ├── SaveFailed              503  save_failed          a session's copy ended, or did not keep to the protocol
+    │   └── IsolationUnavailable 409 isolation_unavailable this machine cannot confine sessions as far as was asked for
+    ├── DataFolderFailed        503  data_folder_failed   something in the data folder cannot be read or written
+    │   └── RegistryBroken      503  registry_broken      that of the sessions that outlive their server
+    ├── SaveFailed              503  save_failed          a session's copy ended or broke the protocol, the disk is full
     ├── LoadFailed              503  load_failed          the new session ended while a snapshot was loaded
     └── Unreachable             503  unreachable          no server answers the client
 """
@@ -297,6 +299,14 @@ class QuotaExceeded(IngleError):
 class Unavailable(IngleError):
     code, status = "unavailable", 503
     retry_after = 5.0
+
+
+class DataFolderFailed(IngleError):
+    code, status = "data_folder_failed", 503
+
+
+class RegistryBroken(DataFolderFailed):
+    code = "registry_broken"
 
 
 class SaveFailed(IngleError):

@@ -50,6 +50,8 @@ def run(settings: Settings, home: Path, listed: tuple[Tool, ...], beside: Beside
         asyncio.set_event_loop(loop)
         loop.run_until_complete(_serve(settings, home, listed, beside, wire, folder))
         code = 0
+    except errors.IngleError as error:
+        logger.error("ingle mcp ends: %s", error.message)
     except Exception:
         logger.exception("ingle mcp ends by a failure of its own")
     finally:

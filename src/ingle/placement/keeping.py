@@ -25,7 +25,7 @@ from ingle.sessions.keeping import Keeping as Copied
 from ingle.sessions.manager import NAME, Manager, tenant_of
 from ingle.sessions.session import Session
 from ingle.settings import LEVELS
-from ingle.state import manifest
+from ingle.state import disk, manifest
 from ingle.state.manifest import Manifest, Summary
 from ingle.state.packs import write_whole
 from ingle.state.snapshots import NAMED, Opened, Snapshots
@@ -60,7 +60,11 @@ class Keeping:
         return await asyncio.shield(task)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        def plainly() -> Result:
+            with disk.failing_plainly("what is saved in the data folder"):
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, plainly)
 
     # --- saving ---
 
@@ -236,15 +240,14 @@ class Keeping:
         snapshots = self.of(tenant)
 
         def write() -> OpenFile:
-            with failing_plainly(name):
-                fd = snapshots.blobs.scratch()
-                try:
-                    snapshots.export(name, fd)
-                    os.lseek(fd, 0, os.SEEK_SET)
-                    return OpenFile(fd, os.fstat(fd))
-                except BaseException:
-                    os.close(fd)
-                    raise
+            fd = snapshots.blobs.scratch()
+            try:
+                snapshots.export(name, fd)
+                os.lseek(fd, 0, os.SEEK_SET)
+                return OpenFile(fd, os.fstat(fd))
+            except BaseException:
+                os.close(fd)
+                raise
 
         return await self._in_thread(write)
 
@@ -253,9 +256,8 @@ class Keeping:
         snapshots = self.of(tenant)
         fd = await self._in_thread(snapshots.blobs.scratch)
         try:
-            with failing_plainly(name):
-                async for chunk in chunks:
-                    await self._in_thread(partial(write_whole, fd, chunk))
+            async for chunk in chunks:
+                await self._in_thread(partial(write_whole, fd, chunk))
             found = await self._in_thread(lambda: snapshots.take_in(name, os.dup(fd)))
         finally:
             os.close(fd)

@@ -17,12 +17,13 @@ import msgspec
 
 from ingle import errors
 from ingle.events import NewSession
+from ingle.render.wording import some
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.session import Session
 from ingle.sessions.shelves import DURABLE, RESTING, Shelves
 from ingle.settings import Settings
 from ingle.state.counting import CellCount
-from ingle.state.registry import Registry, RegistryBroken, Row
+from ingle.state.registry import Registry, Row
 
 PREFIX = "durable."
 """What the names of their folders begin with, so that nobody takes them for those of a dead server."""
@@ -74,11 +75,21 @@ class Durables:
             expired = await self.registry.expire(time.time() - self._settings.durable_age, is_dead)
             rows = await self.registry.adopt(self._place, is_dead)
             known = await self.registry.known()
-        except RegistryBroken as error:
+        except errors.RegistryBroken as error:
             logger.error("no session comes back: %s", error.message)
             return []
+        if self.registry.replaced:
+            await asyncio.to_thread(self._salvage)
         await asyncio.to_thread(self._tidy, known, [row.uid for row in rows], expired)
         return [msgspec.structs.replace(row, cells=max(row.cells, await self._count(row.uid))) for row in rows]
+
+    def _salvage(self) -> None:
+        try:
+            found = self._shelves.salvage(DURABLE)
+        except OSError as error:
+            logger.error("what was saved of durable sessions could not be made snapshots: %s", error)
+        else:
+            logger.error("what was saved of durable sessions is kept as snapshots: %s", some(found) or "there was none")
 
     async def _count(self, uid: str) -> int:
         """The number of the last cell that began in it."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from ingle import errors
 from ingle.events import Exit
+from ingle.state.moving import NOT_SAVED, CopyLost
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
@@ -69,11 +70,11 @@ class Keeping:
             with theirs:
                 await self._connect(copy, messages.Save(0), theirs)
             return await self._loop.run_in_executor(executor, take, ours)
-        except errors.SaveFailed as error:
+        except CopyLost as error:
             copy.kill()
             exit = await copy.gone
             if self._failed:
-                raise errors.SaveFailed(f"the session could not be saved: {self._failed}") from None
+                raise errors.SaveFailed(f"{NOT_SAVED}{self._failed}") from None
             if exit.signal or exit.code:
                 raise errors.SaveFailed(f"{error.message} (the copy {exit.message})") from None
             raise

@@ -89,7 +89,13 @@ class Manager:
     async def start(self) -> None:
         """Take the data folder, clear what dead servers left in it, and begin to look after things."""
         _raise_file_limit()
-        await asyncio.to_thread(self._take_folder)
+        try:
+            await asyncio.to_thread(self._take_folder)
+        except OSError as error:
+            raise errors.DataFolderFailed(
+                f"the data folder {self._home} cannot be used: {error.strerror or error}; see to the disk and its "
+                "rights, or name another by INGLE_HOME"
+            ) from None
         self._settling = self._loop.create_task(self._settle())
         if self.settings.isolation not in ("auto", "none"):
             # Asked for by name, it is had from the first moment, or there is no server.

@@ -18,7 +18,8 @@ from ingle import errors
 from ingle.events import Skipped
 from ingle.render.wording import duration, some
 from ingle.state.counting import CellCount
-from ingle.state.registry import Registry, RegistryBroken, Save
+from ingle.state.moving import NOT_SAVED
+from ingle.state.registry import Registry, Save
 from ingle.workers.family import Copies
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
@@ -65,8 +66,8 @@ class Store(Protocol):
         """The last save that is whole. NoneWhole when there is none."""
         ...
 
-    async def set_aside(self) -> str | None:
-        """The last save is not used again; the name of the snapshot that it is kept as."""
+    async def set_aside(self, *, all: bool = False) -> str | None:
+        """The last save is not used again, with `all` neither the one before; the snapshot that it is kept as."""
         ...
 
     async def forget(self) -> None: ...
@@ -235,9 +236,10 @@ class Keeper:
         self.trouble = ""
 
     def _fail(self, why: str) -> None:
+        why = why.removeprefix(NOT_SAVED)
         if why != self.trouble:
             since = f"the last save is that after cell {self.last.cell}" if self.last else "there is no save of it"
-            self._tell(f"the session could not be saved: {why}; {since}, and the session goes on")
+            self._tell(f"{NOT_SAVED}{why}; {since}, and the session goes on")
         self.trouble = why
 
     # --- coming back ---
@@ -249,17 +251,25 @@ class Keeper:
         """
         await self.settle()
         try:
+            return await self._restore(feed)
+        except errors.DataFolderFailed as error:
+            # Nothing may be wrong with the save: it is there when the disk is seen to.
+            raise errors.StartFailed(f"the session cannot be brought back: {error.message}") from None
+
+    async def _restore(self, feed: Feed) -> list[str] | None:
+        try:
             returned = await self._store.load(feed)
         except NoneWhole as error:
             if self.last is not None:
-                self._tell(f"no save of this session can be used: {error.message}; this is a fresh worker")
+                # Else the saves to come would take its place.
+                kept = await self._set_aside(all=True)
+                self._tell(f"no save of this session can be used: {error.message}{kept}; this is a fresh worker")
             return None
         except (errors.SnapshotDamaged, errors.SnapshotUntrusted, errors.LoadFailed) as error:
             self._failures += 1
             if not isinstance(error, errors.LoadFailed) or self._failures >= GIVE_UP:
                 # It may be loaded yet: by another Python, with a package installed, by a later ingle.
-                aside = await self._store.set_aside()
-                kept = f"; it is kept as the snapshot {aside!r}" if aside is not None else ""
+                kept = await self._set_aside()
                 self._tell(f"a save of this session cannot be used: {error.message}{kept}")
                 self._failures = 0
             raise errors.StartFailed(error.message) from None
@@ -271,6 +281,10 @@ class Keeper:
         for notice in returned.notices:
             self._tell(notice)
         return returned.names
+
+    async def _set_aside(self, *, all: bool = False) -> str:
+        aside = await self._store.set_aside(all=all)
+        return f"; it is kept as the snapshot {aside!r}" if aside is not None else ""
 
     def forget(self) -> None:
         """The session has begun anew: nothing that was saved so far is to come back."""
@@ -316,7 +330,7 @@ class Keeper:
                     await self._registry.remove(self._uid)
                 if self.last is not None:
                     await self._store.forget()
-            except (RegistryBroken, OSError):
+            except (errors.RegistryBroken, OSError):
                 return  # what is left over is cleared away by a later server
 
     def _is_closed(self) -> bool:

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 
 from ingle import errors
-from ingle.state.registry import Registry, RegistryBroken, Request
+from ingle.state.registry import Registry, Request
 
 REMEMBERED = 1000
 """Keys that a session remembers; a retry comes soon or not at all."""
@@ -66,7 +66,7 @@ class Requests:
             return
         try:
             await self._registry.asked(self._uid, request)
-        except RegistryBroken:
+        except errors.RegistryBroken:
             # A full disk stops no cell. It is remembered here, as for any session.
             return
 

@@ -5,7 +5,6 @@ A save takes the place of the one before in one step; that one stays beside it, 
 
 import asyncio
 import contextlib
-import functools
 import os
 import socket
 import time
@@ -22,9 +21,10 @@ from ingle.sessions.keeping import Keeping
 from ingle.sessions.preserving import Feed, NoneWhole, Returned
 from ingle.sessions.session import Session
 from ingle.state import manifest
+from ingle.state.disk import failing_plainly
 from ingle.state.manifest import Manifest, Summary
 from ingle.state.registry import Save
-from ingle.state.snapshots import Opened, Snapshots
+from ingle.state.snapshots import OWNER, Opened, Snapshots
 from ingle.workers.worker import Worker
 
 DURABLE, RESTING = "sessions", "resting"
@@ -59,6 +59,13 @@ class Shelves:
                 name = path.name.removesuffix(".json").removesuffix(".previous")
                 if not wanted(name) and now - path.stat().st_mtime >= older_than:
                     os.unlink(path)
+
+    def salvage(self, shelf: str) -> list[str]:
+        """Of saves whose sessions nobody knows any more: snapshots, which anybody can load. Blocks."""
+        suffix = time.strftime("found-%Y%m%d-%H%M%S")
+        folders = sorted(path.parent.name for path in self._home.glob(f"snapshots/*/{shelf}"))
+        tenants = ["" if name == OWNER else name for name in folders]
+        return [name for tenant in tenants for name in self.of(tenant).salvage(shelf, suffix)]
 
     def close(self) -> None:
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -107,6 +114,8 @@ class SessionStore:
         try:
             try:
                 opened = await loop.run_in_executor(self._executor, opening.next)
+            except errors.DataFolderFailed:
+                raise
             except errors.IngleError as error:
                 raise NoneWhole(error.message) from None
             if opened is None:
@@ -119,11 +128,16 @@ class SessionStore:
         return Returned(_save_of(opened.manifest), loaded.names, failed, notices)
 
     def _open(self) -> "_Opening":
-        return _Opening(self._snapshots.opened(self._name, False, self._shelf))
+        with failing_plainly("what was saved of the session"):
+            return _Opening(self._snapshots.opened(self._name, False, self._shelf))
 
-    async def set_aside(self) -> str | None:
+    async def set_aside(self, *, all: bool = False) -> str | None:
         name = f"{self._session.id[:40]}-unusable-{time.strftime('%Y%m%d-%H%M%S')}"
-        move = functools.partial(self._snapshots.set_aside, self._name, self._shelf, name)
+
+        def move() -> bool:
+            with failing_plainly("what was saved of the session"):
+                return self._snapshots.set_aside(self._name, self._shelf, name, all=all)
+
         return name if await asyncio.get_running_loop().run_in_executor(self._executor, move) else None
 
     async def forget(self) -> None:

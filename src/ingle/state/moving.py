@@ -17,6 +17,8 @@ from ingle_worker.wire import channel
 SILENCE = 120.0
 """Seconds in which a copy that is being saved must say something, and one that is loaded take something."""
 
+NOT_SAVED = "the session could not be saved: "
+
 AHEAD = 8
 """Chunks that are read and checked while others are sent."""
 
@@ -48,7 +50,16 @@ def receive(connection: socket.socket, sink: Sink, limit: int) -> manifest.Summa
     except TimeoutError:
         raise errors.SaveFailed(f"the session's copy said nothing for {SILENCE:g} s, and was given up") from None
     except OSError as error:
-        raise errors.SaveFailed(f"the session could not be saved: {error.strerror or error}") from None
+        raise unsaved(error) from None
+
+
+class CopyLost(errors.SaveFailed):
+    """It ended, or closed its end; how, its exit status says."""
+
+
+def unsaved(error: OSError) -> errors.SaveFailed:
+    """What the system says of the disk."""
+    return errors.SaveFailed(f"{NOT_SAVED}{error.strerror or error}; make room, and save again")
 
 
 class _Receiving:
@@ -107,7 +118,7 @@ class _Receiving:
         while view:
             count = self._connection.recv_into(view)
             if not count:
-                raise errors.SaveFailed(
+                raise CopyLost(
                     "the session's copy ended before it had told everything: code of an object's own (__reduce__, "
                     "__getstate__) may have ended it, or a limit; the session itself goes on"
                 )

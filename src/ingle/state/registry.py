@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from ingle.errors import IngleError
+from ingle.errors import RegistryBroken
 from ingle.events import NewSession, Skipped
 
 VERSION = 1
@@ -55,12 +55,6 @@ CREATE TABLE requests (
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-class RegistryBroken(IngleError):
-    """The registry cannot be read or written."""
-
-    code, status = "registry_broken", 503
 
 
 class Save(Struct, frozen=True):
@@ -100,6 +94,8 @@ class Registry:
         self._thread = ThreadPoolExecutor(1, "registry")
         self._db: sqlite3.Connection | None = None
         self._closed = False
+        self.replaced = False
+        """What was there was damaged: this one began empty."""
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._closed:
@@ -130,6 +126,7 @@ class Registry:
                 os.replace(self._path, aside)
                 for suffix in ("-wal", "-shm"):
                     self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+                self.replaced = True
                 self._db = self._connect()
         return self._db
 

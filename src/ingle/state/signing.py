@@ -11,6 +11,8 @@ import os
 import secrets
 from pathlib import Path
 
+from ingle import errors
+
 KEY_SIZE = 32
 
 
@@ -34,7 +36,10 @@ def read_key(file: Path) -> bytes:
         with contextlib.suppress(FileNotFoundError):
             key = file.read_bytes()
             if len(key) != KEY_SIZE:
-                raise OSError(f"{file} is not a key; remove it, and snapshots so far will need to be trusted")
+                raise errors.DataFolderFailed(
+                    f"{file.name} in the data folder is not a key any more: put the right one there from a backup, or "
+                    "remove it, and what was saved so far has to be trusted to be loaded"
+                )
             return key
         # Whole under its name, or not there: another server reads it the moment it is.
         draft = file.with_name(f".{secrets.token_hex(8)}.part")

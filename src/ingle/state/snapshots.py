@@ -6,7 +6,9 @@ and that is said. Every function blocks, and is called in a thread.
 """
 
 import contextlib
+import logging
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -27,6 +29,9 @@ NAMED = "named"
 
 CURRENT, PREVIOUS = ".json", ".previous.json"
 MAX_MANIFEST = 256 * 1024 * 1024
+DIGEST = re.compile(rb'"([0-9a-f]{64})"')
+
+logger = logging.getLogger(__name__)
 
 
 class Opened:
@@ -71,12 +76,15 @@ class Snapshots:
         limit: int | None = None,
     ) -> tuple[Manifest, int]:
         """Take a save from a worker's copy and keep it under this name; the manifest, and how many bytes were new."""
-        with self.blobs.shared():
-            with self.blobs.begin() as addition:
-                made = describe(moving.receive(connection, addition, min(self._limit, limit or self._limit)))
-                addition.finish()
-                new = addition.size
-            self._put(name, shelf, manifest.encode(made))
+        try:
+            with self.blobs.shared():
+                with self.blobs.begin() as addition:
+                    made = describe(moving.receive(connection, addition, min(self._limit, limit or self._limit)))
+                    addition.finish()
+                    new = addition.size
+                self._put(name, shelf, manifest.encode(made))
+        except OSError as error:
+            raise moving.unsaved(error) from None
         self.collect()
         return made, new
 
@@ -120,6 +128,10 @@ class Snapshots:
                 signature, _, data = file.read(MAX_MANIFEST).partition(b"\n")
         except FileNotFoundError:
             raise errors.SnapshotNotFound(name) from None
+        except OSError as error:
+            raise errors.DataFolderFailed(
+                f"the snapshot {name[:200]!r} cannot be read: {error.strerror}; see to the disk and its rights"
+            ) from None
         self._check(name, data, signature.decode("ascii", "replace"), trust)
         return manifest.decode(data, name)
 
@@ -195,15 +207,34 @@ class Snapshots:
             raise errors.SnapshotNotFound(name)
         self.collect()
 
-    def set_aside(self, name: str, shelf: str, named: str) -> bool:
-        """Make the last save on a shelf a snapshot of that name, so that it is out of the way and not lost."""
+    def set_aside(self, name: str, shelf: str, named: str, *, all: bool = False) -> bool:
+        """Make the last save on a shelf a snapshot of that name, so that it is out of the way and not lost; with `all`
+        the one before it too."""
         folder = self._folder / NAMED
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places = [CURRENT, PREVIOUS] if all else [CURRENT]
         for suffix in (CURRENT, PREVIOUS):
             with contextlib.suppress(FileNotFoundError):
-                os.replace(self._folder / shelf / (name + suffix), folder / (named + CURRENT))
-                return True
-        return False
+                os.replace(self._folder / shelf / (name + suffix), folder / (named + places[0]))
+                del places[0]
+                if not places:
+                    return True
+        return len(places) == 1 and all
+
+    def salvage(self, shelf: str, suffix: str) -> tuple[str, ...]:
+        """Make all saves on a shelf snapshots too, named after their sessions; those names."""
+        folder = self._folder / NAMED
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found: tuple[str, ...] = ()
+        for number, (name, each) in enumerate(self.list(shelf), 1):
+            session_id = each.session_id if isinstance(each, Manifest) else "session"
+            named = f"{session_id[:30]}-{suffix}-{number}"
+            # A file there is never changed, only replaced: it may have two names.
+            for kind in (CURRENT, PREVIOUS):
+                with contextlib.suppress(FileNotFoundError):
+                    os.link(self._folder / shelf / (name + kind), folder / (named + kind))
+            found += (named,)
+        return found
 
     # --- portable files ---
 
@@ -240,14 +271,17 @@ class Snapshots:
     # --- removing ---
 
     def collect(self) -> None:
-        """Forget the bytes that no manifest uses."""
-        self.blobs.collect(self._all_used)
+        """Forget the bytes that no manifest uses. What fails of that is done the next time."""
+        try:
+            self.blobs.collect(self._all_used)
+        except (OSError, errors.DataFolderFailed) as error:
+            logger.warning("what snapshots do not need any more was not removed: %s", error)
 
     def _all_used(self) -> set[bytes]:
         used: set[bytes] = set()
         seen = set()
         for path in self._folder.glob("*/*" + CURRENT):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, errors.SnapshotNotFound):
                 about = path.stat()
                 stamp = (about.st_ino, about.st_mtime_ns, about.st_size)
                 known = self._used.get(path)
@@ -263,5 +297,6 @@ class Snapshots:
         try:
             found = self._read(path, path.stem, True)
         except errors.SnapshotDamaged:
-            return set()
+            # That may be of a later ingle, which will want its bytes: all that could be one of them.
+            return {bytes.fromhex(digest.decode()) for digest in DIGEST.findall(path.read_bytes())}
         return {bytes.fromhex(digest) for digest, _ in found.summary.pieces()}

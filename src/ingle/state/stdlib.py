@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from ingle.events import Stdlib
+from ingle.state.disk import failing_plainly
 
 MAX_SIZE = 1024 * 1024
 """Bytes of a library; it is code that somebody wrote, not data."""
@@ -67,7 +68,12 @@ class StdlibFile:
 
     async def write(self, before: Library | None, text: bytes) -> bool:
         """Put this text in place of what was there before; False when that has changed meanwhile."""
-        return await asyncio.to_thread(self._write, before.text if before is not None else b"", text)
+
+        def work() -> bool:
+            with failing_plainly(f"the library, {self.path.name} in the data folder,"):
+                return self._write(before.text if before is not None else b"", text)
+
+        return await asyncio.to_thread(work)
 
     def _write(self, before: bytes, text: bytes) -> bool:
         folder = self.path.parent
