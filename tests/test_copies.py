@@ -17,6 +17,7 @@ from conftest import until
 from ingle.errors import StartFailed
 from ingle.events import Exit
 from ingle.settings import Settings
+from ingle.workers import codec
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Copies, Worker
 from ingle_worker.kernel import parent_of
@@ -64,7 +65,7 @@ class Talk:
         self.output += data.decode()
 
     def on_message(self, message: Any) -> None:
-        if isinstance(message, messages.Done):
+        if isinstance(message, codec.Done):
             self._done[message.cell].set_result(message)
         elif isinstance(message, messages.Started):
             self.started.set_result(message)

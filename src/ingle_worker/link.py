@@ -36,7 +36,7 @@ class Link:
         self.received: list[Any] = []
         """Messages that came together with the last one taken."""
         self._held: list[bytes] = []
-        self._inode = -1
+        self._socket: Any = None
         self.abandoned = False
         """This is a process that the user's code forked: it has no wire."""
 
@@ -44,14 +44,18 @@ class Link:
         """From now on this process owns the wire."""
         self.fd = fd
         self._owner = os.getpid()
-        self._inode = os.fstat(fd).st_ino
+        if self._socket is not None:
+            self._socket.detach()
+        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+        self._socket.setblocking(True)  # whatever a user's default for sockets is
         self.lookout.watch(fd)
 
     def detach(self) -> None:
         """There is no wire any more, but may be one later."""
         self.lookout.forget()
+        self._socket.detach()
         os.close(self.fd)
-        self.fd = self._owner = self._inode = -1
+        self.fd = self._owner = -1
         self._reader = FrameReader()
 
     def mute(self) -> int:
@@ -66,6 +70,7 @@ class Link:
         """In a process that a user's code forked: let go of the wire."""
         self._owner = -1
         self.abandoned = True
+        self._socket.detach()
         try:
             os.close(self.fd)
         except OSError:
@@ -81,7 +86,7 @@ class Link:
 
     def send_last(self, frame: bytes) -> None:
         """Send the frame with which a cell ends: no cell runs any more, so that SIGINT tears nothing."""
-        if self._held or os.getpid() != self._owner or not self._lock.acquire(blocking=False):
+        if self._held or self._owner == -1 or not self._lock.acquire(blocking=False):
             self.send(frame)
             return
         try:
@@ -126,12 +131,10 @@ class Link:
             self._write(data)
 
     def _write(self, data: bytes) -> None:
-        if os.fstat(self.fd).st_ino != self._inode:
-            # A frame does not belong into whatever a user's code has put there.
-            raise WireLost("the wire's descriptor was replaced")
-        sent = os.write(self.fd, data)
+        # As to a socket: should a user's code have put a file or a pipe in its place, it gets no frame into it.
+        sent = self._socket.send(data)
         while sent < len(data):
-            sent += os.write(self.fd, data[sent:])
+            sent += self._socket.send(data[sent:])
 
     def receive(self) -> Any:
         """The next message of the host. Raises WireLost when there is none to come."""

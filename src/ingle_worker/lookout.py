@@ -35,8 +35,11 @@ class Lookout:
 
     def read(self) -> bytes:
         """What comes next; nothing at the end. Raises OSError."""
+        if not self.alone:
+            self._soon = False
+            return os.read(self._fd, CHUNK)
         began = perf_counter()
-        close = self._soon and self.alone
+        close = self._soon
         awake = close and self._choice.awake
         if awake:
             poll, until = self._ready.poll, began + SOON

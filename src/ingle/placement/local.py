@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 from ingle.errors import SessionNotFound
 from ingle.events import (
@@ -148,7 +149,7 @@ class Local:
         checkpoint, notice = await session.checkpoints.roll_back(name)
         return RolledBack(notice, checkpoint, session.info())
 
-    async def begin(
+    def begin(
         self,
         session_id: str,
         code: str,
@@ -157,15 +158,20 @@ class Local:
         envs: dict[str, str] | None = None,
         queue: bool = False,
         key: str | None = None,
-    ) -> int:
-        return await self.manager.get(session_id).execute(code, timeout=timeout, envs=envs, queue=queue, key=key)
+    ) -> Coroutine[Any, Any, int]:
+        return self.manager.get(session_id).execute(code, timeout=timeout, envs=envs, queue=queue, key=key)
 
-    async def wait(self, session_id: str, cell: int | None, seconds: float, from_event: int = 0) -> Result:
+    def wait(
+        self, session_id: str, cell: int | None, seconds: float, from_event: int = 0
+    ) -> Coroutine[Any, Any, Result]:
         session = self.manager.get(session_id)
-        number = session.last_cell if cell is None else cell
-        result = await session.settle(number, seconds, from_event)
-        if session.plan.one_off and result.status in states.FINAL_STATUSES:
-            # Read once, a one-off session has done its work.
+        settling = session.settle(session.last_cell if cell is None else cell, seconds, from_event)
+        return self._settle_once(session, settling) if session.plan.one_off else settling
+
+    async def _settle_once(self, session: Session, settling: Coroutine[Any, Any, Result]) -> Result:
+        """Read once, a one-off session has done its work."""
+        result = await settling
+        if result.status in states.FINAL_STATUSES:
             self.manager.end_soon(session, "its result was read")
         return result
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
 from ingle.sessions.displays import Displays
@@ -9,6 +10,10 @@ from ingle.sessions.patience import Patience
 from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()
+NO_COUNTS = (NO_TEXT, NO_TEXT)
+NOTHING: list[Any] = []
+"""In every result that has none of them: nobody adds to what a result holds, and most hold nothing."""
+
 NO_METADATA: Metadata = {}
 NO_DISPLAYS = Displays()
 
@@ -41,11 +46,11 @@ class RunningCell:
     final: Result | None = None
     """How it ended, without its text."""
 
-    def __init__(self, number: int, timeout: float | None) -> None:
+    def __init__(self, number: int, timeout: float | None, notices: list[str]) -> None:
         self.number = number
         self.timeout = timeout
         self.began = time.monotonic()
-        self.notices: list[str] = []
+        self.notices = notices
         self.waits: dict[int, messages.InputWait] = {}
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -82,7 +87,11 @@ class RunningCell:
         while seconds > 0 and not self.settled:
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.append(waiter)
-            await patience.wait(waiter, deadline)
+            patience.begin(waiter, deadline)
+            try:
+                await waiter
+            finally:
+                patience.end(waiter)
             if self.final is not None:
                 break
             seconds = deadline - loop.time()
@@ -97,9 +106,9 @@ class RunningCell:
             self.status,
             self.status == states.OK,
             result=self.value,
-            displays=list(self.displays.bundles),
+            displays=NOTHING if self.displays is NO_DISPLAYS else list(self.displays.bundles),
             result_metadata=self.value_metadata,
-            displays_metadata=list(self.displays.metadata),
+            displays_metadata=NOTHING if self.displays is NO_DISPLAYS else list(self.displays.metadata),
             error=self.error,
             exit=self.exit,
             timed_out=self.timed_out,
@@ -107,8 +116,16 @@ class RunningCell:
             execution_time=self.age if self.execution_time is None else self.execution_time,
             prompt=self.prompt,
             prompt_secret=self.prompt_secret,
-            notices=[*self.notices, *self.displays.notices(self.number)] if self.displays.left_out else [*self.notices],
+            notices=self._all_notices() if self.notices or self.displays.left_out else NOTHING,
         )
+
+    def _all_notices(self) -> list[str]:
+        return [*self.notices, *(self.displays.notices(self.number) if self.displays.left_out else ())]
+
+    @property
+    def left_nothing(self) -> bool:
+        """Neither a value, nor displays, nor an error."""
+        return self.value is None and self.displays is NO_DISPLAYS and self.error is None
 
     @property
     def kept_text(self) -> int:
@@ -124,8 +141,8 @@ class RunningCell:
 
     def counted(self) -> tuple[Truncated, Truncated]:
         """Characters and ends of lines so far."""
-        if not self.kept_text:
-            return NO_TEXT, NO_TEXT
+        if not (self.stdout_characters or self.stderr_characters):
+            return NO_COUNTS
         return (
             Truncated(self.stdout_characters, self.stderr_characters),
             Truncated(self.stdout_lines, self.stderr_lines),

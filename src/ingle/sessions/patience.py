@@ -16,15 +16,15 @@ class Patience:
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = NEVER
 
-    async def wait(self, waiter: "asyncio.Future[None]", deadline: float) -> None:
-        """Until somebody sets this future, or the loop's clock shows the deadline, which sets it too."""
+    def begin(self, waiter: "asyncio.Future[None]", deadline: float) -> None:
+        """Set this future when the loop's clock shows the deadline, if nobody has by then."""
         self._until[waiter] = deadline
         if deadline < self._rings_at:
             self._set(deadline)
-        try:
-            await waiter
-        finally:
-            del self._until[waiter]
+
+    def end(self, waiter: "asyncio.Future[None]") -> None:
+        """Whoever waited has gone on."""
+        del self._until[waiter]
 
     def _set(self, when: float) -> None:
         if self._timer is not None:

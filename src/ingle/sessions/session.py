@@ -46,6 +46,7 @@ from ingle.sessions.starting import Starting
 from ingle.sessions.turns import Turns
 from ingle.settings import Settings
 from ingle.state.registry import Row
+from ingle.workers.codec import Done
 from ingle.workers.family import Family
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker
@@ -180,7 +181,7 @@ class Session:
 
     # --- the verbs ---
 
-    async def execute(
+    def execute(
         self,
         code: str,
         *,
@@ -188,15 +189,15 @@ class Session:
         envs: dict[str, str] | None = None,
         queue: bool = False,
         key: str | None = None,
-    ) -> int:
+    ) -> Coroutine[Any, Any, int]:
         """Start a cell; its number. While another runs: Busy, or with `queue` in order after it.
 
         Asked again with the same `key`, the number of the cell that the first request began: nothing runs twice.
         """
         if key is None:
-            return await self._execute(code, timeout, envs, queue)
+            return self._execute(code, timeout, envs, queue)
         asked = (code, timeout, sorted((envs or {}).items()), queue)
-        return await self.requests.once(key, asked, lambda: self._execute(code, timeout, envs, queue))
+        return self.requests.once(key, asked, lambda: self._execute(code, timeout, envs, queue))
 
     async def _execute(self, code: str, timeout: float | None, envs: dict[str, str] | None, queue: bool) -> int:
         if len(code) > self._settings.max_code:
@@ -223,8 +224,7 @@ class Session:
         if self.checkpoints.auto:
             worker = await self._park_before_cell(worker, queue)
         number = self.last_cell + 1
-        cell = RunningCell(number, timeout)
-        cell.notices = self._notices.take()
+        cell = RunningCell(number, timeout, self._notices.take())
         self._history.begin()
         self._cell = cell
         self.last_executed = time.time()
@@ -571,7 +571,7 @@ class Session:
 
     def on_message(self, message: Any) -> None:
         cell = self._cell
-        if isinstance(message, messages.Done):
+        if type(message) is Done:
             if cell is not None and message.cell == cell.number:
                 self._on_done(cell, message)
         elif isinstance(message, messages.Result):
@@ -676,10 +676,12 @@ class Session:
         timeline = self.timeline
         cell.final = result = cell.result(self.id)
         result.next_event = timeline.next_seq + 1
+        characters, lines = cell.counted()
         timeline.append(
             events.Done(
-                timeline.next_seq, time.time(), self.id, cell.number, result, *cell.counted(), cell.displays.events
-            )
+                timeline.next_seq, time.time(), self.id, cell.number, result, characters, lines, cell.displays.events
+            ),
+            0 if cell.left_nothing else None,
         )
         self._cell = None
         self.last_used = time.monotonic()

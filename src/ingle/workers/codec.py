@@ -4,8 +4,8 @@ Each message has a typed decoder; depth and size are bounded by the decoder and 
 fit is a BadMessage and costs that worker only.
 """
 
-from dataclasses import replace
-from typing import Any
+import dataclasses
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -48,8 +48,29 @@ FROM_GUEST = (
     messages.TreeEnded,
     messages.Breach,
 )
+
+
+def _made_quickly(cls: Any) -> Any:
+    """A class with the same fields, of a kind that msgspec makes in a fifth of the time."""
+    types = get_type_hints(cls)
+    fields: list[Any] = []
+    for each in dataclasses.fields(cls):
+        if each.default_factory is not dataclasses.MISSING:
+            fields.append((each.name, types[each.name], msgspec.field(default_factory=each.default_factory)))
+        elif each.default is not dataclasses.MISSING:
+            fields.append((each.name, types[each.name], each.default))
+        else:
+            fields.append((each.name, types[each.name]))
+    return msgspec.defstruct(cls.__name__, fields, gc=False)
+
+
+Done: type[messages.Done] = _made_quickly(messages.Done)
+"""What comes at every cell."""
+
 _DECODERS: dict[int, Any] = {
-    messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST if cls is not messages.Keep
+    messages.NUMBERS[cls]: msgspec.json.Decoder(Done if cls is messages.Done else cls).decode
+    for cls in FROM_GUEST
+    if cls is not messages.Keep
 }
 _WITH_PAYLOAD = {messages.NUMBERS[cls] for cls in FROM_GUEST if cls in messages.RAW}
 
@@ -64,6 +85,6 @@ def decode(frame: Frame) -> Any:
         raise BadMessage(f"no message from a worker has the kind {frame.kind}")
     try:
         message = decoder(frame.header)
-        return message if frame.kind not in _WITH_PAYLOAD else replace(message, data=frame.payload)
+        return message if frame.kind not in _WITH_PAYLOAD else dataclasses.replace(message, data=frame.payload)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise BadMessage(f"a {messages.KINDS[frame.kind].__name__} that cannot be read: {error}") from None
