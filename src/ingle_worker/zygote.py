@@ -136,7 +136,7 @@ def wait_for_session(
                 zygote.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FIVE.pack(*fds))])
             else:
                 if confinement is not None:
-                    confinement.introduce(uid, fds)
+                    confinement.introduce(uid, fds, spare=spare)
                 if group:
                     joined = join(fds[4])
                     if joined is None:

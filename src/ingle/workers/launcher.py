@@ -14,6 +14,7 @@ from typing import Any
 from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
 from ingle.isolation import probe
 from ingle.isolation.bounding import Bounding
+from ingle.isolation.cgroups import Group
 from ingle.isolation.levels import Confinement, next_user
 from ingle.settings import Settings
 from ingle.workers.worker import Worker, WorkerEnded
@@ -233,16 +234,17 @@ class Launcher:
 
     def _invite(self, worker: Worker) -> None:
         """Have its group made while it comes up. Its init waits for that before it forks."""
-        worker.joining = self._loop.create_task(self._join(worker))
+        assert self._bounding is not None
+        opening = self._loop.run_in_executor(None, self._bounding.open)
+        worker.joining = self._loop.create_task(self._join(worker, opening))
         self._joining.add(worker.joining)
         worker.joining.add_done_callback(self._joining.discard)
 
-    async def _join(self, worker: Worker) -> None:
-        assert self._bounding is not None
-        group, ways = await asyncio.to_thread(self._bounding.open)
+    async def _join(self, worker: Worker, opening: asyncio.Future[tuple[Group | None, list[int]]]) -> None:
+        group, ways = await opening
         try:
             if worker.gone.done():
-                await asyncio.to_thread(self._bounding.release, group)
+                await asyncio.to_thread(Bounding.release, group)
             else:
                 worker.group = group
                 await worker.join(ways)

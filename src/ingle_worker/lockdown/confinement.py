@@ -79,7 +79,7 @@ class Confinement:
             os.close(self._namespace)
             rooms.furnish(self._places, network=network == "full", tmp_size=self.plan.tmp_size)
 
-    def introduce(self, uid: int, fds: list[int]) -> None:
+    def introduce(self, uid: int, fds: list[int], *, spare: bool = False) -> None:
         """Who the session is: its number is the host's choice where it is root, and our own where it is not."""
         if self._root and uid and self._files is not None:
             self._uid = self._gid = uid
@@ -91,7 +91,8 @@ class Confinement:
                     raise calls.Refused("a session as a user of its own", error.errno or errno.EINVAL) from None
         if self._places is not None:
             rooms.introduce(self._places, self._uid, self._gid)
-            rooms.rehearse(self._places, self._uid, self._gid)
+            if spare:
+                rooms.rehearse(self._places, self._uid, self._gid)
             self._gate = os.eventfd(0, os.EFD_CLOEXEC)
             if self._network == "allowlist":
                 self._open_door(fds[4])
