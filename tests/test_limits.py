@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,73 @@ async def test_an_init_goes_into_its_group_by_itself_before_it_has_a_worker(
         for pid in (worker.init_pid, worker.pid):
             assert not [each for each in descriptors_of(pid) if "cgroup" in each or "tasks" in each]
     assert moved == []
+
+
+def unified_mount() -> Path | None:
+    """Where groups of version 2 are, with or without controllers."""
+    mounts = cgroups._mounts(Path("/proc/self/mountinfo").read_text())
+    found = [Path(point) for version, _, top, point in mounts if version == 2 and top == "/"]
+    return found[0] if found and os.getuid() == 0 else None
+
+
+@pytest.fixture
+def version_2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A server whose groups are of version 2, and bound nothing: controllers may be elsewhere on this machine."""
+    mount = unified_mount()
+    if mount is None:
+        pytest.skip("no groups of version 2 can be made here: that takes root, and the whole of their tree")
+    folder = mount / f"{cgroups.PREFIX}test-{os.getpid()}"
+    folder.mkdir()
+    monkeypatch.setattr(Groups, "find", classmethod(lambda cls: cls({"any": cgroups.Place(folder, 2)})))
+    yield folder
+    cgroups._remove_tree(folder)
+    assert not folder.exists()
+
+
+def unified_group(pid: int | None) -> str:
+    return next(line[3:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::"))
+
+
+@pytest.mark.parametrize("level", ["limits", "sandbox"])
+async def test_in_version_2_a_worker_is_born_into_its_group_and_its_init_follows_for_a_shell(
+    mark: str, home: Path, version_2: Path, moved: list[int], level: str
+) -> None:
+    async with Service.local(Settings(preload=[], pool=0, isolation=level, network="none"), home) as service:
+        await service.create_session("s")
+        assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
+        worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
+        assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
+        for pid in (worker.init_pid, worker.pid):
+            assert not [each for each in descriptors_of(pid) if "cgroup" in each or version_2.name in each]
+        assert moved == []
+        if level == "sandbox":
+            await service.shell("true", session_id="s")
+            assert moved == [worker.init_pid]
+            assert unified_group(worker.init_pid) == unified_group(worker.pid)
+        copy = (await service.fork_session("s"))[0].session_id
+        worker = service._placement.manager.get(copy).worker  # type: ignore[attr-defined]
+        assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
+
+
+async def test_a_worker_that_cannot_be_born_into_its_group_is_put_there(
+    mark: str, home: Path, version_2: Path, moved: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Group, "open", lambda group: [os.open(home.parent, os.O_RDONLY)])
+    async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
+        await service.create_session("s")
+        assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
+        worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
+        assert moved == [worker.init_pid, worker.pid]
+        assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
+
+
+@needs_groups
+async def test_in_a_sandbox_a_session_sees_nothing_above_its_own_group(mark: str, home: Path) -> None:
+    async with Service.local(Settings(preload=[], pool=0, isolation="sandbox", network="none"), home) as service:
+        await service.create_session("s")
+        code = "sorted({line.split(':', 2)[2] for line in open('/proc/self/cgroup').read().split()})"
+        assert (await service.execute("s", code)).result == {"text/plain": "['/']"}
+        assert (await service.shell("cut -d: -f3 /proc/self/cgroup | sort -u", session_id="s")).stdout == "/\n"
 
 
 @needs_groups

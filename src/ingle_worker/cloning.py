@@ -1,12 +1,14 @@
-"""Forks whose child is not ours but our parent's: neither wait() nor SIGCHLD tells the user's code of it.
+"""Forks that libc does not offer: into a cgroup (`fork_into`), and such whose child is not ours but our parent's, so that
+neither wait() nor SIGCHLD tells the user's code of it.
 
-With one thread that is one call of the kernel's (`fork_beside`). With others only libc can fork, since they may hold
+With one thread the latter is one call of the kernel's (`fork_beside`). With others only libc can fork, since they may hold
 its locks, and its child is ours. So that child hands over (`fork_aside`): it makes a process that shares its memory,
 and is held in the kernel until that one kills it. From then on the memory is that one's alone, and it is a child of our
 parent's, as orphans are. To fork again instead, which was done before, copies all memory twice.
 """
 
 import os
+import struct
 import sys
 from _thread import get_native_id
 from collections.abc import Callable
@@ -16,12 +18,15 @@ from ingle_worker.kernel import SIGKILL, fork_bare
 
 PR_GET_TID_ADDRESS = 40
 CLONE_VM, CLONE_VFORK, CLONE_PARENT = 0x100, 0x4000, 0x8000
-CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x200000, 0x1000000
+CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_INTO_CGROUP = 0x200000, 0x1000000, 0x200000000
 SIGCHLD = 17
 
 _MACHINE = os.uname().machine if sys.maxsize > 1 << 32 else ""
 _CALLS = {"x86_64": (56, 273, 274), "aarch64": (220, 99, 100)}.get(_MACHINE)
 """The numbers of clone, set_robust_list and get_robust_list."""
+
+CLONE3 = 435
+"""The same on every machine."""
 
 SET_TID_ADDRESS, RSEQ, ARCH_PRCTL = 218, 334, 158
 """Of x86_64, where handing over can be had: elsewhere nobody tells where libc keeps what `rseq` is given."""
@@ -60,7 +65,17 @@ def can_fork_beside(parent: int) -> bool:
 def fork_beside() -> int:
     """A bare fork whose child is not ours but our parent's."""
     thread = _Thread()
-    pid = thread.clone(CLONE_PARENT)
+    return _forked(thread, thread.clone(CLONE_PARENT))
+
+
+def fork_into(group: int) -> int:
+    """A bare fork of a process with one thread, whose child is in a cgroup from its first moment: one of version 2, by a
+    descriptor of its folder."""
+    thread = _Thread()
+    return _forked(thread, thread.clone_into(group))
+
+
+def _forked(thread: "_Thread", pid: int) -> int:
     if pid < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -117,6 +132,12 @@ class _Thread:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
         # The address stands at the fourth place on one machine, at the fifth on the other; nobody asks for the other.
         pid: int = _syscall(self._clone, flags, 0, 0, self._tid, self._tid)
+        return pid
+
+    def clone_into(self, group: int) -> int:
+        flags = CLONE_INTO_CGROUP | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+        packed = struct.pack("11Q", flags, 0, self._tid.value, 0, SIGCHLD, 0, 0, 0, 0, 0, group)
+        pid: int = _syscall(CLONE3, ctypes.create_string_buffer(packed, len(packed)), len(packed))
         return pid
 
     def set_robust_list(self) -> None:

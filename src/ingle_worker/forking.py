@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ingle_worker import kernel
+from ingle_worker import cloning, kernel
 
 Hook = Callable[[], Any] | None
 
@@ -79,19 +79,26 @@ def reseed_numpy() -> None:
         numpy_random.seed()
 
 
-def fork() -> int:
-    """As os.fork(), but that random numbers go on where they were (see `reseed`)."""
-    pid = os.fork() if _crowded else _fork_single()
+def fork(group: int = -1) -> int:
+    """As os.fork(), but that random numbers go on where they were (see `reseed`).
+
+    `group`: the folder of a cgroup for the child to be born into, where `can_fork_into` says so.
+    """
+    pid = os.fork() if _crowded else _fork_single(group)
     if pid == 0:
         _renumber()
     return pid
 
 
-def _fork_single() -> int:
+def can_fork_into() -> bool:
+    return not _crowded and cloning.can_clone()
+
+
+def _fork_single(group: int) -> int:
     if _before:
         _call(_before)
     try:
-        pid = kernel.fork_bare()
+        pid = kernel.fork_bare() if group < 0 else cloning.fork_into(group)
     except OSError:
         _call(_in_parent)
         raise

@@ -27,7 +27,7 @@ from _signal import (  # type: ignore[import-not-found]
 )
 from collections.abc import Callable
 from mmap import mmap
-from os import O_CLOEXEC, O_NONBLOCK, close, getpid, getsid, pipe2, setsid, write
+from os import O_CLOEXEC, O_NONBLOCK, close, fstat, getpid, getsid, pipe2, setsid, write
 from select import POLLIN, poll
 from time import monotonic, sleep
 from typing import Any
@@ -42,6 +42,7 @@ JOIN = messages.encode(messages.Join())
 WAYS_IN = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i"))
 FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = PLACES * WORDS * 8
+FILE_KIND, FOLDER = 0o170000, 0o040000
 ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
 
 
@@ -59,10 +60,11 @@ def say_up(fd: int, worker: int, joined: bool = False) -> None:
     write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d,"joined":%s}' % (getpid(), worker, word)))
 
 
-def join(status_fd: int) -> bool | None:
+def join(status_fd: int) -> tuple[bool, int] | None:
     """Wait for the way into the session's group and go in, before there is a worker: it is born in there.
 
-    Whether that was possible; None when there is to be no session.
+    Whether that was possible; and the folder of a group which one cannot go into like that, but fork into. None when
+    there is to be no session.
     """
     status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, status_fd)
     try:
@@ -72,15 +74,18 @@ def join(status_fd: int) -> bool | None:
         status.detach()
     if data != JOIN:
         return None
-    joined = bool(extra)
+    joined, folder = bool(extra), -1
     for each in extra:
         for (fd,) in struct.iter_unpack("i", each[2]):
+            if fstat(fd).st_mode & FILE_KIND == FOLDER:
+                folder = fd
+                continue
             try:
                 write(fd, b"0")
             except OSError:
                 joined = False  # the host finds another way
             close(fd)
-    return joined
+    return joined, folder
 
 
 class Member:

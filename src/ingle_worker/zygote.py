@@ -20,7 +20,7 @@ from select import POLLHUP, POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
 from ingle_worker import figures, forking, kernel, reaper, session
-from ingle_worker.forking import fork, reseed
+from ingle_worker.forking import can_fork_into, fork, reseed
 from ingle_worker.holder import INIT_NAME, Holder
 from ingle_worker.init import Init, join
 from ingle_worker.kernel import die_with_parent, fork_bare, set_name
@@ -137,12 +137,13 @@ def wait_for_session(
             else:
                 if confinement is not None:
                     confinement.introduce(uid, fds, spare=spare)
+                folder = -1
                 if group:
-                    joined = join(fds[4])
-                    if joined is None:
+                    way = join(fds[4])
+                    if way is None:
                         return
-                    init.joined = joined
-                become_session(worker, init, fds, (control, zygote), spare=spare, confinement=confinement)
+                    init.joined, folder = way
+                become_session(worker, init, fds, (control, zygote), folder, spare=spare, confinement=confinement)
     except OSError as error:
         os.write(2, f"{error}\n".encode("utf-8", "backslashreplace"))
     finally:
@@ -171,16 +172,17 @@ def become_session(
     init: Init,
     fds: list[int],
     sockets: tuple[_socket.socket, ...] = (),
+    folder: int = -1,
     *,
     spare: bool = False,
     confinement: "Confinement | None" = None,
 ) -> None:
     """Fork the worker; this process is its init from now on. Neither of the two returns.
 
-    `sockets`: to the host, and to the zygote, if there is one.
+    `sockets`: to the host, and to the zygote, if there is one. `folder`: that of the group in which it shall be.
     """
     set_name(INIT)
-    worker_pid = fork()
+    worker_pid = fork() if folder < 0 else fork_into(init, folder)
     if worker_pid == 0:
         try:
             die_with_parent()
@@ -215,6 +217,21 @@ def become_session(
         init.run(status, worker_pid)
     finally:
         os._exit(0)
+
+
+def fork_into(init: Init, folder: int) -> int:
+    """Fork the worker into its group; where that cannot be, beside it, and the host is told."""
+    pid = -1
+    try:
+        if can_fork_into():
+            pid = fork(folder)
+    except OSError:
+        pass  # an older kernel, or one that lets nobody choose
+    if pid < 0:
+        init.joined = False
+        pid = fork()
+    close(folder)
+    return pid
 
 
 class Zygote:

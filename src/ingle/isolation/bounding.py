@@ -45,7 +45,7 @@ class Bounding:
         return self._defaults != SessionLimits()
 
     def open(self) -> tuple[Group | None, list[int]]:
-        """A group for a worker to come, and the way in for its init (see `Group.open`). Blocks."""
+        """A group for a worker to come, and the way into it (see `Group.open`). Blocks."""
         group = self._found().make()
         if group is None:
             return None, []
@@ -57,8 +57,10 @@ class Bounding:
             return None, []
 
     async def hold(self, group: Group | None, pids: tuple[int, ...], *, joined: bool) -> Group | None:
-        """Processes that wait for their first order, under what every worker is under; their group."""
+        """Init and worker, which wait for their first order, under what every worker is under; their group."""
         if joined or group is None:
+            if group is not None:
+                group.opened_to(pids[0])
             self._set_for(pids, self._defaults, group)
             return group
         return await asyncio.to_thread(self._move, group, pids, self._defaults)

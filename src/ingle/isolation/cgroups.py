@@ -25,12 +25,6 @@ KILLS = {1: "memory.oom_control", 2: "memory.events"}
 USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 
 
-WAY_IN = {1: "tasks", 2: "cgroup.procs"}
-"""Where a process writes to be in. To move all threads of a process, the kernel holds every fork of the machine still,
-and waits until all processors have noticed: 10 ms and more. A thread that moves itself, which only version 1 offers,
-needs none of that."""
-
-
 @dataclass(frozen=True)
 class Place:
     """Where groups can be made for one controller: a folder of the cgroup file system, and its version."""
@@ -47,6 +41,8 @@ class Group:
     _kills_told: int = 0
     _refusals_told: int = 0
     _holders: int = field(default=1)
+    outside: int = 0
+    """An init whose worker was born into the group, and which is not in it itself."""
 
     def hold(self) -> None:
         self._holders += 1
@@ -57,17 +53,36 @@ class Group:
         return self._holders == 0
 
     def open(self) -> list[int]:
-        """Descriptors for a process with one thread: when it has written `0` to each, it is in. Raises OSError."""
+        """Descriptors by which an init brings its worker in. Raises OSError.
+
+        To move a process, with all its threads, the kernel holds every fork of the machine still and waits until all
+        processors have noticed: 10 ms and more. Two ways need none of that. In version 1 a thread can move itself, by
+        writing `0` to `tasks`. In version 2 a process can be forked into a group, by the group's folder.
+        """
         opened: list[int] = []
         try:
             for place in set(self.places.values()):
-                fd = os.open(place.folder / WAY_IN[place.version], os.O_WRONLY | os.O_CLOEXEC)
+                if place.version == 1:
+                    fd = os.open(place.folder / "tasks", os.O_WRONLY | os.O_CLOEXEC)
+                else:
+                    fd = os.open(place.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 opened.append(fd)
         except OSError:
             for fd in opened:
                 os.close(fd)
             raise
         return opened
+
+    def opened_to(self, init: int) -> None:
+        """This init has brought its worker in, by what `open` gave it."""
+        if any(place.version == 2 for place in self.places.values()):
+            self.outside = init
+
+    def complete(self) -> None:
+        """Before an init starts anything but its worker: that is to be in the group, too. Raises OSError."""
+        if self.outside:
+            self.attach(self.outside)
+            self.outside = 0
 
     def attach(self, pid: int) -> None:
         """Put a process in; those that it starts from now on are in, too. Raises OSError."""

@@ -233,6 +233,8 @@ class Worker:
     async def run_shell(self, status: int) -> None:
         """Have a shell task's init made in this worker's room; its status socket is given away."""
         try:
+            if self.group is not None and self.group.outside:
+                await asyncio.to_thread(self.group.complete)
             await send_with(self._status, self._status_out, messages.encode(messages.Shell()), [status])
         finally:
             os.close(status)

@@ -173,6 +173,9 @@ class Confinement:
 
     def _lock(self, *, init: bool = False) -> None:
         """Give up, for good, whatever this level takes away."""
+        if self._places is not None:
+            # Not before it is in its group: that is all it sees then, and from inside nobody is forked into another.
+            calls.unshare(calls.CLONE_NEWCGROUP, "cgroup")
         if self._places is not None and not self._root:
             # A namespace of its own for its user: processes are counted there, and none of its rights are the room's.
             # Before the limits: what they are at this moment holds for all rooms of this user together.

@@ -282,7 +282,7 @@ def _ways(path: str, writable: list[str]) -> list[str]:
 def furnish(places: Places, *, network: bool, tmp_size: int) -> None:
     """As the first process of a session's pid namespace: its own namespaces, and its own places in the root."""
     calls.unshare(calls.CLONE_NEWNS, "mount")
-    calls.unshare(calls.CLONE_NEWIPC | calls.CLONE_NEWUTS | calls.CLONE_NEWCGROUP, "ipc, uts or cgroup")
+    calls.unshare(calls.CLONE_NEWIPC | calls.CLONE_NEWUTS, "ipc or uts")
     if not network:
         calls.unshare(calls.CLONE_NEWNET, "network")
         _raise_loopback()

@@ -50,8 +50,8 @@ class Enter:
 
 @dataclass(frozen=True)
 class Join:
-    """The first word to an init that was promised a group. What it has to write to, to be in it, comes along with this
-    frame: one descriptor for each tree of groups, none where there can be no group."""
+    """The first word to an init that was promised a group. The way into it comes along with this frame, one descriptor
+    for each tree of groups: a file to write `0` to, or a folder to fork into. None where there can be no group."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Door:
 
 @dataclass(frozen=True)
 class InitUp:
-    """`joined`: it is in the group that it was to join, and so is all that it starts."""
+    """`joined`: its worker is in the group that it was promised."""
 
     pid: int
     worker: int
