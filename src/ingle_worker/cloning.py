@@ -1,10 +1,10 @@
-"""Forks that libc does not offer: into a cgroup (`fork_into`), and such whose child is not ours but our parent's, so that
-neither wait() nor SIGCHLD tells the user's code of it.
+"""Forks that libc does not offer: into a cgroup (`fork_into`), and such whose child is not ours but our parent's, so
+that neither wait() nor SIGCHLD tells the user's code of it.
 
-With one thread the latter is one call of the kernel's (`fork_beside`). With others only libc can fork, since they may hold
-its locks, and its child is ours. So that child hands over (`fork_aside`): it makes a process that shares its memory,
-and is held in the kernel until that one kills it. From then on the memory is that one's alone, and it is a child of our
-parent's, as orphans are. To fork again instead, which was done before, copies all memory twice.
+With one thread the latter is one call of the kernel's (`fork_beside`). With others only libc can fork, since they may
+hold its locks, and its child is ours. So that child hands over (`fork_aside`): it makes a process that shares its
+memory, and is held in the kernel until that one kills it. From then on the memory is that one's alone, and it is a
+child of our parent's, as orphans are. To fork again instead, which was done before, copies all memory twice.
 """
 
 import os
@@ -69,8 +69,8 @@ def fork_beside() -> int:
 
 
 def fork_into(group: int) -> int:
-    """A bare fork of a process with one thread, whose child is in a cgroup from its first moment: one of version 2, by a
-    descriptor of its folder."""
+    """A bare fork of a process with one thread. Its child is in a cgroup from its first moment: one of version 2, by
+    a descriptor of its folder."""
     thread = _Thread()
     return _forked(thread, thread.clone_into(group))
 
