@@ -6,14 +6,11 @@ It reads only when there is something to read, never blocks the loop, and puts o
 
 import asyncio
 import contextlib
-import fcntl
 import os
-import select
 import signal
 import socket
 from collections import deque
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import Any, Protocol
 
 from ingle.errors import StartFailed
@@ -24,23 +21,14 @@ from ingle.workers import codec
 from ingle.workers.exits import exit_of
 from ingle.workers.family import Copies, Family, Forking
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
+from ingle.workers.pipes import Pipes
 from ingle.workers.sender import Sender
 from ingle.workers.sockets import expect_pid, receive_with_all, receive_with_pid, send_with, unread
 from ingle.workers.stdin import Stdin
 from ingle_worker.wire import FrameReader, WireError, messages
 
-COALESCE = 0.001
-"""Pause after a read of output, so that many small writes become one wake-up."""
-
 WIRE_CHUNK = 1 << 15
 """Bytes read from the wire in one go: from 128 KiB on every read would map and unmap memory of its own."""
-
-PIPE_SIZE = 1 << 20
-"""A pipe that was seen busy is enlarged to this; others stay as the kernel makes them."""
-
-BUSY = 1 << 15
-"""Bytes in a pipe that make it busy: half of what it takes. Small writes leave gaps in its pages, so it is never full
-to the last byte."""
 
 KILL_PATIENCE = 0.5
 """How long init may take to end everything before it is killed itself."""
@@ -105,9 +93,9 @@ class Worker:
         """Its group is made, and its init told the way in."""
         self.joined = False
         self.group: Group | None = None
+        """What the kernel counts it in, with all below it."""
         self.letting_go: asyncio.Future[None] | None = None
         """Its group, after its end."""
-        """What the kernel counts it in, with all below it."""
         self.user = 0
         """The number of the user that its processes are, where the server chooses it."""
         self.laid = ""
@@ -123,7 +111,6 @@ class Worker:
         self._killed_because: str | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._woken = False
-        self._resume_timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._begin_expected = 0
         self._noted = False
@@ -138,7 +125,6 @@ class Worker:
         self._reader = FrameReader()
         self._status_reader = FrameReader()
         self._merger = Merger()
-        self._chunk = 1 << 16
         self._open: set[int] = set()
 
     # --- descriptors ---
@@ -147,10 +133,10 @@ class Worker:
         """Create all descriptors; the child's ends are given away, ours are to be watched."""
         with contextlib.ExitStack() as made:
             # All of them or none: there may be no more descriptors at any of these.
-            self._stdout, child_out = os.pipe()
-            made.callback(_close_all, self._stdout, child_out)
-            self._stderr, child_err = os.pipe()
-            made.callback(_close_all, self._stderr, child_err)
+            stdout, child_out = os.pipe()
+            made.callback(_close_all, stdout, child_out)
+            stderr, child_err = os.pipe()
+            made.callback(_close_all, stderr, child_err)
             self.stdin = Stdin(self._loop)
             made.callback(_close_all, self.stdin.child)
             made.callback(self.stdin.close)
@@ -163,24 +149,18 @@ class Worker:
         expect_pid(self._wire)
         if not self.place:
             expect_pid(self._status)
-        self._pipes = {STDOUT: self._stdout, STDERR: self._stderr}
+        self._pipes = Pipes(self._loop, stdout, stderr, self._merger, self._read_wire)
         self._wire_out = Sender(self._loop, self._wire.fileno(), self._wire.send, self._on_wire_lost)
         self._status_out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
         return ChildEnds([self.stdin.child, child_out, child_err, child_wire.detach(), child_status.detach()])
 
     def watch(self) -> None:
         """Our ends, from now on. Apart from making them, since the child need not wait for this."""
-        for fd in self._pipes.values():
-            os.set_blocking(fd, False)
         self._wire.setblocking(False)
         self._status.setblocking(False)
-        self._readable = select.poll()
-        for fd in self._pipes.values():
-            self._readable.register(fd, select.POLLIN)
         self._watch(self._wire.fileno(), self._read_wire)
         self._watch(self._status.fileno(), self._on_status)
-        self._watch(self._stdout, self._on_pipes)
-        self._watch(self._stderr, self._on_pipes)
+        self._pipes.watch()
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._open.add(fd)
@@ -189,8 +169,6 @@ class Worker:
     def _unwatch(self, fd: int) -> None:
         if fd in self._open:
             self._open.discard(fd)
-            if fd in self._pipes.values():
-                self._readable.unregister(fd)
             self._loop.remove_reader(fd)
 
     # --- what the owner asks ---
@@ -204,7 +182,7 @@ class Worker:
 
     def execute(self, cell: int, code: str, envs: dict[str, str], *, crowded: bool, alone: bool) -> None:
         """Start a cell, which may be the only one that runs. Output that is there already belongs to none."""
-        if self._read_pipes():
+        if self._pipes.read():
             self._receive()
             self._hand_on(background=True)
         if crowded:
@@ -330,7 +308,7 @@ class Worker:
     def pause(self) -> None:
         """Stop reading output, also that which comes by the wire: the reader is behind. The writer waits."""
         self._paused = True
-        self._stop_pipes()
+        self._pipes.pause()
         if self._wire.fileno() in self._open:
             self._loop.remove_reader(self._wire.fileno())
 
@@ -339,72 +317,7 @@ class Worker:
             self._paused = False
             if self._wire.fileno() in self._open:
                 self._loop.add_reader(self._wire.fileno(), self._read_wire)
-            if self._resume_timer is None:
-                self._start_pipes()
-
-    def _stop_pipes(self) -> None:
-        for fd in self._pipes.values():
-            if fd in self._open:
-                self._loop.remove_reader(fd)
-
-    def _start_pipes(self) -> None:
-        self._resume_timer = None
-        if self._paused or self.gone.done():
-            return
-        for fd in self._pipes.values():
-            if fd in self._open:
-                self._loop.add_reader(fd, self._on_pipes)
-
-    def _on_pipes(self) -> None:
-        self._stop_pipes()
-        self._resume_timer = self._loop.call_later(COALESCE, self._start_pipes)
-        got = self._read_pipes()
-        self._read_wire()
-        if not got:
-            self._find_end_of_pipes()
-
-    def _read_pipes(self) -> bool:
-        got = False
-        if not self._readable.poll(0):
-            return got
-        for number, fd in self._pipes.items():
-            if fd not in self._open:
-                continue
-            left = unread(fd)
-            while left > 0:
-                began = monotonic_ns()
-                try:
-                    data = os.read(fd, min(left, self._chunk))
-                except BlockingIOError:
-                    break
-                if not data:
-                    break
-                got = True
-                left -= len(data)
-                self._merger.feed(number, data, began, monotonic_ns())
-                if len(data) >= BUSY and self._chunk != PIPE_SIZE:
-                    self._enlarge()
-        return got
-
-    def _enlarge(self) -> None:
-        self._chunk = PIPE_SIZE
-        for fd in self._pipes.values():
-            # A user's quota for pipe memory may be used up; then the pipes stay small and slower.
-            with contextlib.suppress(OSError, AttributeError):
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
-
-    def _find_end_of_pipes(self) -> None:
-        for number, fd in self._pipes.items():
-            if fd in self._open:
-                began = monotonic_ns()
-                try:
-                    data = os.read(fd, 1)
-                except BlockingIOError:
-                    continue
-                if data:
-                    self._merger.feed(number, data, began, monotonic_ns())
-                else:
-                    self._unwatch(fd)
+            self._pipes.resume()
 
     def _hand_on(self, background: bool = False) -> None:
         """Output and messages to the owner, each in its place.
@@ -417,7 +330,7 @@ class Worker:
             if not self._noted:
                 break
             self._noted = False
-            if not self._read_pipes():
+            if not self._pipes.read():
                 break
             self._receive()
         if self._loose:
@@ -582,7 +495,7 @@ class Worker:
         """Init is gone, and with it everything below: what is in the pipes now is the last there is."""
         if self.gone.done():
             return
-        self._read_pipes()
+        self._pipes.read()
         self._read_wire()
         self._place_loose()
         self._merger.give_up_cuts()
@@ -613,9 +526,8 @@ class Worker:
 
     def close(self) -> None:
         """Let go of every descriptor."""
-        for timer in (self._kill_timer, self._resume_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
         for sender in (self._wire_out, self._status_out):
             sender.forget()
         for fd in list(self._open):
@@ -626,7 +538,8 @@ class Worker:
         if self.door is not None:
             self.door.close()
             self.door = None
-        for fd in (self._stdout, self._stderr, *self._doors):
+        self._pipes.close()
+        for fd in self._doors:
             os.close(fd)
 
 
