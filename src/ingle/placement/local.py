@@ -78,8 +78,8 @@ class Local:
         return [session.info() for session in self.manager.all(tenant)]
 
     async def isolation(self) -> Isolation:
-        verdict = await self.manager.settled()
-        return Isolation(verdict.level, self.manager.policy.network, verdict.missing)
+        verdict = await self.manager.granting.settled()
+        return Isolation(verdict.level, self.manager.granting.policy.network, verdict.missing)
 
     async def load(self, tenant: str) -> Load:
         return self.manager.load(tenant)
@@ -234,7 +234,9 @@ class Local:
         room = await self._room_for(session, tenant, bounds)
         if room is not None and room.workspace is not None and session is None:
             folder = os.path.join(room.workspace, cwd or "")
-        self.manager.record.note("shell", session_id or f"{tenant}/", code=command, isolation=self.manager.policy.level)
+        self.manager.record.note(
+            "shell", session_id or f"{tenant}/", code=command, isolation=self.manager.granting.policy.level
+        )
         task = await self.tasks.start(
             Order(
                 command,
@@ -260,8 +262,8 @@ class Local:
     async def _room_for(self, session: Session | None, tenant: str, bounds: Bounds) -> Room | None:
         """A command is held as its session is; one without, in a room of its tenant's, as a new session would be."""
         if session is None:
-            await self.manager.settled()
-            level = self.manager.policy.settle(NewSession(tenant=tenant, bounds=bounds)).isolation
+            await self.manager.granting.settled()
+            level = self.manager.granting.policy.settle(NewSession(tenant=tenant, bounds=bounds)).isolation
             if level == "none":
                 return None
             folder = self._base_folder(tenant) if level == "sandbox" else None

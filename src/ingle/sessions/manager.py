@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import re
 import secrets
-import shutil
 import sys
 import time
 from collections import Counter
@@ -20,14 +18,12 @@ import msgspec
 from ingle import errors
 from ingle.events import Bounds, Load, Metrics, NewSession, SessionLimits
 from ingle.isolation.audit import Audit
-from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import MEMORY, PROCESSES
 from ingle.isolation.egress import Egress, Route
-from ingle.isolation.policy import Grant, Policy
-from ingle.isolation.probe import STRONGEST_FIRST, Verdict, candidates
 from ingle.isolation.watchdog import Watchdog, Watched
-from ingle.servers import find_servers
-from ingle.sessions.durables import PREFIX, Durables
+from ingle.sessions.claim import Claim
+from ingle.sessions.durables import Durables
+from ingle.sessions.granting import Granting
 from ingle.sessions.launchers import Launchers
 from ingle.sessions.pace import Pace
 from ingle.sessions.plans import Origin, Plan
@@ -59,16 +55,13 @@ class Manager:
         self.settings = settings
         # Without links: a sandbox has this path too, and none of those that led there.
         home = Path(os.path.realpath(home))
-        self._home = home
-        self._own = home / "sessions"
-        self._server = secrets.token_hex(8)
+        self._claim = Claim(home)
         self._loop = asyncio.get_running_loop()
-        self._launchers = Launchers(settings, home, self._server)
+        self._launchers = Launchers(settings, home, self._claim.server)
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
         self._endings: set[asyncio.Task[None]] = set()
-        self._lock_fd = -1
         self._stopped = False
         self.stdlibs = Stdlibs(home, self._scratch)
         self.shell_rooms = ShellRooms(self._hidden)
@@ -76,35 +69,23 @@ class Manager:
         self._pace = Pace()
         if settings.audit == "on":
             self.record.audit = Audit(home)
-        # With the level that is sure; which one is in force is found out when the manager starts.
-        self.policy = Policy(settings, home)
-        self.bounding = Bounding(self.policy.limits, settings.nice)
-        self.egress = Egress(self.policy.hosts(), Route.read(dict(os.environ)))
-        self._settling: asyncio.Task[Verdict] | None = None
+        self.granting = Granting(settings, home, self._launchers, self.record)
+        self.egress = Egress(self.granting.policy.hosts(), Route.read(dict(os.environ)))
         self._watchdog = Watchdog(self._watched)
         self.shelves = Shelves(home, settings.max_snapshot)
-        self._durables = Durables(settings, home, self._server, place, self.shelves)
+        self._durables = Durables(settings, home, self._claim.server, place, self.shelves)
         self._resting = Resting(settings, self._sessions.values, self.end_soon)
 
     async def start(self) -> None:
         """Take the data folder, clear what dead servers left in it, and begin to look after things."""
         _raise_file_limit()
+        await asyncio.to_thread(self._claim.take)
         try:
-            await asyncio.to_thread(self._take_folder)
-        except OSError as error:
-            raise errors.DataFolderFailed(
-                f"the data folder {self._home} cannot be used: {error.strerror or error}; see to the disk and its "
-                "rights, or name another by INGLE_HOME"
-            ) from None
-        self._settling = self._loop.create_task(self._settle())
-        if self.settings.isolation not in ("auto", "none"):
-            # Asked for by name, it is had from the first moment, or there is no server.
-            try:
-                await self._settling
-            except errors.IngleError:
-                self._release_folder()
-                raise
-        for row in await self._durables.left_behind(self._is_dead):
+            await self.granting.start()
+        except errors.IngleError:
+            self._claim.release()
+            raise
+        for row in await self._durables.left_behind(self._claim.is_dead):
             await self._take_over(row)
         self._chores = [
             self._loop.create_task(self._watch_raw_reads()),
@@ -115,94 +96,20 @@ class Manager:
     async def warm(self) -> None:
         """Have prepared workers of the default interpreter, and all else that a first session would wait for."""
         self._durables.prepare()
-        await self.settled()
-        await self._launcher(self.policy.settle(NewSession())).warm()
-
-    async def _settle(self) -> Verdict:
-        """Which level the one that is asked for means here: the first that can be had."""
-        asked = self.settings.isolation
-        missing: dict[str, str] = {}
-        for level in candidates(asked):
-            try:
-                self.policy, self.bounding = await self._try(level)
-            except errors.IsolationUnavailable as error:
-                if asked != "auto":
-                    raise
-                missing[level] = error.why
-            except (errors.StartFailed, errors.InterpreterRefused) as error:
-                # What the weakest takes, every Linux has: there it is the interpreter.
-                if asked != "auto" or level == STRONGEST_FIRST[-1]:
-                    raise
-                missing[level] = error.message
-            else:
-                break
-        for wanted, why in missing.items():
-            logger.warning("sessions are held at %s, and not at %s: %s", level, wanted, why)
-        logger.info("isolation %s, network %s", level, self.policy.network)
-        return Verdict(level, asked, missing)
-
-    async def _try(self, level: str) -> tuple[Policy, Bounding]:
-        """What sessions are given at this level; the zygote that they come from is on its way."""
-        policy = Policy(self.settings, self._home, level)
-        bounding = Bounding(policy.limits, self.settings.nice)
-        await asyncio.to_thread(bounding.find)
-        launcher = self._launchers.get(policy.settle(NewSession()), bounding)
-        try:
-            await launcher.hold()
-        except BaseException:
-            await self._launchers.drop(launcher)
-            await asyncio.to_thread(bounding.close)
-            raise
-        return policy, bounding
-
-    async def settled(self) -> Verdict:
-        """The level in force, once it is known."""
-        assert self._settling is not None
-        if self._settling.done():
-            if self._settling.exception() is None:
-                return self._settling.result()
-            # The interpreter could not be started, which may have been repaired.
-            self._settling = self._loop.create_task(self._settle())
-        return await asyncio.shield(self._settling)
-
-    def _take_folder(self) -> None:
-        for folder in (self._home, self._home / "run", self._home / "sessions"):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock_fd = _lock(self._lock_path(self._server))
-        for lock in (self._home / "run").glob("*.lock"):
-            if lock.stem != self._server:
-                self._is_dead(lock.stem)
-        for folder in (self._home / "sessions").iterdir():
-            server = folder.name.partition(".")[0]
-            if server != self._server and not folder.name.startswith(PREFIX) and self._is_dead(server):
-                shutil.rmtree(folder, ignore_errors=True)
-        # Which takes away the sockets of those that are gone.
-        find_servers(self._home)
+        await self.granting.settled()
+        await self.granting.launcher(self.granting.policy.settle(NewSession())).warm()
 
     def folder(self, name: str) -> Path:
         """A folder of this server's own in the data folder; cleared away when the server is gone."""
-        return self._own / f"{self._server}.{name}"
-
-    def _lock_path(self, server: str) -> Path:
-        return self._home / "run" / f"{server}.lock"
-
-    def _is_dead(self, server: str) -> bool:
-        """Whether the server of that name has gone: then nobody holds its lock."""
-        try:
-            fd = os.open(self._lock_path(server), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        else:
-            self._lock_path(server).unlink(missing_ok=True)
-            return True
-        finally:
-            os.close(fd)
+        return self._claim.folder(name)
 
     # --- sessions ---
+
+    def _session(self, plan: Plan, launcher: Launcher) -> Session:
+        bounding = self.granting.bounding
+        session = Session(plan, launcher, self.settings, self.record, self._pace, bounding, self.egress)
+        session.starting.make_room = self._make_room
+        return session
 
     async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
         """A new session, ready for its first cell; `prepare` is done with it before anybody else finds it.
@@ -213,7 +120,7 @@ class Manager:
             raise errors.Unavailable("the server is stopping; start it again")
         name = wanted.session_id if wanted.session_id is not None else secrets.token_hex(8)
         check_name(name)
-        key = f"{wanted.tenant}/{name}" if wanted.tenant else name
+        key = key_of(wanted.tenant, name)
         if key in self._sessions or key in self._making:
             raise errors.SessionExists(name)
         began = time.monotonic()
@@ -225,8 +132,8 @@ class Manager:
         try:
             if full:
                 await self._resting.make_room(lambda: self._live() - 1)
-            grant = await self._grant(wanted, key)
-            launcher = self._launcher(grant)
+            grant = await self.granting.grant(wanted, key)
+            launcher = self.granting.launcher(grant)
             offered = "" if wanted.durable else self._launchers.offer(grant, launcher)
             uid = offered or secrets.token_hex(8)
             folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
@@ -245,9 +152,8 @@ class Manager:
                 grant,
                 auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
             )
-            session = Session(plan, launcher, self.settings, self.record, self._pace, self.bounding, self.egress)
+            session = self._session(plan, launcher)
             self._making[key] = session
-            session.starting.make_room = self._make_room
             try:
                 if wanted.durable:
                     # Unpickled nowhere that is less confined than where it was made.
@@ -285,7 +191,7 @@ class Manager:
         for name in names:
             given = name if name is not None else secrets.token_hex(8)
             check_name(given)
-            its_key = f"{tenant}/{given}" if tenant else given
+            its_key = key_of(tenant, given)
             if its_key in self._sessions or its_key in self._making or its_key in keys:
                 raise errors.SessionExists(given)
             keys[its_key] = given
@@ -309,14 +215,11 @@ class Manager:
                     original.plan,
                     session_id=name,
                     key=its_key,
-                    folder=self._home / "sessions" / f"{self._server}.{identity}",
+                    folder=self._claim.folder(identity),
                     home=original.home.fork(identity),
                     one_off=False,
                 )
-                session = Session(
-                    plan, original.launcher, self.settings, self.record, self._pace, self.bounding, self.egress
-                )
-                session.starting.make_room = self._make_room
+                session = self._session(plan, original.launcher)
                 self._durables.keep_here(session, identity)
                 self._making[its_key] = session
                 made.append(session)
@@ -341,10 +244,10 @@ class Manager:
         """A session that an earlier server of this place had; the next call brings it back."""
         tenant = row.made.tenant
         name, number = row.name, 2
-        while (key := f"{tenant}/{name}" if tenant else name) in self._sessions:
+        while (key := key_of(tenant, name)) in self._sessions:
             name, number = f"{row.name[:60]}-{number}", number + 1
         try:
-            grant = await self._grant(row.made, key)
+            grant = await self.granting.grant(row.made, key)
         except errors.IngleError as error:
             # It stays in the registry, for a server that can have it.
             logger.warning("session %s does not come back: %s", row.name, error.message)
@@ -361,10 +264,7 @@ class Manager:
             grant,
             auto_checkpoints=(row.made.checkpoints or self.settings.checkpoints) == "auto",
         )
-        session = Session(
-            plan, self._launcher(grant), self.settings, self.record, self._pace, self.bounding, self.egress
-        )
-        session.starting.make_room = self._make_room
+        session = self._session(plan, self.granting.launcher(grant))
         self._durables.keep(session, row)
         session.come_back(row)
         self._sessions[key] = session
@@ -385,10 +285,10 @@ class Manager:
             raise errors.Unavailable("the server is stopping; start it again")
         name = f".{kind}-{secrets.token_hex(4)}"
         key = f"{wanted.tenant}/{name}"
-        grant = await self._grant(wanted, key)
-        folder = self._home / "sessions" / f"{self._server}.{secrets.token_hex(8)}"
+        grant = await self.granting.grant(wanted, key)
+        folder = self._claim.folder(secrets.token_hex(8))
         plan = Plan(name, folder, grant.cwd, key=key, grant=grant)
-        return Session(plan, self._launcher(grant), self.settings, self.record, self._pace, self.bounding, self.egress)
+        return self._session(plan, self.granting.launcher(grant))
 
     @contextlib.asynccontextmanager
     async def _scratch(self, tenant: str, bounds: Bounds) -> AsyncIterator[Session]:
@@ -401,24 +301,6 @@ class Manager:
         finally:
             del self._making[session.key]
             await session.end()
-
-    def _launcher(self, grant: Grant) -> Launcher:
-        return self._launchers.get(grant, self.bounding)
-
-    async def _grant(self, wanted: NewSession, key: str) -> Grant:
-        """What the operator's policy gives it, if this machine can."""
-        await self.settled()
-        try:
-            if wanted.cwd is None and wanted.python is None:
-                grant = self.policy.settle(wanted)
-            else:
-                grant = await asyncio.to_thread(self.policy.settle, wanted)
-        except errors.NotGranted as error:
-            self.record.note("refused", key, reason=error.message)
-            raise
-        if grant.isolation != self.policy.level:
-            await self._launcher(grant).hold()
-        return grant
 
     def get(self, key: str) -> Session:
         session = self._sessions.get(key)
@@ -462,11 +344,11 @@ class Manager:
         self._stopped = True
         for launcher in self._launchers.all:
             launcher.rest()
-        ending = [*self._chores, *([self._settling] if self._settling is not None else [])]
-        for chore in ending:
+        for chore in self._chores:
             chore.cancel()
-        if ending:
-            await asyncio.wait(ending)
+        if self._chores:
+            await asyncio.wait(self._chores)
+        await self.granting.cancel()
         sessions = list(self._sessions.values())
         self._sessions.clear()
         for session in sessions:
@@ -484,16 +366,10 @@ class Manager:
         await self._durables.registry.close()
         self.shelves.close()
         await self._launchers.stop()
-        await asyncio.to_thread(self.bounding.close)
+        await self.granting.close()
         if self.record.audit is not None:
             await self.record.audit.close()
-        self._release_folder()
-
-    def _release_folder(self) -> None:
-        if self._lock_fd >= 0:
-            self._lock_path(self._server).unlink(missing_ok=True)
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        self._claim.release()
 
     # --- chores ---
 
@@ -541,19 +417,13 @@ class Manager:
             self._resting.look()
 
 
+def key_of(tenant: str, name: str) -> str:
+    """What a session is found by."""
+    return f"{tenant}/{name}" if tenant else name
+
+
 def tenant_of(key: str) -> str:
     return key.rpartition("/")[0]
-
-
-def _lock(path: Path) -> int:
-    """Make a lock file and hold it. Another server may take it for a dead one's before it is held: then again."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(fd), os.stat(path)):
-                return fd
-        os.close(fd)
 
 
 def check_name(name: str) -> None:

@@ -1,0 +1,110 @@
+"""What sessions are granted on this node: the level that can be had here, found out once, and what the operator's
+policy gives of it to each."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from ingle import errors
+from ingle.events import NewSession
+from ingle.isolation.bounding import Bounding
+from ingle.isolation.policy import Grant, Policy
+from ingle.isolation.probe import STRONGEST_FIRST, Verdict, candidates
+from ingle.sessions.launchers import Launchers
+from ingle.sessions.record import Record
+from ingle.settings import Settings
+from ingle.workers.launcher import Launcher
+
+logger = logging.getLogger(__name__)
+
+
+class Granting:
+    def __init__(self, settings: Settings, home: Path, launchers: Launchers, record: Record) -> None:
+        self._settings = settings
+        self._home = home
+        self._launchers = launchers
+        self._record = record
+        self._loop = asyncio.get_running_loop()
+        # With the level that is sure, until it is known which one is in force.
+        self.policy = Policy(settings, home)
+        self.bounding = Bounding(self.policy.limits, settings.nice)
+        self._settling: asyncio.Task[Verdict] | None = None
+
+    async def start(self) -> None:
+        """Find out which level is in force. One that is asked for by name is had from the first moment, or refused."""
+        self._settling = self._loop.create_task(self._settle())
+        if self._settings.isolation not in ("auto", "none"):
+            await self._settling
+
+    async def settled(self) -> Verdict:
+        """The level in force, once it is known."""
+        assert self._settling is not None
+        if self._settling.done():
+            if self._settling.exception() is None:
+                return self._settling.result()
+            # The interpreter could not be started, which may have been repaired.
+            self._settling = self._loop.create_task(self._settle())
+        return await asyncio.shield(self._settling)
+
+    async def _settle(self) -> Verdict:
+        """Which level the one that is asked for means here: the first that can be had."""
+        asked = self._settings.isolation
+        missing: dict[str, str] = {}
+        for level in candidates(asked):
+            try:
+                self.policy, self.bounding = await self._try(level)
+            except errors.IsolationUnavailable as error:
+                if asked != "auto":
+                    raise
+                missing[level] = error.why
+            except (errors.StartFailed, errors.InterpreterRefused) as error:
+                # What the weakest takes, every Linux has: there it is the interpreter.
+                if asked != "auto" or level == STRONGEST_FIRST[-1]:
+                    raise
+                missing[level] = error.message
+            else:
+                break
+        for wanted, why in missing.items():
+            logger.warning("sessions are held at %s, and not at %s: %s", level, wanted, why)
+        logger.info("isolation %s, network %s", level, self.policy.network)
+        return Verdict(level, asked, missing)
+
+    async def _try(self, level: str) -> tuple[Policy, Bounding]:
+        """What sessions are given at this level; the zygote that they come from is on its way."""
+        policy = Policy(self._settings, self._home, level)
+        bounding = Bounding(policy.limits, self._settings.nice)
+        await asyncio.to_thread(bounding.find)
+        launcher = self._launchers.get(policy.settle(NewSession()), bounding)
+        try:
+            await launcher.hold()
+        except BaseException:
+            await self._launchers.drop(launcher)
+            await asyncio.to_thread(bounding.close)
+            raise
+        return policy, bounding
+
+    async def grant(self, wanted: NewSession, key: str) -> Grant:
+        """What the operator's policy gives it, if this machine can."""
+        await self.settled()
+        try:
+            if wanted.cwd is None and wanted.python is None:
+                grant = self.policy.settle(wanted)
+            else:
+                grant = await asyncio.to_thread(self.policy.settle, wanted)
+        except errors.NotGranted as error:
+            self._record.note("refused", key, reason=error.message)
+            raise
+        if grant.isolation != self.policy.level:
+            await self.launcher(grant).hold()
+        return grant
+
+    def launcher(self, grant: Grant) -> Launcher:
+        return self._launchers.get(grant, self.bounding)
+
+    async def cancel(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+            await asyncio.wait({self._settling})
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.bounding.close)
