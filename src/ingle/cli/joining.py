@@ -7,13 +7,15 @@ the cell; a second leaves it running and says how to come back to it.
 import asyncio
 import contextlib
 import os
-import signal
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 
 from ingle import errors
+from ingle.cli.foreground import Foreground
 from ingle.cli.reaching import Target
-from ingle.cli.runner import BROKEN_PIPE, SECOND_PRESS, Job, exit_code, remarks
+from ingle.cli.runner import Job, exit_code, remarks
 from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.client import AsyncClient, AsyncSession, Event, Result, kind_of
 from ingle.client.answers import bundle_of
@@ -49,49 +51,23 @@ class Join:
     def __init__(self, job: Job, session: AsyncSession) -> None:
         self._job = job
         self._session = session
-        self._loop = asyncio.get_running_loop()
+        self._front = Foreground(self._interrupt)
         self._output = Output()
         self._lines = Lines(0)
         self._cell: int | None = None
         self._result: Result | None = None
         self._answering: asyncio.Task[None] | None = None
-        self._interrupting: asyncio.Task[Result | None] | None = None
-        self._left_with: int | None = None
-        self._pressed = -SECOND_PRESS
 
     async def main(self) -> int:
-        self._working = self._loop.create_task(self._work())
-        self._loop.add_signal_handler(signal.SIGINT, self._on_sigint)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(number, self._leave, 128 + number)
-        await asyncio.wait({self._working})
-        helpers = [task for task in (self._answering, self._interrupting) if task is not None]
-        for task in helpers:
-            task.cancel()
-        await asyncio.gather(*helpers, return_exceptions=True)
-        if self._left_with is not None:
-            if self._cell is not None and self._result is None:
-                how = f"ingle: cell {self._cell} goes on; see `ingle logs -f {self._session.name}`\n"
-                with contextlib.suppress(OSError):
-                    await self._output.write(2, how)
-            return self._left_with
-        try:
-            return self._working.result()
-        except BrokenPipeError:
-            return BROKEN_PIPE
+        await self._front.run(self._work)
+        if self._front.ended_by is not None and self._cell is not None and self._result is None:
+            how = f"ingle: cell {self._cell} goes on; see `ingle logs -f {self._session.name}`\n"
+            with contextlib.suppress(OSError):
+                await self._output.write(2, how)
+        return self._front.exit_code
 
-    def _on_sigint(self) -> None:
-        now = self._loop.time()
-        again = now - self._pressed < SECOND_PRESS
-        self._pressed = now
-        if again or self._cell is None:
-            self._leave(128 + signal.SIGINT)
-        else:
-            self._interrupting = self._loop.create_task(self._session.interrupt(wait=0))
-
-    def _leave(self, code: int) -> None:
-        self._left_with = code
-        self._working.cancel()
+    def _interrupt(self) -> Coroutine[Any, Any, Result | None] | None:
+        return None if self._cell is None else self._session.interrupt(wait=0)
 
     async def _work(self) -> int:
         job = self._job
@@ -115,7 +91,7 @@ class Join:
     async def _take(self, event: Event) -> None:
         if isinstance(event, InputWanted):
             if self._answering is None or self._answering.done():
-                self._answering = self._loop.create_task(self._answer(event.secret))
+                self._answering = self._front.help(self._answer(event.secret))
         elif self._job.as_json:
             return
         elif isinstance(event, Stdout) and not event.background:

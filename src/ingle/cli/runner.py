@@ -7,22 +7,19 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
 from ingle import errors
+from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
 from ingle.cli.terminal import Lines, Output, no_echo
-from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, SessionInfo, Stderr, Stdout
+from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, Stderr, Stdout
 from ingle.render.bundles import lines_of
 from ingle.service import Service
 from ingle.settings import Settings, data_folder, load
-
-SECOND_PRESS = 2.0
-"""A Ctrl-C so soon after another means the command, not the cell."""
-
-TIMED_OUT = 124
-BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 @dataclass(frozen=True)
@@ -74,61 +71,23 @@ class Run:
         self._job = job
         self._service = service
         self._folder = folder
-        self._loop = asyncio.get_running_loop()
+        self._front = Foreground(self._interrupt)
         self._output = Output()
         self._lines = Lines(0)
         self._session_id: str | None = None
         self._cell: int | None = None
         self._result: Result | None = None
-        self._working: asyncio.Task[int] | None = None
         self._answering: asyncio.Task[None] | None = None
-        self._interrupting: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[SessionInfo] | None = None
-        self._ended_by: int | None = None
-        self._pressed = -SECOND_PRESS
 
     async def main(self) -> int:
-        self._loop.add_signal_handler(signal.SIGINT, self._on_sigint)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(number, self._end, 128 + number)
         async with self._service:
-            if self._ended_by is None:
-                self._working = self._loop.create_task(self._work())
-                await asyncio.wait({self._working})
-            helpers = [task for task in (self._answering, self._interrupting, self._ending) if task is not None]
-            for task in helpers:
-                task.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-        if self._ended_by is not None:
-            return self._ended_by
-        assert self._working is not None
-        try:
-            return self._working.result()
-        except BrokenPipeError:
-            # Whoever read our output has enough of it, as `head` does.
-            return BROKEN_PIPE
+            await self._front.run(self._work)
+        return self._front.exit_code
 
-    # --- signals ---
-
-    def _on_sigint(self) -> None:
-        now = self._loop.time()
-        again = now - self._pressed < SECOND_PRESS
-        self._pressed = now
-        if again or self._cell is None or self._result is not None:
-            self._end(128 + signal.SIGINT)
-        else:
-            self._interrupting = self._loop.create_task(self._interrupt())
-
-    async def _interrupt(self) -> None:
-        assert self._session_id is not None
-        await self._service.interrupt(self._session_id, wait=0)
-
-    def _end(self, code: int) -> None:
-        self._ended_by = code
-        if self._working is not None:
-            self._working.cancel()
-
-    # --- the cell ---
+    def _interrupt(self) -> Coroutine[Any, Any, Result | None] | None:
+        if self._session_id is None or self._cell is None or self._result is not None:
+            return None
+        return self._service.interrupt(self._session_id, wait=0)
 
     async def _work(self) -> int:
         job = self._job
@@ -146,7 +105,7 @@ class Run:
     async def _take(self, event: AnyEvent) -> None:
         if isinstance(event, InputWanted):
             if self._answering is None or self._answering.done():
-                self._answering = self._loop.create_task(self._answer(event.secret))
+                self._answering = self._front.help(self._answer(event.secret))
         elif isinstance(event, Done):
             await self._finish(event.result)
         elif not self._job.as_json:
@@ -169,7 +128,7 @@ class Run:
         else:
             for line in remarks(result, self._job.timeout):
                 await self._output.write(2, f"ingle: {line}\n")
-        self._ending = self._loop.create_task(self._service.end_session(self._session_id))
+        self._front.help(self._service.end_session(self._session_id))
 
     async def _answer(self, secret: bool) -> None:
         """One line of ours for the cell that waits for one."""
@@ -193,15 +152,9 @@ def exit_code(result: Result) -> int:
         return TIMED_OUT
     if result.exit is not None:
         if result.exit.signal is not None:
-            return 128 + _signal_number(result.exit.signal)
+            return 128 + signal_number(result.exit.signal)
         return 1 if result.exit.code is None else result.exit.code
     return {"ok": 0, "interrupted": 128 + signal.SIGINT}.get(result.status, 1)
-
-
-def _signal_number(name: str) -> int:
-    if name in signal.Signals.__members__:
-        return int(signal.Signals[name])
-    return int(name.rpartition(" ")[2])
 
 
 def remarks(result: Result, timeout: float | None) -> list[str]:

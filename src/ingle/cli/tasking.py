@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from ingle.cli.runner import BROKEN_PIPE, SECOND_PRESS, TIMED_OUT, own_service, own_settings
+from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
+from ingle.cli.runner import own_service, own_settings
 from ingle.cli.terminal import CHUNK, Hand, Output
 from ingle.errors import Conflict, InputClosed, TaskOver
 from ingle.events import Stderr, Stdout, Task
@@ -52,60 +53,18 @@ class Run:
         self._job = job
         self._service = service
         self._folder = folder
-        self._loop = asyncio.get_running_loop()
+        self._front = Foreground(self._interrupt)
         self._output = Output()
         self._task_id: str | None = None
         self._seen = 0
-        self._working: asyncio.Task[int] | None = None
-        self._helpers: set[asyncio.Task[None]] = set()
-        self._ended_by: int | None = None
-        self._pressed = -SECOND_PRESS
 
     async def main(self) -> int:
-        self._loop.add_signal_handler(signal.SIGINT, self._on_sigint)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            self._loop.add_signal_handler(number, self._end, 128 + number)
         async with self._service:
-            if self._ended_by is None:
-                self._working = self._loop.create_task(self._work())
-                await asyncio.wait({self._working})
-            for helper in self._helpers:
-                helper.cancel()
-            await asyncio.gather(*self._helpers, return_exceptions=True)
-        if self._ended_by is not None:
-            return self._ended_by
-        assert self._working is not None
-        try:
-            return self._working.result()
-        except BrokenPipeError:
-            return BROKEN_PIPE
+            await self._front.run(self._work)
+        return self._front.exit_code
 
-    # --- signals ---
-
-    def _on_sigint(self) -> None:
-        now = self._loop.time()
-        again = now - self._pressed < SECOND_PRESS
-        self._pressed = now
-        if again or self._task_id is None:
-            self._end(128 + signal.SIGINT)
-        else:
-            self._help(self._interrupt(self._task_id))
-
-    async def _interrupt(self, task_id: str) -> None:
-        await self._service.shell_interrupt(task_id, wait=0)
-
-    def _end(self, code: int) -> None:
-        self._ended_by = code
-        if self._working is not None:
-            self._working.cancel()
-
-    def _help(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        helper = self._loop.create_task(coroutine)
-        self._helpers.add(helper)
-        helper.add_done_callback(self._helpers.discard)
-        return helper
-
-    # --- the task ---
+    def _interrupt(self) -> Coroutine[Any, Any, Task] | None:
+        return None if self._task_id is None else self._service.shell_interrupt(self._task_id, wait=0)
 
     async def _work(self) -> int:
         job = self._job
@@ -123,13 +82,13 @@ class Run:
             )
             self._task_id = task.task_id
             if passes_input:
-                self._help(self._pass_input())
+                self._front.help(self._pass_input())
             if job.pty:
-                self._loop.add_signal_handler(signal.SIGWINCH, lambda: self._help(self._resize()))
-            showing = self._help(self._show())
+                asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._on_resize)
+            showing = self._front.help(self._show())
             while task.status in ("running", "paused") and task.exit_code is None and task.signal is None:
                 # Asked for from so far on, it brings no text; that is shown as it comes.
-                waiting = self._help(self._wait())
+                waiting = self._front.help(self._wait())
                 done, _ = await asyncio.wait({waiting, showing}, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     each.result()
@@ -177,6 +136,9 @@ class Run:
                     # It does not read as fast as we do.
                     await asyncio.sleep(BEHIND)
 
+    def _on_resize(self) -> None:
+        self._front.help(self._resize())
+
     async def _resize(self) -> None:
         assert self._task_id is not None
         with contextlib.suppress(Conflict):
@@ -188,8 +150,7 @@ def exit_code(task: Task) -> int:
     if task.timed_out:
         return TIMED_OUT
     if task.signal is not None:
-        known = signal.Signals.__members__
-        return 128 + (int(known[task.signal]) if task.signal in known else int(task.signal.rpartition(" ")[2]))
+        return 128 + signal_number(task.signal)
     return 1 if task.exit_code is None else task.exit_code
 
 
