@@ -446,7 +446,7 @@ class TestPreloading:
 
     async def test_what_was_loaded_is_known(self, service: Service) -> None:
         await service.create_session("main")
-        zygote = launcher_of(service)._zygote
+        zygote = launcher_of(service)._zygotes.last
         assert zygote is not None
         ready = zygote.ready.result()
         assert (ready.preloaded, ready.missing) == (["xml.dom.minidom"], ["no_such_module_anywhere"])

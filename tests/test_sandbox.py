@@ -146,7 +146,7 @@ async def test_what_held_at_the_start_is_proven_again_when_the_zygote_is_another
     leave_it_open(monkeypatch)
     launcher = service._placement.manager.get(session).launcher  # type: ignore[attr-defined]
     os.kill(launcher.zygote_pid, 9)
-    assert await until(lambda: launcher.zygote_pid is None or launcher._zygote.dead)
+    assert await until(lambda: launcher._zygotes.living is None)
     # One may have been prepared before.
     tries = [await asyncio.gather(service.create_session(), return_exceptions=True) for _ in range(3)]
     assert isinstance(tries[-1][0], IsolationUnavailable)

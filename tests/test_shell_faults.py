@@ -214,7 +214,7 @@ async def test_tasks_outlive_the_zygote_and_the_next_comes_from_a_new_one(servic
     assert launcher.zygote_pid is not None
     first = launcher.zygote_pid
     os.kill(first, signal.SIGKILL)
-    assert await until(lambda: launcher._zygote is None or launcher._zygote.dead)
+    assert await until(lambda: launcher._zygotes.living is None)
     assert (await service.shell("echo next")).stdout == "next\n"
     gate.touch()
     assert (await service.shell_status(task.task_id)).stdout == "begun\nlived\n"

@@ -7,14 +7,14 @@ was told to run a command, nothing is ever tried again.
 """
 
 import asyncio
-import contextlib
 import sys
 
-from ingle.errors import InterpreterRefused, StartFailed, Unavailable
+from ingle.errors import StartFailed, Unavailable
 from ingle.settings import Settings
 from ingle.shell.process import Process
 from ingle.shell.rooms import Room
 from ingle.workers.zygote import Zygote
+from ingle.workers.zygotes import Zygotes
 
 TRIES = 3
 
@@ -23,9 +23,7 @@ class Launcher:
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings) -> None:
         self._loop = loop
         self._settings = settings
-        self._zygote: Zygote | None = None
-        self._retired: list[Zygote] = []
-        self._starting: asyncio.Task[Zygote] | None = None
+        self._zygotes = Zygotes(loop, lambda: Zygote(loop, sys.executable, [], mode="shells"))
         self._pool: list[Process] = []
         self._stopped = False
 
@@ -63,7 +61,9 @@ class Launcher:
 
     async def _make(self) -> Process:
         for _ in range(TRIES):
-            zygote = await self._get_zygote()
+            if self._stopped:
+                raise Unavailable("the server is stopping; start it again")
+            zygote = await self._zygotes.get()
             process = Process(self._loop)
             await zygote.fork(process, spare=False)
             if process.ready.done() and (failure := process.ready.exception()) is not None:
@@ -73,46 +73,15 @@ class Launcher:
             process.close()
         raise StartFailed("the process that starts shell tasks keeps ending; try again")
 
-    async def _get_zygote(self) -> Zygote:
-        if self._stopped:
-            raise Unavailable("the server is stopping; start it again")
-        if self._zygote is not None and not self._zygote.dead:
-            return self._zygote
-        if self._starting is None or self._starting.done():
-            self._starting = self._loop.create_task(self._start_zygote())
-        return await asyncio.shield(self._starting)
-
-    async def _start_zygote(self) -> Zygote:
-        if self._zygote is not None:
-            self._retired.append(self._zygote)
-            self._zygote = None
-        for retired in [each for each in self._retired if each.over]:
-            self._retired.remove(retired)
-            await retired.stop()
-        zygote = Zygote(self._loop, sys.executable, [], mode="shells")
-        try:
-            await zygote.start()
-        except BaseException:
-            await zygote.stop()
-            raise
-        self._zygote = zygote
-        return zygote
-
     @property
     def zygote_pid(self) -> int | None:
-        zygote = self._zygote
-        return zygote.ready.result().pid if zygote is not None and zygote.ready.done() else None
+        return self._zygotes.pid
 
     async def stop(self) -> None:
         """End every process that came from here."""
         self._stopped = True
-        if self._starting is not None and not self._starting.done():
-            self._starting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StartFailed, InterpreterRefused, Unavailable):
-                await self._starting
+        await self._zygotes.cancel()
         for process in self._pool:
             process.close()
         self._pool.clear()
-        for zygote in (*self._retired, self._zygote):
-            if zygote is not None:
-                await zygote.stop()
+        await self._zygotes.stop()

@@ -19,6 +19,7 @@ from ingle.isolation.levels import Confinement, next_user
 from ingle.settings import Settings
 from ingle.workers.worker import Worker, WorkerEnded
 from ingle.workers.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
+from ingle.workers.zygotes import Zygotes
 
 REFILL_DELAY = 0.02
 """The pool is filled again a moment later, when the session that emptied it has had its first result."""
@@ -48,10 +49,7 @@ class Launcher:
         # A spawned interpreter cannot confine itself: what it is made of was loaded before.
         fork = settings.start_method == "fork" or (settings.start_method == "auto" and sys.platform == "linux")
         self._forks = fork or confinement is not None
-        self._zygote: Zygote | None = None
-        self._coming: Zygote | None = None
-        self._retired: list[Zygote] = []
-        self._starting: asyncio.Task[Zygote] | None = None
+        self._zygotes = Zygotes(loop, lambda: Zygote(loop, python, settings.preload, confinement=confinement))
         self._pool: list[Worker] = []
         self._offered: dict[str, Worker] = {}
         self.prelay: Callable[[Worker], None] | None = None
@@ -79,8 +77,8 @@ class Launcher:
     def hurry(self, name: str, network: str = "") -> None:
         """A worker is about to be taken by this name. If it has to be forked, that is begun now: whoever takes it has
         other things to do first."""
-        zygote, held = self._zygote, self.confinement
-        if zygote is None or zygote.dead or not self._forks or self._stopped:
+        zygote, held = self._zygotes.living, self.confinement
+        if zygote is None or not self._forks or self._stopped:
             return
         if self._pool and (held is None or not (held.has_rooms or network not in ("", held.network))):
             return
@@ -139,11 +137,11 @@ class Launcher:
 
         Raises IsolationUnavailable where this machine cannot, StartFailed and InterpreterRefused as a start does.
         """
-        if self.confinement is None or (self._zygote is not None and not self._zygote.dead):
+        if self.confinement is None or self._zygotes.living is not None:
             return
-        starting = self._start()
-        assert self._coming is not None
-        held = self._coming.held
+        starting = self._zygotes.start()
+        assert self._zygotes.coming is not None
+        held = self._zygotes.coming.held
         either: tuple[asyncio.Future[Any], ...] = (starting, held)
         await asyncio.wait(either, timeout=probe.PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -186,7 +184,7 @@ class Launcher:
                     if on_its_way is not None:
                         pass
                     elif self._forks:
-                        zygote, grouped = await self._get_zygote(), self._grouped
+                        zygote, grouped = await self._zygotes.get(), self._grouped
                         await zygote.fork(worker, spare=spare, network=network, user=worker.user, group=grouped)
                         if grouped:
                             self._invite(worker)
@@ -222,7 +220,7 @@ class Launcher:
             if spare and self.prelay is not None:
                 self.prelay(worker)
             return worker
-        why = self._zygote.last_words if self._zygote is not None else ""
+        why = self._zygotes.last.last_words if self._zygotes.last is not None else ""
         raise StartFailed(
             f"workers end before they are ready{f' ({why})' if why else ''}; try again, or name another interpreter"
         )
@@ -267,34 +265,6 @@ class Launcher:
         else:
             worker.group = await self._bounding.hold(worker.group, pids, joined=worker.joined)
 
-    async def _get_zygote(self) -> Zygote:
-        if self._zygote is not None and not self._zygote.dead:
-            return self._zygote
-        return await asyncio.shield(self._start())
-
-    def _start(self) -> "asyncio.Task[Zygote]":
-        if self._starting is None or self._starting.done():
-            self._coming = Zygote(self._loop, self._python, self._settings.preload, confinement=self.confinement)
-            self._starting = self._loop.create_task(self._start_zygote(self._coming))
-            # Who only waits for the proof is told by that.
-            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return self._starting
-
-    async def _start_zygote(self, zygote: Zygote) -> Zygote:
-        if self._zygote is not None:
-            self._retired.append(self._zygote)
-            self._zygote = None
-        for retired in [each for each in self._retired if each.over]:
-            self._retired.remove(retired)
-            await retired.stop()
-        try:
-            await zygote.start()
-        except BaseException:
-            await zygote.stop()
-            raise
-        self._zygote = zygote
-        return zygote
-
     async def _spawn(self, worker: Worker) -> "subprocess.Popen[bytes]":
         ends = worker.make_ends()
         worker.watch()
@@ -315,10 +285,7 @@ class Launcher:
 
     @property
     def zygote_pid(self) -> int | None:
-        zygote = self._zygote
-        if zygote is None or not zygote.ready.done():
-            return None
-        return zygote.pid
+        return self._zygotes.pid
 
     @property
     def prepared(self) -> int:
@@ -335,11 +302,11 @@ class Launcher:
     async def stop(self) -> None:
         """End every process this launcher has started."""
         self.rest()
-        for task in (self._refill, self._starting):
-            if task is not None and not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StartFailed, InterpreterRefused):
-                    await task
+        if self._refill is not None and not self._refill.done():
+            self._refill.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StartFailed, InterpreterRefused):
+                await self._refill
+        await self._zygotes.cancel()
         if self._joining:
             await asyncio.wait(self._joining)
         self._pool += self._offered.values()
@@ -351,8 +318,6 @@ class Launcher:
             if worker.letting_go is not None:
                 await worker.letting_go
         self._pool.clear()
-        for zygote in (*self._retired, self._zygote):
-            if zygote is not None:
-                await zygote.stop()
+        await self._zygotes.stop()
         if self._spawned:
             await asyncio.wait(self._spawned)

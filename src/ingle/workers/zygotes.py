@@ -1,0 +1,72 @@
+"""One zygote after another. One that has died is followed by the next when that is needed; what came from it lives on,
+and so does its holder, which is let go when the last of them is gone."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from ingle.errors import IngleError
+from ingle.workers.zygote import Zygote
+
+
+class Zygotes:
+    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Zygote]) -> None:
+        self._loop = loop
+        self._make = make
+        self.last: Zygote | None = None
+        """That has started; it may be dead."""
+        self.coming: Zygote | None = None
+        """That was begun last; it may have started."""
+        self._retired: list[Zygote] = []
+        self._starting: asyncio.Task[Zygote] | None = None
+
+    @property
+    def living(self) -> Zygote | None:
+        return self.last if self.last is not None and not self.last.dead else None
+
+    @property
+    def pid(self) -> int | None:
+        last = self.last
+        return last.pid if last is not None and last.ready.done() else None
+
+    async def get(self) -> Zygote:
+        living = self.living
+        return living if living is not None else await asyncio.shield(self.start())
+
+    def start(self) -> "asyncio.Task[Zygote]":
+        """The next, if it is not being started already."""
+        if self._starting is None or self._starting.done():
+            self.coming = self._make()
+            self._starting = self._loop.create_task(self._start(self.coming))
+            # Seen: not everybody waits for it.
+            self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._starting
+
+    async def _start(self, zygote: Zygote) -> Zygote:
+        if self.last is not None:
+            self._retired.append(self.last)
+            self.last = None
+        for retired in [each for each in self._retired if each.over]:
+            self._retired.remove(retired)
+            await retired.stop()
+        try:
+            await zygote.start()
+        except BaseException:
+            await zygote.stop()
+            raise
+        self.last = zygote
+        return zygote
+
+    async def cancel(self) -> None:
+        """The one that is being started."""
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, IngleError):
+                await self._starting
+
+    async def stop(self) -> None:
+        """End them all, and every process that came from them."""
+        await self.cancel()
+        for zygote in (*self._retired, self.last):
+            if zygote is not None:
+                await zygote.stop()
