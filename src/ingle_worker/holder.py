@@ -13,6 +13,20 @@ from ingle_worker import kernel, reaper
 INIT_NAME = "ingle-init"
 
 
+def fork_below(life: int, control: int, name: bytes) -> None:
+    """Fork a zygote, which is to be called this. It alone returns: the process that forks is its holder from now on."""
+    kernel.become_subreaper()
+    zygote = os.fork()
+    if zygote:
+        os.close(control)
+        kernel.set_name(b"ingle-holder")
+        holder = Holder(life, zygote)
+        holder.run()
+        os._exit(holder.code)
+    os.close(life)
+    kernel.set_name(name)
+
+
 class Holder:
     """Reaps what the zygote leaves behind; kills everything when the host is gone; goes when nothing is left."""
 

@@ -22,7 +22,7 @@ import termios
 from typing import Any
 
 from ingle_worker import kernel, reaper
-from ingle_worker.holder import Holder
+from ingle_worker.holder import fork_below
 from ingle_worker.wire import FrameReader, messages
 
 LOOK_MS = 25
@@ -47,16 +47,7 @@ DEFAULT_SIGNALS = [number for number in signal.valid_signals() if number not in 
 def main(args: list[str]) -> None:
     """`shells LIFE CONTROL`."""
     life, control = int(args[1]), int(args[2])
-    kernel.become_subreaper()
-    zygote_pid = os.fork()
-    if zygote_pid:
-        os.close(control)
-        kernel.set_name(b"ingle-holder")
-        holder = Holder(life, zygote_pid)
-        holder.run()
-        os._exit(holder.code)
-    os.close(life)
-    kernel.set_name(b"ingle-shells")
+    fork_below(life, control, b"ingle-shells")
     Shells(control).run()
     os._exit(0)
 

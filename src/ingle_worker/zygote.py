@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingle_worker import figures, forking, kernel, reaper, session
 from ingle_worker.forking import can_fork_into, fork, reseed
-from ingle_worker.holder import INIT_NAME, Holder
+from ingle_worker.holder import INIT_NAME, fork_below
 from ingle_worker.init import Init, join
 from ingle_worker.kernel import die_with_parent, fork_bare, set_name
 from ingle_worker.wire import FrameReader, messages
@@ -54,16 +54,7 @@ def main(args: list[str]) -> None:
     life, control, plan = (int(number) for number in rest[:3])
     for fd in (life, control):
         os.set_inheritable(fd, False)
-    kernel.become_subreaper()
-    zygote_pid = os.fork()
-    if zygote_pid:
-        os.close(control)
-        kernel.set_name(b"ingle-holder")
-        holder = Holder(life, zygote_pid)
-        holder.run()
-        os._exit(holder.code)
-    os.close(life)
-    kernel.set_name(b"ingle-zygote")
+    fork_below(life, control, b"ingle-zygote")
     Zygote(control, rest[3:], _confinement(plan)).run()
     os._exit(0)
 

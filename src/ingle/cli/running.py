@@ -20,6 +20,15 @@ def parse_assignments(context: click.Context, option: click.Parameter, given: tu
     return env
 
 
+env_option = click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=parse_assignments,
+    help="Environment variable; may be repeated.",
+)
+
+
 def read_code(source: str) -> str:
     """The code meant by the argument: that of a file if there is one, of standard input for `-`, else itself."""
     if source == "-":
@@ -48,13 +57,7 @@ def read_code(source: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document; stream nothing.")
 @click.option("--python", metavar="PATH", help="Interpreter of the session, CPython 3.10 or later.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop the code after so long; exit code 124.")
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=parse_assignments,
-    help="Environment variable; may be repeated.",
-)
+@env_option
 def run(
     source: str,
     session: str | None,

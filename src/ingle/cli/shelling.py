@@ -3,7 +3,7 @@
 import click
 
 from ingle.cli.failing import plain_failures
-from ingle.cli.running import parse_assignments
+from ingle.cli.running import env_option
 
 
 @click.command(epilog="Example: ingle sh --timeout 10 'make test'")
@@ -11,13 +11,7 @@ from ingle.cli.running import parse_assignments
 @click.option("--json", "as_json", is_flag=True, help="Print the task as one JSON document; stream nothing.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop the command after so long; exit code 124.")
 @click.option("--pty", is_flag=True, help="Give the command a terminal, for programs that want one.")
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=parse_assignments,
-    help="Environment variable; may be repeated.",
-)
+@env_option
 def sh(command: str, as_json: bool, timeout: float | None, pty: bool, env: dict[str, str]) -> None:
     """Run a shell command and show what it prints, as it prints it.
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from ingle.settings import LEVELS
 from ingle.state import disk, manifest
 from ingle.state.manifest import Manifest, Summary
 from ingle.state.packs import write_whole
-from ingle.state.snapshots import NAMED, Opened, Snapshots
+from ingle.state.snapshots import NAMED, Opened, Opening, Snapshots
 
 SAVING = 4
 """Saves and loads at a time; others wait for their turn."""
@@ -160,9 +160,9 @@ class Keeping:
                 except errors.SnapshotDamaged as error:
                     first = first or error
 
-    def _open(self, snapshots: Snapshots, source: str, start: str | None, trust: bool, shelf: str) -> "_Opening":
+    def _open(self, snapshots: Snapshots, source: str, start: str | None, trust: bool, shelf: str) -> Opening:
         if NAME.fullmatch(source):
-            return _Opening(snapshots.opened(source, trust, shelf))
+            return Opening(snapshots.opened(source, trust, shelf))
         if start is None:
             raise errors.InvalidRequest(
                 f"{source[:200]!r} is not the name of a snapshot, and files are loaded from a start folder only, which "
@@ -177,7 +177,7 @@ class Keeping:
             fd = os.dup(file.fileno())
         finally:
             file.close()
-        return _Opening(snapshots.opened_portable(fd, source, trust))
+        return Opening(snapshots.opened_portable(fd, source, trust))
 
     async def _restore(self, wanted: NewSession, opened: Opened, began: float, rerun: bool) -> Restored:
         found = opened.manifest
@@ -271,20 +271,6 @@ def _how_to_make(skipped: list[Skipped]) -> list[str]:
     cells = list(dict.fromkeys(each.made_by.strip("<>") for each in made))
     names = some([each.name for each in made])
     return [f"{names}: made by {some(cells)}; load it with rerun to run {'it' if len(cells) == 1 else 'them'} again"]
-
-
-class _Opening:
-    """Snapshots to be tried in turn. A lock is held meanwhile, which is no thread's own: any may give it back."""
-
-    def __init__(self, context: contextlib.AbstractContextManager[Iterator[Opened]]) -> None:
-        self._context = context
-        self._candidates = context.__enter__()
-
-    def next(self) -> Opened | None:
-        return next(self._candidates, None)
-
-    def close(self) -> None:
-        self._context.__exit__(None, None, None)
 
 
 def _place(target: str, folders: list[Folder]) -> tuple[Folder, str]:

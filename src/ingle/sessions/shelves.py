@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ingle.state import manifest
 from ingle.state.disk import failing_plainly
 from ingle.state.manifest import Manifest, Summary
 from ingle.state.registry import Save
-from ingle.state.snapshots import OWNER, Opened, Snapshots
+from ingle.state.snapshots import OWNER, Opening, Snapshots
 from ingle.workers.worker import Worker
 
 DURABLE, RESTING = "sessions", "resting"
@@ -127,9 +127,9 @@ class SessionStore:
         notices = [*opened.notices, *(each[:1000] for each in loaded.notices[:20])]
         return Returned(_save_of(opened.manifest), loaded.names, failed, notices)
 
-    def _open(self) -> "_Opening":
+    def _open(self) -> Opening:
         with failing_plainly("what was saved of the session"):
-            return _Opening(self._snapshots.opened(self._name, False, self._shelf))
+            return Opening(self._snapshots.opened(self._name, False, self._shelf))
 
     async def set_aside(self, *, all: bool = False) -> str | None:
         name = f"{self._session.id[:40]}-unusable-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -146,20 +146,6 @@ class SessionStore:
                 self._snapshots.delete(self._name, self._shelf)
 
         await asyncio.get_running_loop().run_in_executor(self._executor, delete)
-
-
-class _Opening:
-    """Saves to be tried in turn. A lock is held meanwhile, which is no thread's own: any may give it back."""
-
-    def __init__(self, context: contextlib.AbstractContextManager[Iterator[Opened]]) -> None:
-        self._context = context
-        self._candidates = context.__enter__()
-
-    def next(self) -> Opened | None:
-        return next(self._candidates, None)
-
-    def close(self) -> None:
-        self._context.__exit__(None, None, None)
 
 
 def _save_of(made: Manifest) -> Save:

@@ -48,6 +48,20 @@ class Opened:
         moving.send(connection, self.source, self.manifest.summary.pieces())
 
 
+class Opening:
+    """Snapshots to be tried in turn. A lock is held meanwhile, which is no thread's own: any may give it back."""
+
+    def __init__(self, context: contextlib.AbstractContextManager[Iterator[Opened]]) -> None:
+        self._context = context
+        self._candidates = context.__enter__()
+
+    def next(self) -> Opened | None:
+        return next(self._candidates, None)
+
+    def close(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
 class Snapshots:
     def __init__(self, home: Path, tenant: str, limit: int) -> None:
         self._home = home
