@@ -9,12 +9,13 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from bench.measure import tree_pss
+from bench.measure import together, tree_pss
 
 PATIENCE = 120
 
@@ -115,22 +116,16 @@ async def round_trips(each: Kernel, code: str, count: int, pause: float) -> list
     return times
 
 
-async def cells_per_second(kernels: int, cells: int) -> float:
+async def cells_per_second(kernels: int, cells: int) -> tuple[float, float]:
     all_kernels = [Kernel() for _ in range(kernels)]
     for each in all_kernels:
         await each.start()
         await each.settle()
 
-    async def work(each: Kernel) -> None:
-        for _ in range(cells):
-            await each.execute("x = 1")
-
-    began = time.perf_counter()
-    await asyncio.gather(*(work(each) for each in all_kernels))
-    took = time.perf_counter() - began
+    speeds = await together([partial(each.execute, "x = 1") for each in all_kernels], cells)
     for each in all_kernels:
         await each.stop()
-    return kernels * cells / took
+    return speeds
 
 
 async def pour(each: Kernel, code: str, size: int) -> float:

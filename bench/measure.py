@@ -1,8 +1,10 @@
 """What all contestants are measured with: medians, percentiles, memory of a process tree."""
 
+import asyncio
 import os
 import statistics
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,3 +44,24 @@ def tree(pid: int) -> list[int]:
 
 def tree_pss(pid: int) -> float:
     return sum(pss(each) for each in tree(pid))
+
+
+async def together(cells: list[Callable[[], Awaitable[object]]], times: int) -> tuple[float, float]:
+    """Cells a second where so many run theirs so often: as long as all of them are at work, and until the last is done.
+
+    The kernel does not share cores out evenly within a second: some are done long before others.
+    """
+    done = 0
+    ends: list[tuple[int, float]] = []
+
+    async def work(cell: Callable[[], Awaitable[object]]) -> None:
+        nonlocal done
+        for _ in range(times):
+            await cell()
+            done += 1
+        ends.append((done, time.perf_counter() - began))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(work(cell) for cell in cells))
+    (first, soon), (last, late) = ends[0], ends[-1]
+    return first / soon, last / late

@@ -7,9 +7,10 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
-from bench.measure import tree_pss
+from bench.measure import together, tree_pss
 from ingle import events
 from ingle.service import Service
 from ingle.settings import Settings
@@ -65,21 +66,14 @@ def added_by_display() -> float:
     return float(told[0]) - float(told[1])
 
 
-async def cells_per_second(service: Service, sessions: int, cells: int) -> float:
+async def cells_per_second(service: Service, sessions: int, cells: int) -> tuple[float, float]:
     for number in range(sessions):
         await service.create_session(f"many-{number}")
-
-    async def work(number: int) -> None:
-        for _ in range(cells):
-            await service.execute(f"many-{number}", "x = 1")
-
-    await asyncio.gather(*(service.execute(f"many-{number}", "x = 1") for number in range(sessions)))
-    began = time.perf_counter()
-    await asyncio.gather(*(work(number) for number in range(sessions)))
-    took = time.perf_counter() - began
+        await service.execute(f"many-{number}", "x = 1")
+    speeds = await together([partial(service.execute, f"many-{number}", "x = 1") for number in range(sessions)], cells)
     for number in range(sessions):
         await service.end_session(f"many-{number}")
-    return sessions * cells / took
+    return speeds
 
 
 async def pour(service: Service, code: str, size: int) -> float:

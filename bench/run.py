@@ -169,7 +169,9 @@ class Bench:
         if "plots" in peer:
             figures = {"ours": median(peer["plots"][0]) * ms, "peer": median(peer["plots"][1]) * ms}
             self.add("a line plot, data stack loaded", "ms", **figures, target=1)
-        self.add("16 sessions at once", "cells/s", ours=us["16"], peer=peer["16"], target=60, more_is_better=True)
+        for place, name, target in ((0, "16 sessions at once", 60), (1, "16 sessions, until the last is done", None)):
+            figures = {"ours": us["16"][place], "peer": peer["16"][place]}
+            self.add(name, "cells/s", **figures, target=target, more_is_better=True)
         for key, name, target in (("lines", "10 MB as lines", 5), ("blob", "100 MB in one write", None)):
             figures = {"ours": median(us[key]) * ms, "peer": median(peer[key]) * ms}
             self.add(name, "ms", **figures, target=target, floor=median(low[key]) * ms)
