@@ -35,7 +35,7 @@ def bare() -> SimpleNamespace:
 
 
 def measure(worker: Any, screen: Any) -> float:
-    worker._screen = screen
+    worker._screen, worker._evaluating.figures = screen, screen.figures
     sys.displayhook = screen.hook
     began = time.perf_counter()
     for cell in range(CELLS):

@@ -24,10 +24,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ingle_worker import display, ending, installing, origins, tracebacks
-from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
+from ingle_worker.compiling import Compiled, Compiler
 from ingle_worker.copying import Copying
-from ingle_worker.figures import PYPLOT
-from ingle_worker.imports import MODULES
+from ingle_worker.evaluating import Evaluating, Outcome, describe_safely
 from ingle_worker.interrupts import Interrupts, place
 from ingle_worker.keeping import Keeping
 from ingle_worker.link import Link, WireLost
@@ -51,7 +50,6 @@ from ingle_worker.wire.messages import (
     ListVariables,
     Load,
     LoadStdlib,
-    Raised,
     Ready,
     Rehome,
     Save,
@@ -72,8 +70,6 @@ HIGH_FD = 100
 
 BROKEN = 70
 """Exit code of a worker that lost its wire or broke inside the guest."""
-
-CO_COROUTINE = 0x80
 
 ANNOTATIONS: dict[str, Any] = {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
 
@@ -114,16 +110,6 @@ def _place(fds: list[int]) -> int:
     return wire
 
 
-class Outcome:
-    """How a cell ended, as far as the guest can tell."""
-
-    status = states.OK
-    error: Raised | None = None
-    exit: SystemExit | None = None
-    needs_more_input = False
-    finished = False
-
-
 class Worker:
     """One session's process: made and rehearsed in the zygote, alive from `run` on."""
 
@@ -151,7 +137,10 @@ class Worker:
         self._preparing = Preparing(
             self._link, self._interrupts, self._main, self._reset_main, self._looping, self._compiler
         )
-        self._keeping = Keeping(self._link, self._main, self._compiler, self._run)
+        self._evaluating = Evaluating(
+            self._main, self._compiler, self._looping, self._interrupts, self._channel, self._screen.figures
+        )
+        self._keeping = Keeping(self._link, self._main, self._compiler, self._evaluating.run)
         self._spares: dict[int, int] = {}
         self._copying = Copying(self._link, self._interrupts, self._channel, self._input, self._looping, self._spares)
         self._inherited: dict[str, int] = {}
@@ -413,14 +402,14 @@ class Worker:
         try:
             try:
                 self._interrupts.cell_begins(cell)
-                compiled = self._evaluate(execute.code, filename, outcome)
+                compiled = self._evaluating.evaluate(execute.code, filename, outcome)
             finally:
                 self._interrupts.cell_ended()
         except KeyboardInterrupt as exc:
             # It came between the end of the cell's code and cell_ended(): a finished cell stays as it ended.
             self._interrupts.cell_ended()
             if not outcome.finished:
-                outcome.status, outcome.error = states.INTERRUPTED, _describe_safely(exc)
+                outcome.status, outcome.error = states.INTERRUPTED, describe_safely(exc)
         took = time.perf_counter() - began
         if os.getpid() != self._pid:
             # A process forked by the cell came back from it. The session goes on in its parent.
@@ -484,72 +473,6 @@ class Worker:
             done["notices"] = notices
         self._link.send(encode_plain(Done, done))
 
-    def _evaluate(self, code: str, filename: str, outcome: Outcome) -> Compiled | None:
-        """Compile and run; whatever the cell raises ends in the outcome."""
-        compiled: Compiled | None = None
-        tracebacks.remember_source(filename, code)
-        try:
-            try:
-                compiled = self._compiler.compile(code, filename)
-            except SYNTAX_ERRORS as exc:
-                outcome.status = states.ERROR
-                outcome.error = _describe_safely(exc)
-                outcome.needs_more_input = isinstance(exc, SyntaxError) and needs_more_input(code)
-            else:
-                if PYPLOT in MODULES:
-                    self._screen.figures.cell_begins()
-                self._run(compiled)
-        except SystemExit as exc:
-            outcome.status, outcome.exit = states.EXIT, exc
-        except BaseException as exc:
-            interrupted = isinstance(exc, KeyboardInterrupt)
-            outcome.status = states.INTERRUPTED if interrupted else states.ERROR
-            try:
-                outcome.error = _describe_safely(exc)
-            except KeyboardInterrupt:
-                outcome.status, outcome.error = states.INTERRUPTED, tracebacks.bare(exc, ask=False)
-        if PYPLOT in MODULES or self._screen.figures.any:
-            try:
-                self._screen.figures.cell_ends(interrupted=outcome.status == states.INTERRUPTED)
-            except KeyboardInterrupt as exc:
-                if outcome.status == states.OK:
-                    outcome.status, outcome.error = states.INTERRUPTED, _describe_safely(exc)
-        outcome.finished = True
-        return compiled
-
-    def _run(self, compiled: Compiled) -> None:
-        space = vars(self._main)
-        if compiled.awaits:
-            self._channel.looping = self._channel.crowded = True
-            value = self._looping.run(lambda: self._run_async(compiled, space))
-        else:
-            if compiled.body is not None:
-                exec(compiled.body, space)
-            value = eval(compiled.last, space) if compiled.last is not None else None
-        if compiled.last is not None:
-            sys.displayhook(value)
-
-    async def _run_async(self, compiled: Compiled, space: dict[str, Any]) -> Any:
-        if compiled.body is not None:
-            await self._run_part(compiled.body, space)
-        return await self._run_part(compiled.last, space) if compiled.last is not None else None
-
-    async def _run_part(self, code: types.CodeType, space: dict[str, Any]) -> Any:
-        if not code.co_flags & CO_COROUTINE:
-            return eval(code, space)
-        running = None
-        try:
-            # An interrupt between the two would leave a coroutine that nobody awaits, and Python complains about those.
-            self._interrupts.shield()
-            try:
-                running = eval(code, space)
-            finally:
-                self._interrupts.unshield()
-            return await running
-        finally:
-            if running is not None:
-                running.close()
-
     def _heal(self) -> list[str]:
         """Put back what the next cell cannot do without, and say what was put back."""
         space = vars(self._main)
@@ -576,15 +499,6 @@ class Worker:
             self._channel.stderr.write(message + "\n")
         ending.finish(self._main, self._looping, self._inherited)
         os._exit(code)
-
-
-def _describe_safely(exc: BaseException) -> Raised:
-    try:
-        return tracebacks.describe(exc)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # the border to the cell: its exception's own methods
-        return tracebacks.bare(exc)
 
 
 def _set_environment(envs: dict[str, Any]) -> dict[str, Any]:

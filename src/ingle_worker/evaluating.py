@@ -1,0 +1,120 @@
+"""One cell, compiled and run in the user's namespace: whatever it raises ends in its outcome and goes no further."""
+
+import sys
+import types
+from typing import Any
+
+from ingle_worker import tracebacks
+from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
+from ingle_worker.figures import PYPLOT, Figures
+from ingle_worker.imports import MODULES
+from ingle_worker.interrupts import Interrupts
+from ingle_worker.looping import Looping
+from ingle_worker.streams import Channel
+from ingle_worker.wire import states
+from ingle_worker.wire.messages import Raised
+
+CO_COROUTINE = 0x80
+
+
+class Outcome:
+    """How a cell ended, as far as the guest can tell."""
+
+    status = states.OK
+    error: Raised | None = None
+    exit: SystemExit | None = None
+    needs_more_input = False
+    finished = False
+
+
+class Evaluating:
+    def __init__(
+        self,
+        main: types.ModuleType,
+        compiler: Compiler,
+        looping: Looping,
+        interrupts: Interrupts,
+        channel: Channel,
+        figures: Figures,
+    ) -> None:
+        self._main = main
+        self._compiler = compiler
+        self._looping = looping
+        self._interrupts = interrupts
+        self._channel = channel
+        self.figures = figures
+
+    def evaluate(self, code: str, filename: str, outcome: Outcome) -> Compiled | None:
+        """Compile and run; whatever the cell raises ends in the outcome."""
+        compiled: Compiled | None = None
+        tracebacks.remember_source(filename, code)
+        try:
+            try:
+                compiled = self._compiler.compile(code, filename)
+            except SYNTAX_ERRORS as exc:
+                outcome.status = states.ERROR
+                outcome.error = describe_safely(exc)
+                outcome.needs_more_input = isinstance(exc, SyntaxError) and needs_more_input(code)
+            else:
+                if PYPLOT in MODULES:
+                    self.figures.cell_begins()
+                self.run(compiled)
+        except SystemExit as exc:
+            outcome.status, outcome.exit = states.EXIT, exc
+        except BaseException as exc:
+            interrupted = isinstance(exc, KeyboardInterrupt)
+            outcome.status = states.INTERRUPTED if interrupted else states.ERROR
+            try:
+                outcome.error = describe_safely(exc)
+            except KeyboardInterrupt:
+                outcome.status, outcome.error = states.INTERRUPTED, tracebacks.bare(exc, ask=False)
+        if PYPLOT in MODULES or self.figures.any:
+            try:
+                self.figures.cell_ends(interrupted=outcome.status == states.INTERRUPTED)
+            except KeyboardInterrupt as exc:
+                if outcome.status == states.OK:
+                    outcome.status, outcome.error = states.INTERRUPTED, describe_safely(exc)
+        outcome.finished = True
+        return compiled
+
+    def run(self, compiled: Compiled) -> None:
+        space = vars(self._main)
+        if compiled.awaits:
+            self._channel.looping = self._channel.crowded = True
+            value = self._looping.run(lambda: self._run_async(compiled, space))
+        else:
+            if compiled.body is not None:
+                exec(compiled.body, space)
+            value = eval(compiled.last, space) if compiled.last is not None else None
+        if compiled.last is not None:
+            sys.displayhook(value)
+
+    async def _run_async(self, compiled: Compiled, space: dict[str, Any]) -> Any:
+        if compiled.body is not None:
+            await self._run_part(compiled.body, space)
+        return await self._run_part(compiled.last, space) if compiled.last is not None else None
+
+    async def _run_part(self, code: types.CodeType, space: dict[str, Any]) -> Any:
+        if not code.co_flags & CO_COROUTINE:
+            return eval(code, space)
+        running = None
+        try:
+            # An interrupt between the two would leave a coroutine that nobody awaits, and Python complains about those.
+            self._interrupts.shield()
+            try:
+                running = eval(code, space)
+            finally:
+                self._interrupts.unshield()
+            return await running
+        finally:
+            if running is not None:
+                running.close()
+
+
+def describe_safely(exc: BaseException) -> Raised:
+    try:
+        return tracebacks.describe(exc)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the border to the cell: its exception's own methods
+        return tracebacks.bare(exc)
