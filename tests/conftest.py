@@ -5,6 +5,8 @@ import contextlib
 import getpass
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,6 +17,7 @@ import pytest
 import pytest_asyncio
 
 from http_server import Server
+from ingle.events import Result
 from ingle.placement.local import Local
 from ingle.service import Service
 from ingle.settings import Settings
@@ -168,6 +171,25 @@ async def service(mark: str, home: Path, settings: Settings) -> AsyncIterator[Se
     """A running service. Ends with the test, and must leave nothing behind."""
     async with Service.local(settings, home) as running:
         yield running
+
+
+@pytest.fixture
+async def run(service: Service):
+    """Runs a cell in the one session of the test."""
+    await service.create_session("s")
+
+    async def execute(code: str, **options: object) -> Result:
+        return await service.execute("s", code, **options)
+
+    return execute
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[str]:
+    """An interpreter with nothing installed, pip neither."""
+    with tempfile.TemporaryDirectory(prefix="ingle-bare-") as folder:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        yield f"{folder}/bin/python"
 
 
 @pytest.fixture

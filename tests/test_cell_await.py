@@ -13,14 +13,9 @@ pytestmark = pytest.mark.req("cell.await")
 
 
 @pytest.fixture
-async def run(service: Service):
-    """Runs a cell in the one session of the test."""
-    await service.create_session("s")
-
-    async def execute(code: str, **options: object) -> Result:
-        return await service.execute("s", dedent(code).strip("\n"), **options)
-
-    return execute
+def run(run):
+    """As everywhere, but its code may be indented as the test is."""
+    return lambda code, **options: run(dedent(code).strip("\n"), **options)
 
 
 def outcome(result: Result) -> tuple[str, str, str | None]:

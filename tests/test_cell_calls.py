@@ -11,20 +11,8 @@ import pytest
 
 from conftest import until
 from ingle import errors
-from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
-
-
-@pytest.fixture
-async def run(service: Service):
-    """Runs a cell in the one session of the test."""
-    await service.create_session("s")
-
-    async def execute(code: str, **options: object) -> Result:
-        return await service.execute("s", code, **options)
-
-    return execute
 
 
 class Gate:

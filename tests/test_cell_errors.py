@@ -5,19 +5,13 @@ from textwrap import dedent
 
 import pytest
 
-from ingle.events import Result
 from ingle.service import Service
 
 
 @pytest.fixture
-async def run(service: Service):
-    """Runs a cell in the one session of the test."""
-    await service.create_session("s")
-
-    async def execute(code: str, **options: object) -> Result:
-        return await service.execute("s", dedent(code).strip("\n"), **options)
-
-    return execute
+def run(run):
+    """As everywhere, but its code may be indented as the test is."""
+    return lambda code, **options: run(dedent(code).strip("\n"), **options)
 
 
 def plain(traceback: str) -> str:

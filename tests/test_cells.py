@@ -11,17 +11,6 @@ from ingle.events import Result
 from ingle.service import Service
 
 
-@pytest.fixture
-async def run(service: Service):
-    """Runs a cell in the one session of the test."""
-    await service.create_session("s")
-
-    async def execute(code: str, **options: object) -> Result:
-        return await service.execute("s", code, **options)
-
-    return execute
-
-
 def value(result: Result) -> str:
     """The text of the value a cell has shown, all else having gone well."""
     assert (result.status, result.error, result.stderr, result.notices) == ("ok", None, "", [])

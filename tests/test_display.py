@@ -3,11 +3,7 @@
 import base64
 import json
 import struct
-import subprocess
-import sys
-import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,16 +47,6 @@ def png(width: int, height: int) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     rows = zlib.compress(b"".join(b"\0" + b"\0" * width for _ in range(height)), 9)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-
-
-@pytest.fixture
-async def run(service: Service):
-    await service.create_session("s")
-
-    async def run(code: str, **options: object) -> Result:
-        return await service.execute("s", code, **options)  # type: ignore[arg-type]
-
-    return run
 
 
 async def shown(service: Service, session_id: str = "s") -> list[events.AnyEvent]:
@@ -350,14 +336,6 @@ async def test_an_endless_method_can_be_interrupted(run, service: Service) -> No
 
 
 # --- IPython ---
-
-
-@pytest.fixture(scope="module")
-def bare() -> Iterator[str]:
-    """An interpreter with nothing installed."""
-    with tempfile.TemporaryDirectory(prefix="ingle-bare-") as folder:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        yield f"{folder}/bin/python"
 
 
 @pytest.fixture(scope="module")

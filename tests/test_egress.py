@@ -17,6 +17,7 @@ from ingle.isolation import egress as egress_module
 from ingle.isolation import greeting, index
 from ingle.isolation.egress import Door, Egress, Route, Upstream
 from ingle.isolation.hosts import AllowList, BadHost, Entry, as_address, public, read_entry, read_host
+from package_index import serve_index
 
 LOOP = "127.0.0.1"
 
@@ -555,27 +556,7 @@ def test_what_pip_itself_says_is_in_force_is_what_is_found(tmp_path: Path) -> No
 
 async def test_pip_installs_through_it(opened: Opening, tmp_path: Path) -> None:
     """pip with no other way out, a package index that is near, and a wheel made by hand."""
-    import zipfile
-
-    files = tmp_path / "index"
-    (files / "simple/hearth").mkdir(parents=True)
-    wheel = files / "hearth-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("hearth.py", "warm = True\n")
-        info = "hearth-1.0.dist-info"
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: hearth\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    (files / "simple/hearth/index.html").write_text(f'<a href="../../{wheel.name}">{wheel.name}</a>')
-    server = subprocess.Popen(
-        [sys.executable, "-u", "-m", "http.server", "0", "--bind", LOOP, "--directory", str(files)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert server.stdout is not None
-    index_port = int(server.stdout.readline().split(" port ")[1].split()[0])
-    try:
+    with serve_index(tmp_path / "index") as index_port:
         found = index.find(
             {"HOME": str(tmp_path), "PIP_INDEX_URL": f"http://{LOOP}:{index_port}/simple"}, root=tmp_path
         )
@@ -604,7 +585,3 @@ async def test_pip_installs_through_it(opened: Opening, tmp_path: Path) -> None:
         assert done.returncode != 0
         assert b"--allow-host elsewhere.example" in out + err
         await door.close()
-    finally:
-        server.kill()
-        server.wait()
-        server.stdout.close()

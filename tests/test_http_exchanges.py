@@ -19,18 +19,14 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from conftest import until
+from doors import TOKEN, open_door
 from http_server import PATIENCE, Server
 from ingle.http import executing, protocols
 from ingle.http import server as serving
-from ingle.http.app import make_app
 from ingle.http.exchanges import Answer
-from ingle.http.principals import Principals
 from ingle.http.problems import Border
 from ingle.http.protocols import Lobby, Protocol
-from ingle.http.server import Door, listen
 from ingle.service import Service
-
-TOKEN = "secret"
 
 
 @pytest.fixture
@@ -38,14 +34,8 @@ async def door(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """The port of a door in this process."""
     monkeypatch.setattr(protocols, "SWEEP", 0.02)
     monkeypatch.setattr(serving, "KEEP_ALIVE", 0.3)
-    listener = listen("127.0.0.1", 0)
-    running = Door(service, make_app(service, Principals(service, TOKEN)), listener, Lobby(100))
-    running.open()
-    await running.opened()
-    yield listener.getsockname()[1]
-    running.close()
-    await service.stop()
-    await running.task
+    async with open_door(service) as port:
+        yield port
 
 
 def request(line: str, body: bytes = b"", *headers: str, version: str = "1.1", token: str = TOKEN) -> bytes:

@@ -19,15 +19,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from conftest import until, wait_until
+from doors import TOKEN, open_door
 from http_server import PATIENCE, Server, raw_exchange
 from ingle.http import protocols, watching
-from ingle.http.app import make_app
-from ingle.http.principals import Principals
-from ingle.http.protocols import Lobby
-from ingle.http.server import Door, listen
 from ingle.service import Service
-
-TOKEN = "secret"
 
 
 @pytest.fixture
@@ -36,14 +31,8 @@ async def door(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     for name, value in (("SWEEP", 0.05), ("HEAD_PATIENCE", 0.5), ("BODY_WINDOW", 0.5)):
         monkeypatch.setattr(protocols, name, value)
     monkeypatch.setattr(watching, "PATIENCE", 1.0)
-    listener = listen("127.0.0.1", 0)
-    running = Door(service, make_app(service, Principals(service, TOKEN)), listener, Lobby(100))
-    running.open()
-    await running.opened()
-    yield listener.getsockname()[1]
-    running.close()
-    await service.stop()
-    await running.task
+    async with open_door(service) as port:
+        yield port
 
 
 async def exchange(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:

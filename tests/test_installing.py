@@ -6,10 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -66,14 +65,6 @@ def tool(request: pytest.FixtureRequest) -> str:
     if request.param == "uv" and shutil.which("uv") is None:
         pytest.skip("there is no uv on the PATH")
     return request.param
-
-
-@pytest.fixture(scope="module")
-def bare() -> Iterator[str]:
-    """The interpreter of an environment without pip."""
-    with tempfile.TemporaryDirectory(prefix="ingle-bare-") as folder:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        yield f"{folder}/bin/python"
 
 
 @pytest.fixture(scope="module")

@@ -23,17 +23,6 @@ def settings() -> Settings:
     return Settings(preload=[], pool=1, timeline_memory=100_000, result_chars=LIMIT)
 
 
-@pytest.fixture
-async def run(service: Service):
-    """Runs a cell in the one session of the test."""
-    await service.create_session("s")
-
-    async def execute(code: str, **options: object):
-        return await service.execute("s", code, **options)
-
-    return execute
-
-
 def shortened(text: str) -> tuple[str, int]:
     """Head and tail of a text as an answer carries them, and how much is left out."""
     return text[:HEAD] + text[-TAIL:], len(text) - LIMIT

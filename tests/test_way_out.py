@@ -1,9 +1,6 @@
 """A sandbox whose only way out is the proxy: what gets through, and what a cell is told of the rest."""
 
 import os
-import subprocess
-import sys
-import zipfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
+from package_index import LOOP, serve_index
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="not every user can have a sandbox")
 
@@ -18,32 +16,12 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="not every user can ha
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A package index on this machine's loopback, with one package in it; its port. pip is configured with it."""
-    files = tmp_path / "index"
-    (files / "simple/hearth").mkdir(parents=True)
-    wheel = files / "hearth-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("hearth.py", "warm = True\n")
-        info = "hearth-1.0.dist-info"
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: hearth\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    (files / "simple/hearth/index.html").write_text(f'<a href="../../{wheel.name}">{wheel.name}</a>')
-    server = subprocess.Popen(
-        [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(files)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert server.stdout is not None
-    port = int(server.stdout.readline().split(" port ")[1].split()[0])
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_")) or name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
-    yield port
-    server.kill()
-    server.wait()
-    server.stdout.close()
+    with serve_index(tmp_path / "index") as port:
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://{LOOP}:{port}/simple")
+        yield port
 
 
 @pytest.fixture

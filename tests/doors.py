@@ -1,0 +1,25 @@
+"""A door of HTTP in the test's own process, so that its patience can be made short."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ingle.http.app import make_app
+from ingle.http.principals import Principals
+from ingle.http.protocols import Lobby
+from ingle.http.server import Door, listen
+from ingle.service import Service
+
+TOKEN = "secret"
+
+
+@asynccontextmanager
+async def open_door(service: Service) -> AsyncIterator[int]:
+    """Its port. The service ends with it."""
+    listener = listen("127.0.0.1", 0)
+    running = Door(service, make_app(service, Principals(service, TOKEN)), listener, Lobby(100))
+    running.open()
+    await running.opened()
+    yield listener.getsockname()[1]
+    running.close()
+    await service.stop()
+    await running.task
