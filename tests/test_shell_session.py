@@ -11,6 +11,10 @@ from ingle import errors
 from ingle.events import Limits, Task
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.shell.console import Console
+from ingle.shell.process import Process
+from ingle.workers.sockets import unread
+from ingle_worker.wire import messages
 from test_shell import WAIT, names, until_text
 
 
@@ -225,6 +229,33 @@ async def test_background_jobs_write_to_their_own_task_and_belong_to_the_shell(
     assert waited.stdout == "waited\n"
     over = await service.shell_status(first.task_id, wait=60)
     assert (over.status, over.stdout, over.stderr.splitlines()[-1]) == ("done", "late\n", "err")
+
+
+@pytest.mark.level("none", "elsewhere the shell's init is waited for before anything is sent to the shell")
+async def test_what_a_first_command_leaves_is_known_though_bash_is_quicker_than_its_init(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = Process._handle
+    told: list[asyncio.Task[None]] = []
+
+    def handle_late(process: Process, message: object) -> None:
+        if isinstance(message, messages.InitUp):
+            told.append(asyncio.create_task(tell(process, message)))
+        else:
+            handle(process, message)
+
+    async def tell(process: Process, message: messages.InitUp) -> None:
+        """Once bash has said that the command began and that it ended."""
+        console = process.owner
+        assert isinstance(console, Console)
+        begun = len(f"{console._token} 1 begun\n")
+        assert await until(lambda: console._turn and (console._turn._reported or unread(console._reports) > begun))
+        handle(process, message)
+
+    monkeypatch.setattr(Process, "_handle", handle_late)
+    first = await run(service, "sleep 600 &")
+    assert (first.status, len(first.left_running)) == ("running", 1)
+    assert len(told) == 1
 
 
 async def test_cancelling_what_a_command_left_spares_the_shell_and_later_commands(

@@ -133,7 +133,8 @@ class Console:
         for fd in (self._input, self._reports):
             os.set_blocking(fd, False)
         self._sender = Sender(self._loop, self._input, lambda data: os.write(self._input, data), lambda: None)
-        self._loop.add_reader(self._reports, self._on_report)
+        # bash may be quicker than its init. Only that tells which process bash is, and so what a command has left.
+        process.ready.add_done_callback(lambda ready: self._read_reports(process))
         process.owner = self
         self._process = process
         self._held = b""
@@ -162,6 +163,10 @@ class Console:
         self._sender.write(text.encode("utf-8", "surrogateescape"))
 
     # --- what bash reports ---
+
+    def _read_reports(self, process: Process) -> None:
+        if self._process is process:
+            self._loop.add_reader(self._reports, self._on_report)
 
     def _on_report(self) -> None:
         try:
