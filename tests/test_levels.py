@@ -1,13 +1,16 @@
 """Levels between nothing and a sandbox: what each takes from a session, as the server's own user."""
 
+import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from conftest import until
 from ingle.errors import IsolationUnavailable
 from ingle.isolation import probe
 from ingle.service import Service
@@ -61,6 +64,24 @@ async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
             assert (await service.shell("echo $x", session_id=session, shell_session="s")).stdout == "1\n"
             if os.geteuid() == 0 and held:
                 assert int((await service.shell("id -u", session_id=session)).stdout) >= 2_000_000_000
+
+
+async def test_a_command_waits_until_its_room_has_its_folder(mark: str, home: Path) -> None:
+    home.parent.chmod(0o755)
+    if not Path(PYTHON).exists() or await try_level("restricted", PYTHON, str(home)) is not None:
+        pytest.skip(f"restricted cannot be had here with {PYTHON}")
+    settings = Settings(preload=[], pool=1, isolation="restricted", python=PYTHON, mount=[])
+    async with Service.local(settings, home) as service:
+        await service._placement.manager.warm()
+        ((spare,),) = [each._pool for each in service._placement.manager._launchers.all]
+        os.kill(spare.pid, signal.SIGSTOP)
+        asked = asyncio.create_task(service.shell("touch made; ls"))
+        assert await until(lambda: spare.owner is not None)
+        # A room that is taken for ready too soon refuses the command at once.
+        await asyncio.wait({asked}, timeout=0.5)
+        os.kill(spare.pid, signal.SIGCONT)
+        task = await asked
+        assert (task.status, task.exit_code, task.stdout) == ("done", 0, "made\n")
 
 
 async def test_a_server_with_a_level_that_cannot_be_had_does_not_start(

@@ -148,8 +148,9 @@ class Session:
         await self.starting.ensure()
 
     async def live_worker(self) -> Worker:
-        """The worker, as soon as there is one."""
+        """The worker, as soon as there is one that has its folders."""
         await self.ensure_started()
+        await self.starting.begun()
         assert self._worker is not None
         return self._worker
 

@@ -147,6 +147,11 @@ class Starting:
         assert self._task is not None
         await asyncio.shield(self._task)
 
+    async def begun(self) -> None:
+        """Until the worker is this session's by its own word. A cell need not wait for that, since it comes after it on
+        the same wire; whoever goes to the session's folders by another way has to."""
+        await asyncio.shield(self._begun)
+
     async def cancel(self) -> None:
         if self._task is not None and not self._task.done():
             self._task.cancel()
