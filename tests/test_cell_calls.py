@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
+from conftest import session_folders, until
 from ingle import errors
 from ingle.service import Service
 from ingle.settings import Settings
@@ -266,9 +266,8 @@ async def test_one_off_code_has_a_fresh_session_that_is_gone_after_the_answer(se
     again = await service.execute_once("'x' in globals()")
     assert again.result == {"text/plain": "False"}
     assert again.session_id != result.session_id
-    sessions = home / "sessions"
-    gone = await until(lambda: not any(sessions.iterdir()))
-    assert gone, list(sessions.iterdir())
+    gone = await until(lambda: session_folders(service, home) == [])
+    assert gone, session_folders(service, home)
 
 
 @pytest.mark.req("cell.one-off")
