@@ -107,10 +107,12 @@ def _hand_over() -> bool:
     thread = _Thread()
     if not thread.leave():
         return False
+    first = os.getpid()
     pid = thread.clone(CLONE_VM | CLONE_VFORK | SIGCHLD)
     if pid == 0:
-        # At once: were this process killed before it, that one would run on, over a stack that is not as it left it.
-        os.kill(os.getppid(), SIGKILL)
+        # At once: were this process killed before it, that one would run on, over a stack that is not as it left it. By
+        # its number: had it been killed by another, init would be our parent.
+        os.kill(first, SIGKILL)
     elif pid > 0:
         os._exit(1)
     thread.enter()
