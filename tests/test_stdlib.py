@@ -433,3 +433,45 @@ async def test_a_model_adds_and_lists_with_tools(service: Service) -> None:
     await call("create_repl_session", session_id="bare", include_stdlib=False)
     assert "NameError" in (await call("python_session", code="double(1)", session_id="bare"))[0]
     assert (await call("python", code="double(21)"))[0].startswith("42")
+
+
+# --- hostile sessions --------------------------------------------------------------------------------------
+
+FORGE = """
+import json, marshal, os, socket, stat, struct
+def send(kind, header, payload):
+    said = json.dumps(header).encode()
+    frame = struct.pack(">IIB", len(said) + len(payload), len(said), kind) + said + payload
+    for fd in range(3, 200):
+        if os.path.exists(f"/proc/self/fd/{fd}") and stat.S_ISSOCK(os.fstat(fd).st_mode):
+            socket.socket(fileno=os.dup(fd)).sendall(frame)
+"""
+POISON = """
+class Kept:
+    def __del__(self, send=send, code=marshal.dumps(compile("planted = True", "library", "exec"))):
+        send(84, {}, code)
+kept = Kept()
+"""
+REWRITE = """
+send(85, {"added": ["added"], "count": 1}, b"planted = True")
+def added(): pass
+"""
+
+
+@pytest.mark.req("safe.isolation")
+async def test_code_of_the_library_is_taken_from_nobody_who_has_run_anything(service: Service) -> None:
+    await service.add_to_stdlib(DOUBLE)
+    await service.create_session("hostile")
+    assert (await service.execute("hostile", FORGE + POISON)).status == "ok"
+    await service.clear_session("hostile")
+    assert await value(service, "hostile", "'kept' in globals(), double(2)") == "(False, 4)"
+    await service.create_session("next")
+    assert await value(service, "next", "'planted' in globals(), double(2)") == "(False, 4)"
+
+
+@pytest.mark.req("safe.isolation")
+async def test_what_is_added_is_what_was_sent_whatever_it_says_when_it_runs(service: Service, home: Path) -> None:
+    await service.add_to_stdlib(FORGE + REWRITE)
+    text = (home / "stdlib.py").read_text()
+    assert "def added(): pass" in text
+    assert not text.startswith("planted")

@@ -37,9 +37,10 @@ class Preparing:
 
     async def load(self, worker: Worker, library: Library, *, run: bool = True) -> messages.StdlibLoaded | None:
         """Have the library loaded, or only kept for clearing; None when the worker ended."""
-        self._library = library
         self._version = worker.ready.result().python
         code = library.codes.get(self._version, b"")
+        # Code that all sessions to come will run is taken from one that has run nothing yet, when it was asked for.
+        self._library = library if not code else None
         answer = await self._ask(worker, messages.LoadStdlib(len(code), run, library.text + code))
         return answer if isinstance(answer, messages.StdlibLoaded) else None
 
@@ -47,7 +48,7 @@ class Preparing:
         self, worker: Worker, text: bytes, addition: str
     ) -> tuple[messages.StdlibDescribed | None, messages.StdlibLoaded | None]:
         """What the library holds, or would hold with this added, and what became of loading it then."""
-        self._described = self._library = None
+        self._described = None
         answer = await self._ask(worker, messages.EditStdlib(addition, text))
         return self._described, answer if isinstance(answer, messages.StdlibLoaded) else None
 
@@ -69,9 +70,11 @@ class Preparing:
             return
         if isinstance(message, messages.StdlibCompiled):
             if self._library is not None:
-                self._library.codes[self._version] = message.data
+                self._library.codes.setdefault(self._version, message.data)
+                self._library = None
         elif isinstance(message, messages.StdlibDescribed):
-            self._described = message
+            # Said before anything of it runs: what has run could say something else.
+            self._described = self._described or message
             if message.problem or not message.added:
                 self._end(None)  # there is nothing to load
         else:
@@ -85,6 +88,7 @@ class Preparing:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._library = None
         asked, self.asked = self.asked, None
         if asked is not None:
             asked.set_result(answer)
