@@ -14,6 +14,7 @@ import pytest
 from ingle_worker.lockdown import filters
 
 ALLOWED, UNKNOWN, FORBIDDEN = "allowed", "ENOSYS", "EPERM"
+DONE = "answered as if it were done"
 MACHINES = ("x86_64", "aarch64")
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
@@ -52,6 +53,7 @@ NUMBERS = {
     "ptrace": (101, 117),
     "read": (0, 63),
     "setns": (308, 268),
+    "setsockopt": (54, 208),
     "shmget": (29, 194),
     "socket": (41, 198),
     "socketpair": (53, 199),
@@ -125,7 +127,7 @@ def answer(program: bytes, machine: int, number: int, args: tuple[int, ...] = ()
             if constant == 0x7FFF0000:
                 return ALLOWED
             assert constant >> 16 == 0x0005, f"neither allowed nor answered with an error: {constant:#x}"
-            return errno.errorcode[constant & 0xFFFF]
+            return errno.errorcode[constant & 0xFFFF] if constant & 0xFFFF else DONE
 
 
 def from_headers(machine: str) -> dict[str, int]:
@@ -151,6 +153,16 @@ def test_memory_without_a_place_is_refused_only_where_nobody_counts_it(machine: 
     calls = filters.MACHINES[machine], number_of(name, machine)
     assert answer(filters.program(machine, memfd=False, segments=False), *calls) == FORBIDDEN
     assert answer(filters.program(machine), *calls) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_connection_lingers_where_the_host_cannot_refuse_descriptors(machine: str) -> None:
+    setsockopt = filters.MACHINES[machine], number_of("setsockopt", machine)
+    linger, keep_alive, to_tcp = (3, 1, 13), (3, 1, 9), (3, 6, 13)
+    careful = filters.program(machine, linger=False)
+    assert answer(careful, *setsockopt, linger) == DONE
+    assert [answer(careful, *setsockopt, args) for args in (keep_alive, to_tcp)] == [ALLOWED, ALLOWED]
+    assert answer(filters.program(machine), *setsockopt, linger) == ALLOWED
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -152,6 +152,7 @@ class Fort:
         program += [sys.executable, "-m", "ingle", "serve", "--port", "0", "--preload", "", "--pool", "1"]
         program += ["--isolation", self.level, "--python", str(self.environment / "bin" / "python")]
         program += ["--network", "allowlist", "--allow-host", "pypi.org", "--timeline-memory", "2000"]
+        program += ["--timeline-disk", str(100 * MIB), "--figures-disk", str(32 * MIB)]
         program += ["--log-file", str(self.home / "server.log"), "--log-level", "info"]
         for name, value in LIMITS.items():
             program += [f"--limit-{name.replace('_', '-')}", str(value)]
@@ -281,6 +282,7 @@ class Fort:
         made = self.client.post("/v1/sessions", json={})
         assert made.status_code == 201, made.text
         self._session = made.json()["session_id"]
+        self._forget_peak()
         try:
             result = self.execute(self._session, PRELUDE + attack.text + CALL.format(targets=self._targets), timeout=30)
             self._hold_folder()
@@ -334,6 +336,26 @@ class Fort:
     def unharmed(self) -> bool:
         """The server answers, and the victim has kept what it had."""
         return self.client.get("/healthz").status_code == 200 and self.in_victim("print(secret)") == self.secret
+
+    def _forget_peak(self) -> None:
+        assert self._process is not None
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+        self._memory = self._in_status("VmHWM")
+
+    def memory_taken(self) -> int:
+        """By the server, at most, since the attack began."""
+        return self._in_status("VmHWM") - self._memory
+
+    def _in_status(self, name: str) -> int:
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(name))
+
+    def data_on_disk(self) -> int:
+        """Bytes that the server keeps of the session, beside what the session has written itself."""
+        folder = Path(self.client.get(f"/v1/sessions/{self._session}").json()["cwd"]).parent
+        kept = [*folder.glob("timeline*"), *(folder / "figures").glob("*")]
+        return sum(max(path.stat().st_size, 4096) for path in kept)
 
     def heard(self) -> bool:
         self._datagrams.settimeout(1)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ingle import errors
 from ingle.events import Exit
 from ingle.state.moving import NOT_SAVED, CopyLost
+from ingle.workers.sockets import refuse_descriptors
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
@@ -66,6 +67,7 @@ class Keeping:
         """Have a copy tell everything to `take`, which runs in a thread; the copy is gone after it."""
         copy.owner = self
         ours, theirs = socket.socketpair()
+        refuse_descriptors(ours)
         try:
             with theirs:
                 await self._connect(copy, messages.Save(0), theirs)
@@ -99,6 +101,7 @@ class Keeping:
         asked: asyncio.Future[messages.Loaded | None] = self._loop.create_future()
         self.asked = asked
         ours, theirs = socket.socketpair()
+        refuse_descriptors(ours)
         try:
             with theirs:
                 await self._connect(worker, messages.Load(0, rerun, summary), theirs)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ingle import processes
 from ingle.workers import codec
 from ingle.workers.sender import Sender
-from ingle.workers.sockets import expect_pid, receive_with_pid
+from ingle.workers.sockets import expect_pid, receive_with_pid, refuse_descriptors
 from ingle.workers.worker import ChildEnds
 from ingle_worker.wire import FrameReader, WireError, messages
 
@@ -68,6 +68,7 @@ class Process:
         self._status.setblocking(False)
         # Its own word for its number means nothing where it is in a pid namespace.
         expect_pid(self._status)
+        refuse_descriptors(self._status)
         self._out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
         return ChildEnds([child.detach()])
 

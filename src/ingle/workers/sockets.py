@@ -1,6 +1,7 @@
 """What the host asks of its descriptors beyond reading and writing."""
 
 import asyncio
+import contextlib
 import fcntl
 import socket
 import struct
@@ -40,6 +41,17 @@ async def send_with(sock: socket.socket, out: Sender, frame: bytes, fds: list[in
             except BlockingIOError:
                 pass
         await asyncio.sleep(RETRY)
+
+
+SO_PASSRIGHTS = 83
+"""Since Linux 6.16; on a kernel without it the filter of confined sessions sees to it (`ingle_worker.lockdown`)."""
+
+
+def refuse_descriptors(sock: socket.socket) -> None:
+    """Have nobody send descriptors to this socket. Whoever reads closes those that he does not want, and that may take
+    as long as the sender likes: a connection that lingers blocks who closes it last, for hours."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
 
 def expect_pid(sock: socket.socket) -> None:

@@ -23,7 +23,14 @@ from ingle.workers.family import Copies, Family, Forking
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
 from ingle.workers.pipes import Pipes
 from ingle.workers.sender import Sender
-from ingle.workers.sockets import expect_pid, receive_with_all, receive_with_pid, send_with, unread
+from ingle.workers.sockets import (
+    expect_pid,
+    receive_with_all,
+    receive_with_pid,
+    refuse_descriptors,
+    send_with,
+    unread,
+)
 from ingle.workers.stdin import Stdin
 from ingle_worker.wire import FrameReader, WireError, messages
 
@@ -147,6 +154,7 @@ class Worker:
             made.pop_all()
         # Before the child says anything: the numbers of its processes are the kernel's to tell, not its own.
         expect_pid(self._wire)
+        refuse_descriptors(self._wire)
         if not self.place:
             expect_pid(self._status)
         self._pipes = Pipes(self._loop, stdout, stderr, self._merger, self._read_wire)

@@ -8,6 +8,7 @@ import ctypes
 import errno
 import os
 import platform
+import socket
 import struct
 
 from ingle_worker import kernel
@@ -247,6 +248,19 @@ def map_self(uid: int, gid: int) -> None:
     _write("/proc/self/setgroups", b"deny")
     _write("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
     _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
+
+
+SO_PASSRIGHTS = 83
+
+
+def can_refuse_descriptors() -> bool:
+    """Whether the host can keep others from sending descriptors to a socket of its own (Linux 6.16 and later)."""
+    with socket.socket(socket.AF_UNIX) as any_socket:
+        try:
+            any_socket.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+        except OSError:
+            return False
+    return True
 
 
 def limit_user(name: str, most: int) -> None:

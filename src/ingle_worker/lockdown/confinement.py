@@ -49,7 +49,11 @@ class Confinement:
         self._files = landlock.Rules(landlock.version()) if plan.level in ("restricted", "sandbox") else None
         # Elsewhere all sessions share the segments of the machine anyway.
         segments = plan.memfd or plan.level != "sandbox"
-        self._filter = filters.Filter(memfd=plan.memfd, segments=segments) if self._files is not None else None
+        self._filter = (
+            filters.Filter(memfd=plan.memfd, segments=segments, linger=calls.can_refuse_descriptors())
+            if self._files is not None
+            else None
+        )
         if self._places is not None:
             self._namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             calls.set_dumpable(False)

@@ -152,6 +152,7 @@ THIRD_IS_MODE = {"x86_64": {"fchmodat": 268, "fchmodat2": 452}, "aarch64": {"fch
 """A program that lends its owner to whoever runs it would do so outside, too: files in a granted folder are there those
 of the folder's owner. A file can also be made with that mark, but loses it when it is written or made longer."""
 PERSONALITY = {"x86_64": 135, "aarch64": 92}
+SETSOCKOPT = {"x86_64": 54, "aarch64": 208}
 MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
 SEGMENTS = {"x86_64": {"shmget": 29, "msgget": 68}, "aarch64": {"shmget": 194, "msgget": 186}}
 """Memory that no process need have mapped, as that of memfd_create: only a cgroup counts it."""
@@ -164,6 +165,10 @@ TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 
 F_SETPIPE_SZ = 1031
 """The memory of pipes is counted for each user: enlarged ones of a few sessions would leave all others with a page."""
+
+SOL_SOCKET, SO_LINGER = 1, 13
+"""A connection that lingers blocks whoever closes it last, and by a descriptor that is sent along that can be the host.
+Where it cannot refuse these, none lingers: the call is answered as if it were done."""
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE = 0
@@ -214,8 +219,9 @@ class Assembler:
         return packed
 
 
-def program(machine: str, *, memfd: bool = True, segments: bool = True) -> bytes:
-    """The filter for a machine. Without `memfd` and `segments` there is no memory that nobody has mapped."""
+def program(machine: str, *, memfd: bool = True, segments: bool = True, linger: bool = True) -> bytes:
+    """The filter for a machine. Without `memfd` and `segments` there is no memory that nobody has mapped; without
+    `linger` no socket that is slow to close."""
     asm = Assembler()
     asm.add(LOAD, ARCH)
     asm.add(JEQ, MACHINES[machine], "same machine", "absent at once")
@@ -229,6 +235,8 @@ def program(machine: str, *, memfd: bool = True, segments: bool = True) -> bytes
     for name, number in examined.items():
         # Jumps reach 255 instructions, which is why what is examined stands last and close by.
         asm.add(JEQ, number, name)
+    if not linger:
+        asm.add(JEQ, SETSOCKOPT[machine], "setsockopt")
     for place, calls_with_mode in (("second is mode", SECOND_IS_MODE), ("third is mode", THIRD_IS_MODE)):
         for number in calls_with_mode[machine].values():
             asm.add(JEQ, number, place)
@@ -289,6 +297,17 @@ def _examine(asm: Assembler, machine: str) -> None:
             asm.place(f"{name} refused")
             asm.answer(_refuse(errno.EPERM))
 
+    asm.place("setsockopt")
+    asm.load_argument(1)
+    asm.add(JEQ, SOL_SOCKET, "of any socket", "another option")
+    asm.place("of any socket")
+    asm.load_argument(2)
+    asm.add(JEQ, SO_LINGER, "not done", "another option")
+    asm.place("another option")
+    asm.answer(ALLOW)
+    asm.place("not done")
+    asm.answer(_refuse(0))
+
     for place, argument in (("second is mode", 1), ("third is mode", 2)):
         asm.place(place)
         asm.load_argument(argument)
@@ -340,10 +359,10 @@ def _examine(asm: Assembler, machine: str) -> None:
 class Filter:
     """A program in the shape in which the kernel takes it; made once, installed by every session."""
 
-    def __init__(self, *, memfd: bool = True, segments: bool = True) -> None:
+    def __init__(self, *, memfd: bool = True, segments: bool = True, linger: bool = True) -> None:
         if calls.MACHINE not in MACHINES:
             raise calls.Refused(f"a seccomp filter for {calls.MACHINE}", errno.ENOSYS)
-        code = program(calls.MACHINE, memfd=memfd, segments=segments)
+        code = program(calls.MACHINE, memfd=memfd, segments=segments, linger=linger)
         self._code = ctypes.create_string_buffer(code, len(code))
         header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(self._code))
         self._header = ctypes.create_string_buffer(header, len(header))

@@ -35,42 +35,65 @@ def a_length_of_four_gigabytes(t):
 
 @attack("limits", root=HELD, user=HELD, after=harm_to_others)
 def json_that_nests_deeply(t):
-    import os
-
-    for kind in range(40):
-        body = b"[" * 200_000
-        for fd in range(3, 200):
-            try:
-                os.write(fd, (len(body) + 1).to_bytes(4, "big") + bytes([kind]) + body)
-            except OSError:
-                continue
+    for kind in range(128):
+        wire().sendall(frame(kind, b"[" * 200_000))
     return True
 
 
 @attack("limits", root=HELD, user=HELD, after=harm_to_others)
 def messages_that_it_makes_up(t):
-    import json
-    import os
-
     bodies = (
         {"cell": 1, "status": "ok"},
         {"cell": 10**30, "status": "ok", "error": None, "value": {"text/plain": "x" * 1000}},
         {"pid": t.server, "worker": t.server},
-        {"pid": 1, "python": "3.99.9"},
+        {"pid": 1, "python": "3.99.9", "executable": "/bin/sh"},
         {"status": 9, "cpu_seconds": -1, "peak_kib": 2**70},
         {"order": 1, "ignored": False},
         {"wait": 1, "prompt": "password", "secret": True, "background": False},
-        {"data": {"text/html": "x" * 100_000}, "metadata": {"a": [[[]]]}, "display_id": "../../x"},
+        {"data": {"text/html": "x" * 100_000}, "metadata": {"a": [[[]]]}, "display_id": "../../x", "mark": NEVER},
+        {"ticket": 1, "slots": [0, -1, 2**70], "names": ["x"], "variables": [], "reason": "made up"},
+        {"cwd": "/", "notices": ["made up"]},
     )
-    for kind in range(60):
+    way = wire()
+    for kind in range(64, 128):
         for body in bodies:
-            text = json.dumps(body).encode()
-            frame = (len(text) + 1).to_bytes(4, "big") + bytes([kind]) + text
-            for fd in range(100, 130):
-                try:
-                    os.write(fd, frame)
-                except OSError:
-                    continue
+            try:
+                way.sendall(frame(kind, body, b"payload"))
+            except OSError:
+                return True
+    return True
+
+
+@attack("limits", root=HELD, user=HELD, after=harm_to_others)
+def messages_of_its_own_kind(t):
+    """Well made each of them, and none at its time."""
+    way = wire()
+    for _ in range(3):
+        for kind, body in (
+            (64, {"pid": 1, "python": "9.9", "executable": "/bin/sh"}),
+            (65, {"cwd": "/etc"}),
+            (66, NEVER),
+            (67, {"stream": "stdout", "text": "t", "mark": NEVER}),
+            (68, {"cell": 77, "data": {}}),
+            (69, {"wait": -1}),
+            (70, {"wait": 5}),
+            (72, {"cell": 77, "code": 2**80, "message": None, "execution_time": 1e308}),
+            (73, {"cell": 77, "status": "none", "execution_time": -1}),
+            (74, {"data": {}, "mark": NEVER, "update": True, "display_id": "x"}),
+            (75, {}),
+            (80, {"ticket": 1, "variables": []}),
+            (81, {"ticket": 1}),
+            (82, {"ticket": 1, "slots": [1, 2, 3]}),
+            (83, {"ticket": 1, "failed": [1]}),
+            (92, {"ticket": 1}),
+            (93, {"ticket": 1, "reason": "r"}),
+            (94, {"ticket": 1, "names": ["x"]}),
+            (84, {}),
+            (85, {"problem": "p"}),
+            (86, {"names": ["x"]}),
+            (87, {"names": ["x"]}),
+        ):
+            way.sendall(frame(kind, body))
     return True
 
 
@@ -118,16 +141,128 @@ def descriptors_sent_to_the_server(t):
 
 @attack("limits", root=HELD, user=HELD, after=harm_to_others)
 def a_flood(t):
-    import os
+    way = wire()
+    piece = frame(70, {"wait": 7}) * 10_000
+    for _ in range(20):
+        os.write(1, b".")
+        way.sendall(piece)
+    return True
 
-    piece = b"\0\0\0\x03\x05{}" * 10_000
-    for fd in range(100, 130):
+
+@attack("limits", root=HELD, user=HELD, after=harm_to_others)
+def a_descriptor_that_is_slow_to_close(t):
+    """The last who closes a connection that lingers waits until all is sent, and nobody takes it here."""
+    import socket
+    import struct
+
+    door = socket.socket()
+    door.bind(("127.0.0.1", 0))
+    door.listen(1)
+    way = socket.socket()
+    way.connect(door.getsockname())
+    globals()["kept"] = door.accept(), door
+    way.setblocking(False)
+    try:
+        while True:
+            way.send(b"x" * 65536)
+    except BlockingIOError:
+        pass
+    way.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10_000))
+    try:
+        socket.send_fds(wire(), [frame(66, NEVER)], [way.fileno()])
+    finally:
+        way.close()
+    return True
+
+
+# --- what the server has to keep of it ------------------------------------------------------------------------
+
+
+def too_much(fort, evidence):
+    """What the server took for it was many times what it should keep of a session; or others were harmed."""
+    taken = fort.memory_taken() // 1024**2
+    return f"{taken} MiB" if taken > 250 else harm_to_others(fort, evidence)
+
+
+@attack("limits", root=HELD, user=HELD, after=too_much)
+def output_that_waits_for_what_never_comes(t):
+    wire().sendall(frame(66, NEVER))
+    for _ in range(5000):
+        os.write(2, b"x" * 100_000)
+    return True
+
+
+@attack("limits", root=HELD, user=HELD, after=too_much)
+def displays_that_wait_for_what_never_comes(t):
+    said = frame(74, {"data": {"text/plain": "x" * 10_000_000}, "mark": NEVER})
+    for _ in range(50):
+        wire().sendall(said)
+    return True
+
+
+@attack("limits", root=HELD, user=HELD, after=too_much)
+def readers_without_end(t):
+    way = wire()
+    try:
+        for number in range(50):
+            way.sendall(frame(69, {"wait": number, "prompt": "x" * 10_000_000, "background": number % 2 == 1}))
+        for number in range(200_000):
+            way.sendall(frame(69, {"wait": number, "prompt": "x" * 100, "background": number % 2 == 1}))
+    except OSError:
+        pass
+    return True
+
+
+@attack("limits", root=HELD, user=HELD, after=too_much)
+def waits_that_end_at_once(t):
+    way = wire()
+    asked = frame(69, {"wait": 1, "prompt": "x" * 10_000}) + frame(70, {"wait": 1})
+    try:
+        for _ in range(20_000):
+            way.sendall(asked)
+    except OSError:
+        pass
+    return True
+
+
+@attack("limits", root=HELD, user=HELD, after=too_much)
+def a_million_strings(t):
+    many = b'"",' * 14_000_000
+    for kind, before, after in (
+        (65, b'{"cwd":"/","notices":[', b'""]}'),
+        (73, b'{"cell":1,"status":"ok","execution_time":1,"names_added":[', b'""]}'),
+        (87, b'{"names":[', b'""]}'),
+    ):
         try:
-            os.fstat(fd)
-            for _ in range(100):
-                os.write(fd, piece)
+            wire().sendall(frame(kind, before + many + after))
         except OSError:
-            continue
+            pass
+    return True
+
+
+@attack("limits", root=HELD, user=HELD, after=too_much)
+def a_million_lists(t):
+    wire().sendall(frame(68, b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 20_000_000 + b"[]]}}"))
+    return True
+
+
+def fills_the_disk(fort, evidence):
+    return fort.data_on_disk() > 200 * 1024**2 or too_much(fort, evidence)
+
+
+@attack("limits", root=HELD, user=HELD, after=fills_the_disk)
+def results_without_end(t):
+    said = frame(68, {"cell": 1, "data": {"text/plain": "x" * 2_000_000}})
+    for _ in range(300):
+        wire().sendall(said)
+    return True
+
+
+@attack("limits", root=HELD, user=HELD, after=fills_the_disk)
+def images_of_no_size(t):
+    way = wire()
+    for number in range(20_000):
+        way.sendall(frame(75, b"", str(number).encode()))
     return True
 
 
