@@ -266,6 +266,19 @@ async def test_what_a_command_left_is_never_taken_for_who_has_its_number_outside
             bystander.kill()
 
 
+async def test_a_number_that_is_somebody_elses_by_now_costs_him_nothing(service: Service, session: str) -> None:
+    """The first word on a copy's wire can come from a process that is gone in the next moment."""
+    worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
+    with subprocess.Popen(["sleep", "600"]) as bystander:
+        try:
+            worker.pid = bystander.pid
+            worker._kill_hard()
+            await worker.gone
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
 @pytest.mark.parametrize("number", [1, 2])
 async def test_a_server_with_a_small_number_as_in_a_container_can_have_a_sandbox(
     mark: str, home: Path, monkeypatch: pytest.MonkeyPatch, number: int

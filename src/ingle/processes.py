@@ -89,7 +89,7 @@ def send_signal(root: int, pids: Iterable[int], number: int) -> None:
         try:
             # First: from here on it is the same process that is looked at and that is signalled.
             fd = os.pidfd_open(pid)
-        except OSError:
+        except (OSError, AttributeError):  # gone; or not Linux
             continue
         try:
             if _is_below(pid, root):

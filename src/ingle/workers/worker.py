@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ingle import processes
 from ingle.errors import StartFailed
 from ingle.events import Exit
 from ingle.isolation.bounding import Bounding
@@ -297,16 +298,19 @@ class Worker:
 
         Where it has others in its care, it is woken first, and gets more time.
         """
+        if self.gone.done():
+            return
+        number = signal.SIGKILL
         if len(self.family.members) > 1 and self._kill_timer is not None and not self._woken:
             self._woken = True
-            orders = ((self.pid, signal.SIGKILL), (self.init_pid, signal.SIGCONT))
+            number = signal.SIGCONT
             self._kill_timer = self._loop.call_later(FAMILY_PATIENCE, self._kill_hard)
-        else:
-            orders = ((self.pid, signal.SIGKILL), (self.init_pid, signal.SIGKILL))
-        for pid, number in orders:
-            if pid is not None and not self.gone.done():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, number)
+        if self.pid is not None and self.init_pid is not None:
+            # A copy's number is that of whoever spoke first on its wire, and may be somebody else's by now.
+            processes.send_signal(self.init_pid, [self.pid], signal.SIGKILL)
+        if self.init_pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.init_pid, number)
         if self.init_pid is None:
             # It never came up; closing its socket is all there is to do.
             self._finish()
