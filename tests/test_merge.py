@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ingle import events
 from ingle.service import Service
-from ingle.workers.merge import HISTORY, STDERR, STDOUT, Merger, Note, Piece
+from ingle.workers.merge import HISTORY, MOST_HELD, STDERR, STDOUT, Merger, Note, Piece
 from ingle_worker.wire.messages import Look, Mark
 
 OWN, FOREIGN = "own", "foreign"
@@ -379,6 +379,38 @@ def test_marks_with_nonsense_in_them_lose_nothing(look: Look) -> None:
 
 
 # --- real pipes --------------------------------------------------------------------------------------------
+
+
+NEVER = Mark(0, 1 << 62, Look(1 << 60, 0), Look(0, 0))
+"""Behind bytes that do not come."""
+
+
+def test_what_waits_for_bytes_that_do_not_come_is_bounded() -> None:
+    merger = Merger()
+    merger.cut(NEVER, "first", 1000)
+    merger.feed(STDERR, b"e" * MOST_HELD, 1, 2)
+    assert merger.take() == []
+    assert merger.overfull
+    merger.give_up_cuts()
+    assert merger.take() == [Piece(STDERR, b"e" * MOST_HELD), Note("first")]
+    assert not merger.overfull
+    merger.cut(NEVER, "heavy", MOST_HELD)
+    assert merger.overfull
+    merger.give_up_cuts()
+    assert merger.take() == [Note("heavy")]
+    assert merger.idle
+    for number in range(MOST_HELD // 300 + 1):
+        merger.cut(NEVER, number)
+    assert merger.overfull
+
+
+def test_many_messages_beside_output_take_no_longer_each_than_few() -> None:
+    """Each looked through all that came after it: a hundred thousand of them kept the host busy for minutes."""
+    merger = Merger()
+    merger.feed(STDOUT, b"o", 1, 2)
+    for number in range(300_000):
+        merger.note(number)
+    assert merger.take() == [Piece(STDOUT, b"o"), *map(Note, range(300_000))]
 
 
 async def text_of(service: Service, cell: int) -> str:

@@ -24,6 +24,7 @@ from ingle.events import (
     Stdout,
     Truncated,
 )
+from ingle.outputs.spill import Spill
 from ingle.outputs.timeline import READ_AT_ONCE, Timeline, cost
 from ingle.service import Service
 from ingle.settings import Settings
@@ -409,3 +410,18 @@ class TestThroughASession:
         await service.end_session("main")
         result = await task
         assert (result.status, result.stdout) == ("exit", whole * 3000)
+
+
+async def test_of_large_events_few_are_read_at_once(tmp_path: Path) -> None:
+    """Sixteen pictures of the largest size were read to show one."""
+    spill = Spill(tmp_path / "t")
+    large = "x" * 3_000_000
+    spill.append([Stdout(seq, 0.0, "s", 1, "small" if seq % 3 else large) for seq in range(1, 65)])
+    read: list[int] = []
+    while len(read) < 64:
+        some = spill.read(len(read) + 1, 64)
+        assert 1 <= sum(len(event.text) == len(large) for event in some if isinstance(event, Stdout)) <= 3 or read
+        assert sum(len(event.text) for event in some if isinstance(event, Stdout)) < 3 * len(large)
+        read += [event.seq for event in some]
+    assert read == list(range(1, 65))
+    assert [event.seq for event in spill.read(30, 30)] == [30]

@@ -381,3 +381,33 @@ def test_messages_are_equal_by_class_and_fields_and_say_what_they_are() -> None:
     assert repr(one) == "ForkFailed(ticket=1, reason='no memory')"
     with pytest.raises(TypeError, match="unhashable"):
         hash(one)
+
+
+# --- what a message would become -----------------------------------------------------------------------------------
+
+
+def long_frame(cls: type, header: bytes) -> Frame:
+    return Frame(wire.NUMBERS[cls], header, b"")
+
+
+def test_a_long_message_is_read_if_it_is_a_text() -> None:
+    text = '<p class="x">\\"</p>' * 200_000
+    done = wire.Done(1, "ok", 0.1, {"text/html": text, "text/plain": "a" * 10_000_000})
+    back = codec.decode(one_frame(wire.encode(done)))
+    assert back.value == done.value
+
+
+@pytest.mark.parametrize(
+    ("cls", "header", "why"),
+    [
+        (wire.Started, b'{"cwd":"' + b"x" * 2_000_000 + b'"}', "a Started of 2000010 bytes"),
+        (wire.InputWait, b'{"wait":1,"prompt":"' + b"x" * 2_000_000 + b'"}', "an? InputWait of"),
+        (wire.Copied, b'{"ticket":1,"notices":[' + b'"",' * 700_000 + b'""]}', "a Copied of"),
+        (wire.Cleared, b'{"names":[' + b'"",' * 700_000 + b'""]}', "too many strings"),
+        (wire.Cleared, b'{"names":[' + rb'"\\",' * 1_200_000 + b'""]}', "too many strings"),
+        (wire.Result, b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 500_000 + b"[]]}}", "bytes of metadata"),
+    ],
+)
+def test_a_long_message_that_would_become_far_more_is_refused(cls: type, header: bytes, why: str) -> None:
+    with pytest.raises(BadMessage, match=why):
+        codec.decode(long_frame(cls, header))

@@ -68,6 +68,9 @@ PACKETS = _socket.SOCK_SEQPACKET if sys.platform == "linux" else _socket.SOCK_ST
 HIGH_FD = 100
 """The wire's descriptor lies from here on, so that the first file a user opens is number 3, as anywhere."""
 
+MAX_EXIT_MESSAGE = 100_000
+"""Characters that are told beside the exit itself; all of it is written to stderr."""
+
 BROKEN = 70
 """Exit code of a worker that lost its wire or broke inside the guest."""
 
@@ -494,7 +497,7 @@ class Worker:
         """Say so, give handlers and finalizers their time, and go."""
         code, message = ending.exit_code(exc)
         self._screen.tell_value()
-        self._link.send(Exiting(cell, code, message, took))
+        self._link.send(Exiting(cell, code, message and message[:MAX_EXIT_MESSAGE], took))
         if message is not None:
             self._channel.stderr.write(message + "\n")
         ending.finish(self._main, self._looping, self._inherited)

@@ -21,6 +21,8 @@ from ingle_worker.streams import Channel
 from ingle_worker.wire.messages import InputTaken, InputWait
 
 CHUNK = 65536
+MAX_PROMPT = 10_000
+"""Characters of a prompt that are told, its last ones; all of it has been written."""
 
 
 class Call:
@@ -114,7 +116,8 @@ class Input:
                     self._waits += 1
                     call.wait = self._waits
                     background = not self._is_foreground(call)
-                    self._link.send(InputWait(call.wait, background, call.prompt, call.secret))
+                    prompt = call.prompt and call.prompt[-MAX_PROMPT:]
+                    self._link.send(InputWait(call.wait, background, prompt, call.secret))
                     if before:
                         # After the new one, so that at no time there seems to be none.
                         self._link.send(InputTaken(before))

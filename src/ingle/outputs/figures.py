@@ -10,12 +10,16 @@ import os
 from collections.abc import Coroutine
 from pathlib import Path
 
+LEAST = 4096
+"""What an image counts at least: so much a file takes of the disk."""
+
 
 class Figures:
     def __init__(self, folder: str, limit: int) -> None:
         self._name = folder
         self._limit = limit
         self._sizes: dict[str, int] = {}
+        self._total = 0
         self._lock = asyncio.Lock()
         self._closed = False
         self.waiting = 0
@@ -23,7 +27,7 @@ class Figures:
 
     def keep(self, data: bytes) -> Coroutine[None, None, None]:
         """Store these bytes. A disk that does not take them costs the image: it is not found later."""
-        self.waiting += len(data)
+        self.waiting += max(len(data), LEAST)
         return self._keep(data)
 
     @property
@@ -38,7 +42,7 @@ class Figures:
         except OSError:
             return
         finally:
-            self.waiting -= len(data)
+            self.waiting -= max(len(data), LEAST)
 
     async def close(self) -> None:
         """Nothing is written from now on."""
@@ -50,10 +54,11 @@ class Figures:
         name = hashlib.sha256(data).hexdigest()
         if name in self._sizes or len(data) > self._limit:
             return
-        while self._sizes and sum(self._sizes.values()) + len(data) > self._limit:
+        size = max(len(data), LEAST)
+        while self._sizes and self._total + size > self._limit:
             oldest = next(iter(self._sizes))
             (self._folder / oldest).unlink(missing_ok=True)
-            del self._sizes[oldest]
+            self._total -= self._sizes.pop(oldest)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         unfinished = self._folder / f"{name}.part"
         fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -64,7 +69,8 @@ class Figures:
         finally:
             os.close(fd)
         unfinished.rename(self._folder / name)
-        self._sizes[name] = len(data)
+        self._sizes[name] = size
+        self._total += size
 
     async def read(self, name: str) -> bytes | None:
         """The bytes of that name, or None. One that is being written is waited for."""

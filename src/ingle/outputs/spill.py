@@ -7,6 +7,7 @@ to disk, so that most sessions never have one.
 import os
 import threading
 from array import array
+from bisect import bisect_right
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,8 @@ import msgspec
 from ingle.events import AnyEvent
 
 INDEX_STEP = 16
-"""Every so many events the file's position is remembered: at most this many are decoded in vain."""
+INDEX_BYTES = 1024 * 1024
+"""Every so many events, or bytes, the file's position is remembered: at most this much is read in vain."""
 
 READ_SIZE = 4 * 1024 * 1024
 """Bytes read in one go, about; the rest is for the next call."""
@@ -27,7 +29,9 @@ class Spill:
     def __init__(self, path: str | Path) -> None:
         self._path = path
         self._fd = -1
-        self._index = array("Q")
+        self._firsts = array("Q")
+        """The number of the first event of each block, and where in the file that begins."""
+        self._starts = array("Q")
         self._using = threading.Lock()
         self.count = 0
         self.size = 0
@@ -40,8 +44,14 @@ class Spill:
             self._fd = os.open(self._path, flags, 0o600)
         lines = bytearray()
         for event in events:
-            if self.count % INDEX_STEP == 0:
-                self._index.append(self.size + len(lines))
+            at = self.size + len(lines)
+            if (
+                not self._firsts
+                or self.count + 1 - self._firsts[-1] >= INDEX_STEP
+                or at - self._starts[-1] >= INDEX_BYTES
+            ):
+                self._starts.append(at)
+                self._firsts.append(self.count + 1)
             lines += _encoder.encode(event)
             lines += b"\n"
             self.count += 1
@@ -55,21 +65,23 @@ class Spill:
         last = min(last, self.count)
         if first > last:
             return []
-        block = (first - 1) // INDEX_STEP
-        end_block = (last - 1) // INDEX_STEP + 1
-        start = self._index[block]
-        while end_block > block + 1 and self._index[end_block - 1] - start > READ_SIZE:
+        block = bisect_right(self._firsts, first) - 1
+        end_block = bisect_right(self._firsts, last)
+        start = self._starts[block]
+        while end_block > block + 1 and self._starts[end_block - 1] - start > READ_SIZE:
             # Events with images in them: fewer at once.
             end_block -= 1
-        last = min(last, end_block * INDEX_STEP)
-        end = self._index[end_block] if end_block < len(self._index) else self.size
+        if end_block < len(self._firsts):
+            last, end = min(last, self._firsts[end_block] - 1), self._starts[end_block]
+        else:
+            end = self.size
         with self._using:
             if self._fd >= 0:
                 data = os.pread(self._fd, end - start, start)
             else:
                 data = self._read_again(end - start, start)
         lines = data.splitlines()
-        skip = first - 1 - block * INDEX_STEP
+        skip = first - self._firsts[block]
         return [_decoder.decode(line) for line in lines[skip : skip + last - first + 1]]
 
     def _read_again(self, size: int, start: int) -> bytes:

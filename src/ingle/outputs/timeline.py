@@ -10,7 +10,18 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from ingle.events import AnyEvent, DisplayShown, Done, ErrorRaised, Notice, ResultShown, StateChanged, Stderr, Stdout
+from ingle.events import (
+    AnyEvent,
+    DisplayShown,
+    Done,
+    ErrorRaised,
+    InputWanted,
+    Notice,
+    ResultShown,
+    StateChanged,
+    Stderr,
+    Stdout,
+)
 from ingle.outputs.spill import Spill
 
 EVENT_COST = 300
@@ -40,6 +51,7 @@ _SIZES: dict[type, Callable[[Any], int]] = {
     StateChanged: lambda event: len(event.code) if event.code else 0,
     ResultShown: lambda event: sum(map(len, event.data.values())),
     DisplayShown: lambda event: sum(map(len, event.data.values())),
+    InputWanted: lambda event: len(event.prompt or ""),
     ErrorRaised: lambda event: len(event.value) + len(event.traceback),
     Done: _done_size,
 }

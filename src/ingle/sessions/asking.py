@@ -12,6 +12,12 @@ from ingle.sessions.cell import RunningCell
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 
+MOST_READERS = 1000
+"""Reads that nobody has answered: each is a thread that waits, or was interrupted, so there cannot be so many."""
+
+MAX_PROMPT = 10_000
+"""Characters of a prompt that are shown: its end, where the question stands."""
+
 
 class Asking:
     def __init__(self, move: Callable[[str], None], append: Callable[..., None]) -> None:
@@ -20,10 +26,13 @@ class Asking:
         self.background: set[int] = set()
         """Reads of threads of earlier cells."""
         self._answering = False
+        self._unanswered = 0
+        """Reads that came since the last answer, or since the cell began."""
 
     def reset(self) -> None:
         """There is another worker, or none."""
         self.background.clear()
+        self._unanswered = 0
         self._answering = False
 
     def can_answer(self, cell: RunningCell | None) -> bool:
@@ -33,6 +42,7 @@ class Asking:
 
     def answer(self, cell: RunningCell | None, worker: Worker, data: bytes, *, eof: bool) -> bool:
         """Give it to whoever is first. Whether that is the cell."""
+        self._unanswered = 0
         if cell is not None and cell.status == states.WAITING:
             cell.answers += 1
             self._answering = bool(cell.waits)
@@ -46,11 +56,15 @@ class Asking:
         return False
 
     def on_wait(self, cell: RunningCell | None, worker: Worker | None, wait: messages.InputWait) -> None:
+        prompt = None if wait.prompt is None else wait.prompt[-MAX_PROMPT:]
         if cell is None or wait.background:
             self.background.add(wait.wait)
-            return
-        cell.waits[wait.wait] = wait
-        self.show_next(cell, worker)
+        else:
+            cell.waits[wait.wait] = messages.InputWait(wait.wait, False, prompt, wait.secret)
+            self.show_next(cell, worker)
+        self._unanswered += 1
+        if worker is not None and max(self._unanswered, len(self.background)) > MOST_READERS:
+            worker.break_off("more readers than a process has threads")
 
     def show_next(self, cell: RunningCell | None, worker: Worker | None) -> None:
         """Announce the first reader of the running cell that waits, once no answer is on its way to one."""
@@ -103,6 +117,7 @@ class Asking:
 
     def on_done(self, cell: RunningCell, worker: Worker) -> int:
         """The cell has ended. How many bytes nobody has read, and nobody will."""
+        self._unanswered = 0
         if self.background or cell.waits:
             # With a thread still reading, what is in the pipe, its end included, is for that thread.
             self.background.update(cell.waits)

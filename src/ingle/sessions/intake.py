@@ -83,6 +83,12 @@ class Intake:
                 cell.count("stdout" if stream == STDOUT else "stderr", piece)
             self._append(running, events.Stdout if stream == STDOUT else events.Stderr, piece, background)
 
+    def result(self, running: RunningCell, shown: messages.Result) -> None:
+        """A value that was shown before the cell's end. The last one is the cell's."""
+        running.value, running.value_metadata = shown.data, bounded(shown.metadata)
+        if not self._timeline.exhausted:
+            self._append(running, events.ResultShown, running.value, running.value_metadata)
+
     def display(self, running: RunningCell | None, shown: messages.Display) -> None:
         background = shown.background or running is None
         data, metadata, name = shown.data, bounded(shown.metadata), shown.display_id

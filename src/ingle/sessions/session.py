@@ -31,7 +31,7 @@ from ingle.sessions.files import Folder
 from ingle.sessions.history import History
 from ingle.sessions.homes import Home, remove_below
 from ingle.sessions.inquiries import Inquiries
-from ingle.sessions.intake import Intake, bounded
+from ingle.sessions.intake import Intake
 from ingle.sessions.keeping import Keeping
 from ingle.sessions.lodging import Lodging
 from ingle.sessions.notices import Notices
@@ -52,6 +52,7 @@ from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 
+MAX_PATH = 4096
 MAX_NOTICES = 10
 """Of those that a worker sends with an answer."""
 
@@ -577,8 +578,8 @@ class Session:
                 self._on_done(cell, message)
         elif isinstance(message, messages.Result):
             if cell is not None:
-                cell.value, cell.value_metadata = message.data, bounded(message.metadata)
-                self._append(events.ResultShown, cell.value, cell.value_metadata)
+                self._intake.result(cell, message)
+                self._pause_if_behind()
         elif isinstance(message, messages.Display):
             self._intake.display(cell, message)
             self._pause_if_behind()
@@ -587,6 +588,7 @@ class Session:
             self._pause_if_behind()
         elif isinstance(message, messages.InputWait):
             self._asking.on_wait(cell, self._worker, message)
+            self._pause_if_behind()
         elif isinstance(message, messages.Listed | messages.Asked):
             self._inquiries.on_answer(message)
         elif isinstance(
@@ -606,8 +608,8 @@ class Session:
                 if self._worker is not None:
                     self._deadlines.exits(cell, self._worker)
         elif isinstance(message, messages.Started):
-            self.cwd = message.cwd
-            self._notices.of_start = list(message.notices)
+            self.cwd = message.cwd[:MAX_PATH]
+            self._notices.of_start = [each[:1000] for each in message.notices[:MAX_NOTICES]]
             self.starting.on_begun()
 
     def _on_done(self, cell: RunningCell, done: messages.Done) -> None:

@@ -19,6 +19,13 @@ HISTORY = 64
 """Reads remembered for each stream: marks arrive within a few reads of their making."""
 
 
+STOP = 300
+"""Bytes that a place in the order takes."""
+
+MOST_HELD = 16 * 1024 * 1024
+"""Bytes that may wait for their place: many times what two pipes hold."""
+
+
 class Read(NamedTuple):
     began: int
     ended: int
@@ -83,6 +90,7 @@ class Stop(NamedTuple):
 
     places: tuple[int, int] | None
     note: Any
+    weight: int = 0
 
 
 class Merger:
@@ -96,20 +104,22 @@ class Merger:
         self._streams = (_Stream(), _Stream())
         self._stops: deque[Stop] = deque()
         self._last_cut = (0, 0)
+        self._weight = 0
 
     def feed(self, stream: int, data: bytes, began: int, ended: int) -> None:
         """Bytes read from a pipe, with monotonic nanoseconds around the read."""
         self._streams[stream].read(data, began, ended)
 
-    def cut(self, mark: Mark, note: Any = None) -> None:
-        """A mark came; `note`, if any, is handed out exactly there."""
+    def cut(self, mark: Mark, note: Any = None, weight: int = 0) -> None:
+        """A mark came; `note`, if any, is handed out exactly there. It takes about so many bytes."""
         out, err = self._streams
         places = (
             max(out.place(mark.stdout, mark.before, mark.after), self._last_cut[0]),
             max(err.place(mark.stderr, mark.before, mark.after), self._last_cut[1]),
         )
         self._last_cut = places
-        self._stops.append(Stop(places, note))
+        self._weight += STOP + weight
+        self._stops.append(Stop(places, note, STOP + weight))
 
     def note(self, note: Any) -> None:
         """Something came without a mark: it is handed out behind all that was written before it."""
@@ -126,6 +136,12 @@ class Merger:
         return any(stop.places is None for stop in self._stops)
 
     @property
+    def overfull(self) -> bool:
+        """It holds more than a worker that means well ever makes it hold: its marks speak of bytes that do not come."""
+        out, err = self._streams
+        return self._weight + len(out.held) + len(err.held) > MOST_HELD
+
+    @property
     def idle(self) -> bool:
         """It holds nothing that has to be put in order."""
         out, err = self._streams
@@ -134,13 +150,20 @@ class Merger:
     def take(self) -> list[Piece | Note]:
         """Everything whose place in the order is certain, in that order."""
         taken: list[Piece | Note] = []
+        bound: tuple[int, int] | None = None
         while self._stops:
-            places = self._stops[0].places or self._bound()
+            places = self._stops[0].places
+            if places is None:
+                # The same for all that have no place before the next one that has.
+                places = bound = bound or self._bound()
+            else:
+                bound = None
             for number in (STDOUT, STDERR):
                 self._emit(number, places[number], taken)
             if any(self._streams[number].emitted < places[number] for number in (STDOUT, STDERR)):
                 return taken
             stop = self._stops.popleft()
+            self._weight -= stop.weight
             if stop.note is not None:
                 taken.append(Note(stop.note))
         for number in (STDOUT, STDERR):
@@ -160,6 +183,7 @@ class Merger:
     def give_up_cuts(self) -> None:
         """The pipes hold nothing more: a cut that was placed too far must not hold anything back."""
         self._stops = deque(Stop(None, stop.note) for stop in self._stops if stop.note is not None)
+        self._weight = 0
         self._last_cut = self._totals
 
     def _emit(self, number: int, until: int, taken: list[Piece | Note]) -> None:

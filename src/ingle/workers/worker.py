@@ -360,6 +360,9 @@ class Worker:
             # All that was written before the message has been read, so a mark was placed too far.
             self._merger.give_up_cuts()
             self._deliver(background)
+        elif self._merger.overfull:
+            self._merger.give_up_cuts()
+            self._deliver(background)
 
     def _deliver(self, background: bool) -> None:
         taken = deque(self._merger.take())
@@ -430,7 +433,8 @@ class Worker:
             if kind is messages.Mark:
                 self._merger.cut(message, message if message.begin else None)
             else:
-                self._merger.cut(message.mark, message)
+                texts = message.data.values() if kind is messages.Display else (message.text,)
+                self._merger.cut(message.mark, message, sum(map(len, texts)))
         elif kind is messages.Ready:
             if not self.ready.done():
                 self.ready.set_result(message)
