@@ -28,7 +28,9 @@ text = "".join(traceback.format_exception(kept))
 async def test_an_exception_comes_back_with_the_lines_of_its_traceback(service: Service) -> None:
     await through_disk(service, FAILING)
     again = "''.join(traceback.format_exception(kept)).replace(' before loading', '')"
-    assert await run(service, f"print({again} == text, text.count('  File'), '~~^~~' in text)") == "True 4 True\n"
+    # Where in a line it was, Python says from 3.11 on.
+    carets = "__import__('sys').version_info < (3, 11) or '~~^~~' in text"
+    assert await run(service, f"print({again} == text, text.count('  File'), {carets})") == "True 4 True\n"
     assert await run(service, "kept.__traceback__ is trace, kept.errno, kept.filename, kept.__cause__.args") == (
         "(True, 2, 'file', ('division by zero',))"
     )

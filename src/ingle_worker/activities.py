@@ -28,6 +28,9 @@ GENERATORS: dict[type, str] = {
 
 _NOUNS = {"gi": "a generator", "cr": "a coroutine", "ag": "an asynchronous generator"}
 
+_functions: dict[int, tuple[Any, types.FunctionType]] = {}
+"""Those made for generators, in a copy that is saved and goes."""
+
 _running: list[Any] = []
 """Threads that ran in the session when this copy of it was made: here they all seem to have ended."""
 
@@ -156,9 +159,13 @@ def suspended(value: Any) -> Any:
     parts = [*gc.get_referents(value), *gc.get_referents(frame)]
     function = next((each for each in parts if type(each) is types.FunctionType and each.__code__ is code), None)
     if function is None:
-        if code.co_freevars:
+        # 3.10 keeps no function. What it closes over stands last in a frame that has not begun.
+        cells = tuple(gc.get_referents(frame)[-len(code.co_freevars) :]) if code.co_freevars else ()
+        if not all(type(each) is types.CellType for each in cells):
             raise Unsavable(f"{noun} whose function this Python does not tell")
-        function = types.FunctionType(code, frame.f_globals, value.__name__)
+        made = types.FunctionType(code, frame.f_globals, value.__name__, None, cells)
+        # One for each, whoever asks: what it shares with others is found by walking through it.
+        function = _functions.setdefault(id(value), (value, made))[1]
     local = dict(frame.f_locals)
     varnames = code.co_varnames
     try:

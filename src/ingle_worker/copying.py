@@ -12,6 +12,7 @@ moment, and the worker waits for its end.
 """
 
 import _signal  # type: ignore[import-not-found]
+import _thread
 import atexit
 import fcntl
 import os
@@ -260,6 +261,7 @@ class Copying:
         self._input.start_anew()
         self._looping.leave()
         threading.main_thread()._native_id = get_native_id()  # type: ignore[attr-defined]
+        _begin_again()
         processes: Any = sys.modules.get("multiprocessing.process")
         if processes is not None:
             # At its end it would terminate the original's.
@@ -309,6 +311,16 @@ class Copying:
                 each.seed()
             reseed_numpy()
         self._link.send(Started(os.getcwd(), []))
+
+
+def _begin_again() -> None:
+    """Threads that have not begun can begin in a copy too: 3.13 takes all but this one for ended after a fork."""
+    handle: Any = getattr(_thread, "_ThreadHandle", None)
+    if handle is None:
+        return
+    for each in list(threading._dangling):  # type: ignore[attr-defined]
+        if vars(each).get("_initialized") and not each._started.is_set():
+            each._handle = handle()
 
 
 EPOLL = "anon_inode:[eventpoll]"

@@ -23,6 +23,7 @@ from ingle_worker import activities, definitions, oddities, rebuilding, tensors
 from ingle_worker.rebuilding import MAKERS
 
 PROTOCOL = 5
+C_HAS_A_LIMIT = sys.hexversion >= 0x030C0000
 OUT_OF_BAND = 1 << 16
 """Buffers from this size on go straight from memory; smaller ones are part of the stream."""
 
@@ -35,18 +36,11 @@ co_names co_varnames co_freevars co_cellvars co_filename co_name co_qualname co_
 _CODE_FIELDS = [name for name in _ALL_CODE_FIELDS.split() if hasattr(types.CodeType, name)]
 
 
-class Pickler(_pickle.Pickler):
-    """Writes one group. `local` are the keys of the definitions that belong to it."""
+class Reducer:
+    """What a pickler of ours does with each object; it writes one group. `local` are the keys of the definitions that
+    belong to it."""
 
-    def __init__(
-        self,
-        file: Any,
-        keys: dict[int, str],
-        local: frozenset[str],
-        views: dict[int, Any],
-        buffer_callback: Callable[[Any], object] | None,
-    ) -> None:
-        super().__init__(file, protocol=PROTOCOL, buffer_callback=buffer_callback)
+    def __init__(self, keys: dict[int, str], local: frozenset[str], views: dict[int, Any]) -> None:
         self._keys = keys
         self._local = local
         self._views = views
@@ -248,12 +242,34 @@ _C_TYPES: dict[int, Any] = {
     if isinstance(each, type) and definitions.module_of(each) == "builtins"
 }
 
-WAYS: dict[type, Callable[[Pickler, Any], Any]] = {
-    types.FunctionType: Pickler.function,
-    types.CodeType: Pickler.code,
-    types.CellType: Pickler.cell,
-    types.ModuleType: Pickler.module,
-    types.TracebackType: Pickler.trace,
+
+class Pickler(Reducer, _pickle.Pickler):
+    def __init__(self, file: Any, on_buffer: Callable[[Any], object] | None, *group: Any) -> None:
+        _pickle.Pickler.__init__(self, file, protocol=PROTOCOL, buffer_callback=on_buffer)
+        Reducer.__init__(self, *group)
+
+
+def deep_pickler() -> Any:
+    """One that goes as deep as `sys.setrecursionlimit` lets it: from 3.12 on C code has a limit of its own, which is
+    a few hundred levels here and a few thousand there."""
+    if not C_HAS_A_LIMIT:
+        return Pickler
+    import pickle
+
+    class DeepPickler(Reducer, pickle._Pickler):
+        def __init__(self, file: Any, on_buffer: Callable[[Any], object] | None, *group: Any) -> None:
+            pickle._Pickler.__init__(self, file, protocol=PROTOCOL, buffer_callback=on_buffer)
+            Reducer.__init__(self, *group)
+
+    return DeepPickler
+
+
+WAYS: dict[type, Callable[[Reducer, Any], Any]] = {
+    types.FunctionType: Reducer.function,
+    types.CodeType: Reducer.code,
+    types.CellType: Reducer.cell,
+    types.ModuleType: Reducer.module,
+    types.TracebackType: Reducer.trace,
 }
 """Those that need to know about the group."""
 
@@ -287,11 +303,11 @@ PLAIN_WAYS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _alone(way: Callable[[Any], Any]) -> Callable[[Pickler, Any], Any]:
+def _alone(way: Callable[[Any], Any]) -> Callable[[Reducer, Any], Any]:
     return lambda pickler, value: way(value)
 
 
-_BY_IDENTITY: dict[int, Callable[[Pickler, Any], Any]] = {
+_BY_IDENTITY: dict[int, Callable[[Reducer, Any], Any]] = {
     **{id(kind): way for kind, way in WAYS.items()},
     **{id(kind): _alone(way) for kind, way in PLAIN_WAYS.items()},
 }
@@ -302,15 +318,15 @@ def _find_way(kind: type) -> Any:
     if way is not None:
         return way
     if issubclass(kind, type):
-        return Pickler.cls
+        return Reducer.cls
     if definitions.is_by_name(kind):
-        return Pickler.by_name
+        return Reducer.by_name
     if isinstance(kind, oddities.loaded("enum", "EnumMeta")):
-        return Pickler.member
+        return Reducer.member
     if kind is oddities.loaded("numpy", "ndarray"):
-        return Pickler.array
+        return Reducer.array
     if kind is oddities.loaded("torch", "Tensor") or kind is oddities.loaded("torch.nn", "Parameter"):
-        return Pickler.tensor
+        return Reducer.tensor
     plain = _find_plain_way(kind)
     return None if plain is None else _alone(plain)
 

@@ -69,6 +69,15 @@ def save(fd: int, main: types.ModuleType, around: Surroundings, flags: int) -> N
     _Save(fd, main, around, flags).run()
 
 
+def _pickled(attempt: Callable[[Any], Any]) -> Any:
+    """Pickle with the usual pickler; with one that goes deeper, where that is needed."""
+    try:
+        return attempt(reducing.Pickler)
+    except RecursionError:
+        deep = reducing.deep_pickler()
+        return _deeply(lambda: attempt(deep))
+
+
 def _deeply(run: Callable[[], Any]) -> Any:
     """Call this in a thread with a large stack: what is nested deeply takes more than the main thread has.
 
@@ -131,7 +140,7 @@ class _Save:
         found = grouping.find(space, (vars(self._main), sys.modules, vars(builtins)))
         for group in found.ordered:
             self._save_group(group, space, found)
-        names, buffers, _ = self._pickle(states, found, grouping.Group())
+        names, buffers, _ = self._pickle(reducing.Pickler, states, found, grouping.Group())
         makers = self._find_makers()
         self._offers.finish(
             {
@@ -184,7 +193,7 @@ class _Save:
 
         def can(value: Any, name: str) -> bool:
             try:
-                self._dump(chunks.Nowhere(), value, found, group, lambda buffer: False)
+                _pickled(lambda make: self._dump(make, chunks.Nowhere(), value, found, group, lambda buffer: False))
             except BaseException as error:  # as above
                 reasons[name] = reducing.why_not(error)
                 return False
@@ -202,13 +211,10 @@ class _Save:
         self, group: grouping.Group, names: list[str], keys: list[str], space: dict[str, Any], found: grouping.Groups
     ) -> tuple[Any, Any, int]:
         content = ({name: space[name] for name in names}, {key: found.defined[key] for key in keys})
-        try:
-            return self._pickle(content, found, group)
-        except RecursionError:
-            made: tuple[Any, Any, int] = _deeply(lambda: self._pickle(content, found, group))
-            return made
+        made: tuple[Any, Any, int] = _pickled(lambda make: self._pickle(make, content, found, group))
+        return made
 
-    def _pickle(self, content: Any, found: grouping.Groups, group: grouping.Group) -> tuple[Any, Any, int]:
+    def _pickle(self, make: Any, content: Any, found: grouping.Groups, group: grouping.Group) -> tuple[Any, Any, int]:
         stream = chunks.Stream(self._offers)
         buffers: list[list[tuple[str, int]]] = []
 
@@ -224,7 +230,7 @@ class _Save:
             buffers.append(names)
             return False
 
-        sources = self._dump(stream, content, found, group, on_buffer)
+        sources = self._dump(make, stream, content, found, group, on_buffer)
         stream.cut()
         for file in sources:
             self._keep_source(file)
@@ -232,15 +238,22 @@ class _Save:
         return stream.names, buffers, size
 
     def _dump(
-        self, file: Any, value: Any, found: grouping.Groups, group: grouping.Group, on_buffer: Callable[[Any], bool]
+        self,
+        make: Any,
+        file: Any,
+        value: Any,
+        found: grouping.Groups,
+        group: grouping.Group,
+        on_buffer: Callable[[Any], bool],
     ) -> set[str]:
         """Pickle this into a file; the sources of the code in it."""
-        pickler = reducing.Pickler(file, found.keys, frozenset(group.keys), group.views, on_buffer)
+        pickler = make(file, on_buffer, found.keys, frozenset(group.keys), group.views)
         pickler.dump(value)
         lost = pickler.needed & self._lost
         if lost:
             raise oddities.Unsavable(f"it needs {', '.join(sorted(lost)[:3])}")
-        return pickler.sources
+        sources: set[str] = pickler.sources
+        return sources
 
     def _keep_source(self, file: str) -> None:
         import linecache
