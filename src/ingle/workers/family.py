@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 PLACES = 8192
 """`ingle_worker.interrupts.PLACES`."""
 
+BATCH = 64
+"""Copies that a worker may ask for at once, and be answered."""
+
 PATIENCE = 10.0
 """Until a worker begins with a copy: a task of its event loop may be in the way. The same for making one."""
 
@@ -72,6 +75,48 @@ class Family:
             self._free.append(worker.place)
         if not self.members and not self.over.done():
             self.over.set_result(None)
+
+
+class Forks:
+    """What one worker is asked for: one order at a time."""
+
+    def __init__(self, origin: "Worker") -> None:
+        self._origin = origin
+        self._one = asyncio.Lock()
+        self._under_way: Forking | None = None
+        self.count = 0
+
+    async def make(self, count: int) -> Copies:
+        making = asyncio.get_running_loop().create_task(self._make(count))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_end_unwanted)
+            raise
+
+    async def _make(self, count: int) -> Copies:
+        async with self._one:
+            if not self._origin.alive:
+                raise StartFailed("the worker has ended, and cannot be copied")
+            self.count += 1
+            self._under_way = Forking(self._origin, self.count, count)
+            try:
+                return await self._under_way.run()
+            finally:
+                self._under_way = None
+
+    def on_message(self, message: "messages.EndsWanted | messages.Copied") -> None:
+        if self._under_way is not None and self._under_way.ticket == message.ticket:
+            self._under_way.on_message(message)
+        elif isinstance(message, messages.EndsWanted):
+            # Whoever wanted these has given up.
+            for place in message.slots[:BATCH]:
+                self._origin.send(messages.Ends(message.ticket, place))
+
+
+def _end_unwanted(making: "asyncio.Task[Copies]") -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().kill()
 
 
 class Forking:

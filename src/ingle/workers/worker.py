@@ -14,13 +14,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ingle import processes
-from ingle.errors import StartFailed
 from ingle.events import Exit
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import Group
 from ingle.workers import codec
 from ingle.workers.exits import exit_of
-from ingle.workers.family import Copies, Family, Forking
+from ingle.workers.family import Copies, Family, Forks
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
 from ingle.workers.pipes import Pipes
 from ingle.workers.sender import Sender
@@ -43,9 +42,6 @@ KILL_PATIENCE = 0.5
 
 FAMILY_PATIENCE = 2.0
 """The same where an init has more than one worker in its care."""
-
-BATCH = 64
-"""Copies that a worker may ask for at once, and be answered."""
 
 ROUNDS = 16
 """How often output is read again because messages came meanwhile: a bound for a worker that floods the wire."""
@@ -127,9 +123,7 @@ class Worker:
         """Interrupts that have not landed yet."""
         self._loose: list[Any] = []
         """Messages whose place is behind all that was written before them."""
-        self._forking: Forking | None = None
-        self._forks = 0
-        self._one_fork = asyncio.Lock()
+        self.forks = Forks(self)
         self._reader = FrameReader()
         self._status_reader = FrameReader()
         self._merger = Merger()
@@ -233,23 +227,7 @@ class Worker:
 
         Raises StartFailed, and then there are none.
         """
-        making = self._loop.create_task(self._fork(count))
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_end_unwanted)
-            raise
-
-    async def _fork(self, count: int) -> Copies:
-        async with self._one_fork:
-            if not self.alive:
-                raise StartFailed("the worker has ended, and cannot be copied")
-            self._forks += 1
-            self._forking = Forking(self, self._forks, count)
-            try:
-                return await self._forking.run()
-            finally:
-                self._forking = None
+        return await self.forks.make(count)
 
     def make_sibling(self, place: int) -> "Worker":
         sibling = Worker(self._loop, self.family, place)
@@ -268,14 +246,6 @@ class Worker:
 
     async def give_ends(self, message: messages.Ends, fds: list[int]) -> None:
         await send_with(self._wire, self._wire_out, messages.encode(message), fds)
-
-    def _on_copying(self, message: "messages.EndsWanted | messages.Copied") -> None:
-        if self._forking is not None and self._forking.ticket == message.ticket:
-            self._forking.on_message(message)
-        elif isinstance(message, messages.EndsWanted):
-            # Whoever wanted these has given up.
-            for place in message.slots[:BATCH]:
-                self.send(messages.Ends(message.ticket, place))
 
     @property
     def exit_seen(self) -> bool:
@@ -441,7 +411,7 @@ class Worker:
         elif kind is messages.NotCopied:
             self._broken = self._broken or message.reason[:1000]
         elif kind is messages.EndsWanted or kind is messages.Copied:
-            self._on_copying(message)
+            self.forks.on_message(message)
         else:
             self._loose.append(message)
             self._noted = True
@@ -562,11 +532,6 @@ class Worker:
 def _close_all(*fds: int) -> None:
     for fd in fds:
         os.close(fd)
-
-
-def _end_unwanted(making: "asyncio.Task[Copies]") -> None:
-    if not making.cancelled() and making.exception() is None:
-        making.result().kill()
 
 
 WIRE_LOST = "the session's process closed its control channel"
