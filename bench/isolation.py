@@ -41,8 +41,8 @@ DEATH_LIMIT = 1000.0
 """Milliseconds after kill -9 of the server until nothing of it is left."""
 
 DATA = ["numpy", "pandas", "matplotlib"]
-FILLED = 0.05
-"""For the pool to be filled again."""
+FILLED = 0.1
+"""For the pool to be filled again, and for the last session to be gone."""
 
 
 @contextlib.asynccontextmanager

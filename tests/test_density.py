@@ -61,3 +61,17 @@ async def test_memory_and_descriptors_stay_flat_over_ten_rounds(service: Service
         await create_use_and_end(service, 50)
     assert open_files() == files
     assert memory() - before < 10
+
+
+@pytest.mark.parametrize("pool", [0, 1])
+async def test_what_a_session_takes_is_told_from_its_first_moment(pool: int, home: Path) -> None:
+    async with Service.local(Settings(preload=[], pool=pool), home) as service:
+        await service.warm()
+        fresh = await service.create_session("one")
+        assert fresh.memory is not None
+        assert 1_000_000 < fresh.memory < 100_000_000
+        assert (await service.get_session("one")).memory == pytest.approx(fresh.memory, rel=0.2)
+        await service.execute("one", "x = b'1' * 50_000_000")
+        held = await service.get_session("one")
+        assert held.memory is not None
+        assert held.memory > fresh.memory + 45_000_000

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from ingle import errors, events, processes
+from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
@@ -506,7 +506,7 @@ class Session:
         saved = self.keeper.last if self.keeper is not None else None
         if self.keeper is not None:
             notices += self.keeper.notices(hibernated=self.state == states.HIBERNATED)
-        memory, cpu_seconds = processes.usage(self._worker.pid if self._worker is not None else None)
+        memory, cpu_seconds = self._worker.usage() if self._worker is not None else (None, None)
         return SessionInfo(
             session_id=self.id,
             state=self.state,

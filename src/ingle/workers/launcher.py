@@ -217,8 +217,10 @@ class Launcher:
                 raise
             self.version = ready.python
             worker.spare = spare
-            if spare and self.prelay is not None:
-                self.prelay(worker)
+            if spare:
+                if self.prelay is not None:
+                    self.prelay(worker)
+                worker.rest()
             return worker
         why = self._zygotes.last.last_words if self._zygotes.last is not None else ""
         raise StartFailed(
