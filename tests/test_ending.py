@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,7 @@ from conftest import marked_processes, on_host, session_folders, until, wait_unt
 from ingle import errors
 from ingle.events import Done, Exit, Result, Stderr, Stdout
 from ingle.service import Service
-from ingle.sessions import manager
+from ingle.sessions import claim, manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 
@@ -691,3 +692,27 @@ async def test_a_session_that_is_still_being_made_ends_with_the_service(
     making.cancel()
     with pytest.raises(errors.Unavailable):
         await making
+
+
+async def test_a_start_that_is_called_off_midway_keeps_no_lock(
+    home: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, go_on = threading.Event(), threading.Event()
+    lock = claim._lock
+
+    def lock_slowly(path: Path) -> int:
+        fd = lock(path)
+        taken.set()
+        assert go_on.wait(10)
+        return fd
+
+    monkeypatch.setattr(claim, "_lock", lock_slowly)
+    service = Service.local(settings, home)
+    starting = asyncio.create_task(service.start())
+    await asyncio.to_thread(taken.wait, 10)
+    starting.cancel()
+    stopping = asyncio.create_task(service.stop())
+    await asyncio.wait([starting, stopping], timeout=0.05)
+    go_on.set()
+    await stopping
+    assert list((home / "run").iterdir()) == []

@@ -62,6 +62,7 @@ class Manager:
         self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
         self._endings: set[asyncio.Task[None]] = set()
+        self._taking: asyncio.Future[None] | None = None
         self._stopped = False
         self.stdlibs = Stdlibs(home, self._scratch)
         self.shell_rooms = ShellRooms(self._hidden)
@@ -79,7 +80,8 @@ class Manager:
     async def start(self) -> None:
         """Take the data folder, clear what dead servers left in it, and begin to look after things."""
         _raise_file_limit()
-        await asyncio.to_thread(self._claim.take)
+        self._taking = self._loop.run_in_executor(None, self._claim.take)
+        await asyncio.shield(self._taking)
         try:
             await self.granting.start()
         except errors.IngleError:
@@ -342,6 +344,9 @@ class Manager:
     async def stop(self) -> None:
         """End everything this manager has started, and leave the data folder clean."""
         self._stopped = True
+        if self._taking is not None:
+            # A start that was called off goes on in its thread, and would take what is given back below.
+            await asyncio.wait([self._taking])
         for launcher in self._launchers.all:
             launcher.rest()
         for chore in self._chores:
