@@ -186,7 +186,7 @@ async def test_strays_end_with_a_killed_init_when_the_zygote_is_gone(service: Se
     await kill(zygote_of(service))
     result = await service.execute("one", "os.kill(os.getppid(), 9); time.sleep(600)")
     assert (result.status, result.exit) == ("exit", killed_from_within())
-    assert await until(lambda: not any(map(is_there, strays)))
+    assert not any(map(is_there, strays))
     assert all(map(is_there, kept))
     assert await value(service, "one", "1 + 1") == "2"
 
@@ -253,7 +253,8 @@ async def test_a_cell_that_kills_its_init_takes_all_below_with_it_and_is_told_so
     result = await service.execute("main", "print('last words')\nos.kill(os.getppid(), 9)\ntime.sleep(600)")
     assert (result.status, result.stdout, result.exit) == ("exit", "last words\n", killed_from_within())
     assert result.notices == [f"the worker the session's process tree was killed from within; {WORKER_NOTICE}"]
-    assert await until(lambda: not any(map(is_there, strays)))
+    # When the end is told, nothing is left, though others had to see to it.
+    assert not any(map(is_there, strays))
     assert all(map(is_there, kept))
     after = await service.execute("main", "'strays' in globals()")
     assert (after.status, after.result) == ("ok", {"text/plain": "False"})
@@ -269,20 +270,41 @@ class TestImpatient:
         await service.create_session("main")
         strays = await daemons(service, "main", 2)
         worker = worker_of(service, "main")
+        await worker.init_up
         assert worker.init_pid is not None
         os.kill(worker.init_pid, signal.SIGSTOP)
         await service.end_session("main")
-        assert await until(lambda: not any(map(is_there, [*strays, worker.pid or 0, worker.init_pid or 0])))
+        assert not any(map(is_there, [*strays, worker.pid or 0, worker.init_pid or 0]))
+
+    @pytest.mark.req("exit.tree")
+    async def test_an_end_is_told_when_init_itself_is_gone(self, service: Service) -> None:
+        """It closes its socket before that. Here it does so long before, so that the moment between can be seen."""
+        await service.create_session("main")
+        worker = worker_of(service, "main")
+        await worker.init_up
+        init = worker.init_pid
+        assert init is not None
+        os.kill(init, signal.SIGSTOP)
+        worker._swept = True
+        worker._see_off()
+        await asyncio.sleep(0)
+        assert is_there(init)
+        assert (worker.gone.done(), worker.alive) == (False, False)
+        os.kill(init, signal.SIGKILL)
+        await worker.gone
+        assert not is_there(init)
+        await service.end_session("main")
 
     @pytest.mark.level("none", "nothing in a room can hurt its init")
     async def test_a_running_cell_whose_init_is_stopped_can_still_be_ended(self, service: Service) -> None:
         await service.create_session("main")
         await service.begin("main", "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(600)")
         worker = worker_of(service, "main")
+        await worker.init_up
         stat = Path(f"/proc/{worker.init_pid}/stat")
         assert await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
         await service.end_session("main")
-        assert await until(lambda: not any(map(is_there, [worker.pid or 0, worker.init_pid or 0])))
+        assert not any(map(is_there, [worker.pid or 0, worker.init_pid or 0]))
 
 
 # --- exit statuses -----------------------------------------------------------------------------------------
@@ -630,8 +652,7 @@ async def test_a_spawned_session_whose_init_is_killed_leaves_no_daemon(mark: str
         )
         assert result.status == "exit"
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        expected = 3  # the new holder, init and worker
-        assert await until(lambda: len(marked_processes(mark)) == expected), marked_processes(mark)
+        assert len(marked_processes(mark)) == 3  # the new holder, init and worker
 
 
 async def test_a_folder_that_cannot_be_made_is_told_and_tried_no_more_than_asked(service: Service, home: Path) -> None:

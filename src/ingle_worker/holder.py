@@ -1,7 +1,7 @@
 """The holder: the outermost process of a zygote, a subreaper with nothing imported.
 
 When the zygote dies, what it has forked lives on below the holder, whose only work is to reap it and to end
-everything when the host's end of its pipe closes.
+everything when the host's end of its socket closes.
 """
 
 import os
@@ -9,6 +9,7 @@ import select
 import signal
 
 from ingle_worker import kernel, reaper
+from ingle_worker.wire import messages
 
 INIT_NAME = "ingle-init"
 
@@ -64,7 +65,18 @@ class Holder:
             # Not every child: one of these inits may have been killed before we came to look, and have left us strays.
             self._sessions = {pid for pid in kernel.children(os.getpid()) if kernel.name_of(pid) == INIT_NAME}
             reaper.sweep(self._on_exit, spare=tuple(self._sessions))
+            # Among them may have been those of an init that was killed, of which the zygote could not tell any more.
+            self._tell(0)
         elif self._sessions is not None and pid in self._sessions:
             self._sessions.discard(pid)
             # The init of a session ended: if it was killed, its strays are ours now, and end here.
             reaper.sweep(self._on_exit, spare=tuple(self._sessions))
+            if status:
+                self._tell(pid)
+
+    def _tell(self, init: int) -> None:
+        """That nothing is left of this one; 0 for all that had gone before."""
+        try:
+            os.write(self._life, messages.encode(messages.Swept(init)))
+        except OSError:
+            pass  # the host is gone, which ends us next

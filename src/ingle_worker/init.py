@@ -43,6 +43,9 @@ WAYS_IN = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i"))
 FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = PLACES * WORDS * 8
 FILE_KIND, FOLDER = 0o170000, 0o040000
+SWEPT = messages.Swept()
+FAILED = 70
+"""Exit code of a shell task's init that could not do its work to the end: what it leaves is ours."""
 ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
 
 
@@ -142,8 +145,8 @@ class Init:
         """Becomes the init of a shell task, on this status socket."""
         self.joined = False
         """It is in the group that it was to join."""
-        self._tasks: dict[int, int] = {}
-        """The inits of shell tasks, and the tags by which what they leave behind is known."""
+        self._tasks: dict[int, tuple[int, Member]] = {}
+        """The inits of shell tasks, the tags by which what they leave behind is known, and for whom they were made."""
         self._last_tag = PLACES
 
     def prepare(self) -> None:
@@ -200,17 +203,20 @@ class Init:
                     member.ended = True
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
-        tag = self._tasks.pop(pid, 0)
-        if tag and os.WIFSIGNALED(status):
+        tag, owner = self._tasks.pop(pid, (0, None))
+        if owner is not None and status:
             # Somebody has killed it: what ran below it ends here.
             reaper.sweep(self._on_exit, chosen=lambda each: kernel.tag_of(each) == tag)
+            if owner in self._members:
+                owner.send(messages.Swept(pid))
         for member in self._members:
             if member.is_process(pid):
                 member.ended = member.told = True
                 member.send(messages.Exited(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
 
     def _bury(self, member: Member) -> None:
-        """End a worker and all it has left behind. That it is done, the host learns by the end of its socket."""
+        """End a worker and all it has left behind. That it is done, the host is told before the end of its socket: that
+        comes too when init is killed."""
         others = [each for each in self._members if each is not member]
         for _ in range(ADOPTION):
             if member.pid or not kernel.parent_of(member.place[PID]):
@@ -218,8 +224,10 @@ class Init:
             sleep(0.002)  # it has just been made, and will be our child when its maker is gone
         if not others:
             reaper.sweep(self._on_exit)
+            member.send(SWEPT)
             os._exit(0)  # which closes the socket: for the last one, init itself shall be gone too
         reaper.sweep(self._on_exit, [each.pid for each in others], self._choice(member, others))
+        member.send(SWEPT)
         self._members.remove(member)
         self._poller.unregister(member.fd)
         if member.socket is not None:
@@ -255,7 +263,7 @@ class Init:
             elif isinstance(message, messages.Adopt):
                 self._adopt(message.slot, fds.pop())
             elif isinstance(message, messages.Shell):
-                self._run_shell(fds.pop())
+                self._run_shell(member, fds.pop())
             elif isinstance(message, messages.Enter):
                 if not self._enter(member, message):
                     return False
@@ -263,7 +271,7 @@ class Init:
                 return False
         return True
 
-    def _run_shell(self, fd: int) -> None:
+    def _run_shell(self, member: Member, fd: int) -> None:
         """In a child of ours, and so in the same room. That it could not be had is told by the end of the socket."""
         try:
             pid = kernel.fork_bare() if self.on_shell is not None else -1
@@ -271,7 +279,7 @@ class Init:
             pid = -1
         self._last_tag += 1
         if pid > 0:
-            self._tasks[pid] = self._last_tag
+            self._tasks[pid] = self._last_tag, member
         if pid == 0:
             try:
                 kernel.tag(self._last_tag)
@@ -280,8 +288,9 @@ class Init:
                     os.close(each)
                 assert self.on_shell is not None
                 self.on_shell(fd)
-            finally:
                 os._exit(0)
+            finally:
+                os._exit(FAILED)
         os.close(fd)
 
     def _enter(self, member: Member, message: messages.Enter) -> bool:

@@ -35,6 +35,9 @@ CHECKS = 3
 AGAIN = 20
 """How often SIGINT is sent again because of them."""
 
+FAILED = 70
+"""Exit code of an init that could not do its work to the end."""
+
 NOT_STARTED = 127
 """Exit code of a program that could not be executed, as shells have it."""
 
@@ -105,8 +108,9 @@ class Shells:
                     os.close(fd)
                 os.set_inheritable(fds[0], False)
                 TaskInit(fds[0]).run()
-            finally:
                 os._exit(0)
+            finally:
+                os._exit(FAILED)  # what is below it is ours to end
         if pid > 0:
             self._inits.add(pid)
         for fd in fds:
@@ -116,8 +120,12 @@ class Shells:
         if pid in self._inits:
             self._inits.discard(pid)
             # An init that was killed leaves its strays to us, the next subreaper above it.
-            if os.WIFSIGNALED(status):
+            if status:
                 reaper.sweep(self._on_exit, spare=tuple(self._inits))
+                try:
+                    self._control.sendall(messages.encode(messages.Swept(pid)))
+                except OSError:
+                    pass  # the host is gone, and we are next
 
 
 class TaskInit:
@@ -169,8 +177,7 @@ class TaskInit:
                 if self._checks and not ready:
                     self._check_interrupted()
         reaper.sweep(self._on_exit)
-        if self._run is not None:
-            self._tell_end(left=False)
+        self._tell_end(left=False)
 
     @property
     def _limited(self) -> bool:

@@ -207,7 +207,7 @@ def become_session(
     try:
         init.run(status, worker_pid)
     finally:
-        os._exit(0)
+        os._exit(session.BROKEN)  # it has failed, and what is below it is the zygote's to end
 
 
 def fork_into(init: Init, folder: int) -> int:
@@ -368,5 +368,9 @@ class Zygote:
         if pid in self._inits:
             self._inits.discard(pid)
             # An init that was killed leaves its strays to us, the next subreaper above it.
-            if os.WIFSIGNALED(status):
+            if status:
                 reaper.sweep(self._on_exit, spare=tuple(self._inits))
+                try:
+                    self._control.sendall(messages.encode(messages.Swept(pid)))
+                except OSError:
+                    pass  # the host is gone, and we are next

@@ -53,6 +53,7 @@ class Launcher:
         try:
             (status,) = process.make_ends().fds
             process.watch()
+            process.sweeping = room.worker.tasks_sweeping
             await room.worker.run_shell(status)
         except OSError as error:
             process.close()

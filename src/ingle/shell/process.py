@@ -10,10 +10,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from ingle import processes
 from ingle.workers import codec
+from ingle.workers.departure import Departure, Sweeping
 from ingle.workers.sender import Sender
 from ingle.workers.sockets import expect_pid, receive_with_pid, refuse_descriptors
 from ingle.workers.worker import ChildEnds
@@ -41,6 +43,11 @@ class Process:
         """The program was forked, or its start failed. Set for the zygote, too, which may not be able to fork."""
         self.gone: asyncio.Future[None] = loop.create_future()
         self.init_pid: int | None = None
+        self._own_pid = 0
+        """What init knows itself by: in a room, that is another number."""
+        self.sweeping: Sweeping | None = None
+        """Where it is told what init has left behind, if that was killed."""
+        self._departure: Departure | None = None
         self.pid: int | None = None
         self.failure: str | None = None
         self.no_folder = False
@@ -77,7 +84,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        return not self.gone.done()
+        return not self.gone.done() and self._departure is None
 
     def run(self, message: messages.Run, fds: list[int]) -> None:
         """Start the program, once, with these three descriptors."""
@@ -108,7 +115,7 @@ class Process:
 
     def kill(self) -> None:
         """End everything of this task now. Its end is told as always."""
-        if not self.gone.done():
+        if self.alive:
             self._killed = True
             self._out.write(messages.encode(messages.Kill()))
             if self._kill_timer is None:
@@ -118,7 +125,7 @@ class Process:
         """Init does not answer: it may be stopped. As long as its socket is open its number is its own."""
         if self.init_pid is None:
             self._finish()
-        elif not self.gone.done():
+        elif self.alive:
             if self.pid is not None:
                 # Its number is init's word, which is worth as much as the program's.
                 processes.send_signal(self.init_pid, [self.pid], signal.SIGKILL)
@@ -127,7 +134,7 @@ class Process:
 
     def _on_status(self) -> None:
         # Until there is nothing more: libuv reports a socket that was reset only once.
-        while not self.gone.done():
+        while self.alive:
             try:
                 if self.init_pid is None:
                     data, self.init_pid = receive_with_pid(self._status, 65536)
@@ -138,17 +145,31 @@ class Process:
             except OSError:
                 data = b""
             if not data:
-                self._finish()
+                self._see_off()
                 return
             try:
                 for frame in self._reader.feed(data):
                     self._handle(codec.decode(frame))
             except WireError:
                 self._kill_hard()
-                self._finish()
+                self._see_off()
+
+    def _see_off(self) -> None:
+        """Init is about to go, and has not told that nothing is left below it: it was killed."""
+        if self.init_pid is None or self.gone.done():
+            self._finish()
+            return
+        # From now on its number may be another's.
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._loop.remove_reader(self._status.fileno())
+        number = self._own_pid or self.init_pid
+        asked = None if self.sweeping is None else partial(self.sweeping.wait, number)
+        self._departure = Departure(self._loop, self.init_pid, asked, self._finish)
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.InitUp):
+            self._own_pid = message.pid
             inside = self.init_pid is not None and message.pid != self.init_pid
             self.pid = processes.child_called(message.worker, self.init_pid or 0) if inside else message.worker
             self._settle_start()
@@ -185,6 +206,7 @@ class Process:
         """The same init, for another task."""
         fresh = Process(self._loop)
         fresh.init_pid, fresh._status, fresh._reader = self.init_pid, self._status, self._reader
+        fresh.sweeping, fresh._own_pid = self.sweeping, self._own_pid
         fresh._out = Sender(self._loop, self._status.fileno(), self._status.send, lambda: None)
         self._loop.add_reader(self._status.fileno(), fresh._on_status)
         return fresh
@@ -198,6 +220,8 @@ class Process:
         self._settle_start()
         if self._kill_timer is not None:
             self._kill_timer.cancel()
+        if self._departure is not None:
+            self._departure.close()
         # With an order still under way, nobody can tell what it would hit.
         free = free and self._reusable and not (self._killed or self._signalled or self._out.pending)
         self._out.forget()

@@ -41,6 +41,7 @@ FROM_GUEST = (
     messages.Door,
     messages.Signalled,
     messages.Exited,
+    messages.Swept,
     messages.ZygoteReady,
     messages.ForkFailed,
     messages.Proof,

@@ -275,6 +275,7 @@ class Launcher:
             process = await asyncio.to_thread(start_process, self._python, args, ends.fds, subprocess.DEVNULL)
         finally:
             ends.close()
+        worker.parent_pid = process.pid
         task = self._loop.create_task(self._reap(worker, process))
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)

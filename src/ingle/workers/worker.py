@@ -11,6 +11,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from ingle import processes
@@ -18,6 +19,7 @@ from ingle.events import Exit
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import Group
 from ingle.workers import codec
+from ingle.workers.departure import Departure, Sweeping
 from ingle.workers.exits import exit_of
 from ingle.workers.family import Copies, Family, Forks
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
@@ -105,6 +107,12 @@ class Worker:
         """The number of the user that its processes are, where the server chooses it."""
         self.laid = ""
         """Whose folders it has already: those of a session to come."""
+        self.parent_pid: int | None = None
+        """Of one that was spawned: the process above its init, which goes when nothing is left of that."""
+        self.sweeping: Sweeping | None = None
+        """Where it is told what its init left behind, if that was killed and the kernel does not see to it."""
+        self.tasks_sweeping = Sweeping(loop)
+        """The same of shell tasks in its room, whose inits are below this one."""
         self.begun: messages.Start | None = None
         """What it was told ahead, of that session."""
         self.door: socket.socket | None = None
@@ -116,6 +124,9 @@ class Worker:
         self._killed_because: str | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._woken = False
+        self._swept = False
+        """Init has told that nothing is left of it."""
+        self._departure: Departure | None = None
         self._paused = False
         self._begin_expected = 0
         self._noted = False
@@ -179,7 +190,8 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return not self.gone.done() and self._broken is None and self._exit is None
+        ended = self._exit is not None or self._departure is not None
+        return not ended and not self.gone.done() and self._broken is None
 
     def send(self, message: Any) -> None:
         self._at_rest = None
@@ -207,7 +219,7 @@ class Worker:
         """SIGINT for the worker's group while it runs this cell; True when the worker does not take it just now."""
         self._orders += 1
         sent: asyncio.Future[bool] = self._loop.create_future()
-        if self.gone.done():
+        if self.gone.done() or self._departure is not None:
             sent.set_result(False)
             return sent
         self.signalled[self._orders] = sent
@@ -243,6 +255,7 @@ class Worker:
     def make_sibling(self, place: int) -> "Worker":
         sibling = Worker(self._loop, self.family, place)
         sibling.init_pid = self.init_pid
+        sibling.sweeping, sibling.parent_pid = self.sweeping, self.parent_pid
         if self.group is not None:
             self.group.hold()
             sibling.group = self.group
@@ -267,7 +280,7 @@ class Worker:
 
     def kill(self, because: str | None = None) -> None:
         """End everything of this worker now. Its end is told as always."""
-        if self.gone.done() or not self._open:
+        if self.gone.done() or self._departure is not None or not self._open:
             return
         self._killed_because = self._killed_because or because
         self._status_out.write(messages.encode(messages.Kill()))
@@ -450,7 +463,7 @@ class Worker:
     def _on_status(self) -> None:
         # Until there is nothing more: libuv reports a socket that was reset only once, and what is left unread
         # then, the end above all, would never be told.
-        while not self.gone.done():
+        while not self.gone.done() and self._departure is None:
             try:
                 data, pid, fds = receive_with_all(self._status, 65536)
             except BlockingIOError:
@@ -460,7 +473,7 @@ class Worker:
             self.init_pid = self.init_pid or pid
             self._doors += fds
             if not data:
-                self._finish()
+                self._see_off()
                 return
             try:
                 for frame in self._status_reader.feed(data):
@@ -485,8 +498,25 @@ class Worker:
         elif isinstance(message, messages.Exited):
             self.cpu_seconds = message.cpu_seconds
             self._exit = exit_of(message.status)
+        elif isinstance(message, messages.Swept):
+            if message.pid:
+                self.tasks_sweeping.tell(message.pid)
+            else:
+                self._swept = True
 
     # --- the end ---
+
+    def _see_off(self) -> None:
+        """Init has closed the socket: it was done with this worker and goes on with others, or is about to go."""
+        if self.init_pid is None or (self._swept and len(self.family.members) > 1):
+            self._finish()
+            return
+        # From now on its number may be another's.
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._unwatch(self._status.fileno())
+        asked = None if self._swept or self.sweeping is None else partial(self.sweeping.wait, self.init_pid)
+        self._departure = Departure(self._loop, self.parent_pid or self.init_pid, asked, self._finish)
 
     def _finish(self) -> None:
         """Init is gone, and with it everything below: what is in the pipes now is the last there is."""
@@ -509,6 +539,7 @@ class Worker:
         if not self.init_up.done():
             self.init_up.set_result(None)
         self.family.leave(self)
+        self.tasks_sweeping.tell_all(last=True)
         if not self.ready.done():
             self.ready.set_exception(WorkerEnded(exit.message or "it ended"))
             self.ready.exception()  # seen: not everybody waits for it
@@ -527,6 +558,8 @@ class Worker:
             self._kill_timer.cancel()
         for sender in (self._wire_out, self._status_out):
             sender.forget()
+        if self._departure is not None:
+            self._departure.close()
         for fd in list(self._open):
             self._unwatch(fd)
         self._wire.close()

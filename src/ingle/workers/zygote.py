@@ -17,6 +17,7 @@ from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
 from ingle.isolation import probe
 from ingle.isolation.levels import CANNOT_CONFINE, GUEST, Confinement, environment
 from ingle.workers import codec
+from ingle.workers.departure import Sweeping
 from ingle.workers.sockets import expect_pid, receive_with_pid
 from ingle.workers.worker import ChildEnds
 from ingle_worker.wire import FrameReader, WireError, messages
@@ -62,6 +63,9 @@ class ZygoteKilled(StartFailed):
 class Forked(Protocol):
     """What a zygote can be asked to fork: it has ends to give away, and learns when it failed."""
 
+    sweeping: Sweeping | None
+    """Told what its init has left behind, where that is not the kernel's to end."""
+
     @property
     def ready(self) -> "asyncio.Future[Any]": ...
 
@@ -97,6 +101,11 @@ class Zygote:
         """Done when a child was confined as sessions are to be, and attacked in vain: long before it is ready."""
         self._bait: probe.Bait | None = None
         self._tidying: asyncio.Future[None] | None = None
+        self._life: socket.socket | None = None
+        """To the holder, which ends everything when this closes."""
+        self._life_reader = FrameReader()
+        self._holder_lost = False
+        self._sweeping = Sweeping(loop)
         self.dead = False
         self._sending = asyncio.Lock()
 
@@ -106,14 +115,15 @@ class Zygote:
         if self._confinement is not None and sys.platform != "linux":
             raise IsolationUnavailable(self._confinement.level, f"only Linux can do that, and this is {sys.platform}")
         control, child_control = socket.socketpair()
-        life_read, self._life = os.pipe()
+        self._life, child_life = socket.socketpair()
+        self._life.setblocking(False)
         self._stderr_fd, child_stderr = os.pipe()
         os.set_blocking(self._stderr_fd, False)
         self._control = control
         control.setblocking(False)
         # Its number, as the kernel tells it: where it has a pid namespace, its own word means nothing here.
         expect_pid(control)
-        fds = [life_read, child_control.fileno()]
+        fds = [child_life.fileno(), child_control.fileno()]
         ends = list(map(str, fds))
         plan = -1 if self._confinement is None else self._confinement.open_plan()
         if self._confinement is not None:
@@ -125,19 +135,20 @@ class Zygote:
             await self._launch(args, fds, child_stderr)
         except BaseException:
             if self._process is None:
-                for fd in (self._life, self._stderr_fd):
-                    os.close(fd)
+                os.close(self._stderr_fd)
+                self._close_life()
                 control.close()
                 self.dead = True
             raise
         finally:
-            os.close(life_read)
+            child_life.close()
             os.close(child_stderr)
             child_control.close()
             if plan >= 0:
                 os.close(plan)
         self._loop.add_reader(control.fileno(), self._on_control)
         self._loop.add_reader(self._stderr_fd, self._on_stderr)
+        self._loop.add_reader(self._life.fileno(), self._on_life)
         await asyncio.shield(self.ready)
 
     async def _launch(self, args: list[str], fds: list[int], stderr: int) -> None:
@@ -169,6 +180,33 @@ class Zygote:
             self._loop.remove_reader(self._stderr_fd)
         self._stderr += data
         del self._stderr[:-STDERR_KEPT]
+
+    def _on_life(self) -> None:
+        """The holder's word, once the zygote can tell nothing any more."""
+        assert self._life is not None
+        try:
+            data = self._life.recv(65536)
+            if not data:
+                raise WireError("it closed its socket")
+            for frame in self._life_reader.feed(data):
+                self._handle(codec.decode(frame))
+        except BlockingIOError:
+            return
+        except (OSError, WireError):
+            self._loop.remove_reader(self._life.fileno())
+            self._holder_lost = True
+            self._check_sweepers()
+
+    def _check_sweepers(self) -> None:
+        """With zygote and holder gone, nobody will tell what is left."""
+        if self.dead and self._holder_lost:
+            self._sweeping.tell_all(last=True)
+
+    def _close_life(self) -> None:
+        if self._life is not None:
+            self._loop.remove_reader(self._life.fileno())
+            self._life.close()
+            self._life = None
 
     def _on_control(self) -> None:
         try:
@@ -214,6 +252,11 @@ class Zygote:
                 raise WireError("it is ready, and has proven nothing")
             if not self.ready.done():
                 self.ready.set_result(message)
+        elif isinstance(message, messages.Swept):
+            if message.pid:
+                self._sweeping.tell(message.pid)
+            else:
+                self._sweeping.tell_all()
         elif isinstance(message, messages.ForkFailed):
             worker = self._pending.pop(message.ticket, None)
             if worker is not None and not worker.ready.done():
@@ -226,6 +269,7 @@ class Zygote:
             return
         self.dead = True
         self._let_go()
+        self._check_sweepers()
         if not self.ready.done():
             # Dying before it was ready, it has said why on its stderr, which is closed by now.
             self._loop.create_task(self._explain())
@@ -240,8 +284,7 @@ class Zygote:
 
     async def _explain(self) -> None:
         assert self._process is not None
-        os.close(self._life)
-        self._life = -1
+        self._close_life()
         code = await asyncio.to_thread(self._process.wait)
         with contextlib.suppress(BlockingIOError):
             self._stderr += os.read(self._stderr_fd, 65536)
@@ -306,6 +349,8 @@ class Zygote:
         self._tickets += 1
         frame = messages.encode(messages.Fork(self._tickets, spare, user, network, group))
         socket.send_fds(self._control, [frame], ends.fds)
+        if self._confinement is None or not self._confinement.has_rooms:
+            worker.sweeping = self._sweeping
         for ticket in [ticket for ticket, each in self._pending.items() if each.ready.done()]:
             del self._pending[ticket]
         self._pending[self._tickets] = worker
@@ -340,9 +385,7 @@ class Zygote:
         if not self.dead:
             self.dead = True
             self._let_go()
-        if self._life >= 0:
-            os.close(self._life)
-            self._life = -1
+        self._close_life()
         try:
             await asyncio.to_thread(self._process.wait, STOP_PATIENCE if self.ready.done() else 0)
         except subprocess.TimeoutExpired:
@@ -353,6 +396,7 @@ class Zygote:
         self._loop.remove_reader(self._stderr_fd)
         os.close(self._stderr_fd)
         self._process = None
+        self._sweeping.tell_all(last=True)
         for future in (self.held, self.ready):
             if not future.done():
                 future.cancel()

@@ -69,6 +69,7 @@ from ingle_worker.wire.processes import (
     Shell,
     Signal,
     Signalled,
+    Swept,
     TreeEnded,
     ZygoteReady,
 )
@@ -139,6 +140,7 @@ KINDS: dict[int, type] = {
     100: ProgramExited,
     101: TreeEnded,
     102: Breach,
+    103: Swept,
     108: NotEntered,
     109: Door,
     112: ZygoteReady,

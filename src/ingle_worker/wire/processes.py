@@ -83,6 +83,13 @@ class InitUp:
 
 
 @dataclass(frozen=True)
+class Swept:
+    """Nothing is left of a worker: said by its init. Or, by who is above an init that was killed: of that one's."""
+
+    pid: int = 0
+
+
+@dataclass(frozen=True)
 class Signalled:
     """The order was carried out. `ignored`: the worker does not take SIGINT just now, so it should be sent again."""
 

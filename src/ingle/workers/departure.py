@@ -1,0 +1,103 @@
+"""An init that has closed its socket, until nothing is left of it: only then is anybody told of the end.
+
+A process that ends closes its descriptors first and is gone a moment later; on a busy machine that was seen to take
+milliseconds. One that was killed leaves more: where it has a pid namespace, the kernel kills all below it, after its
+descriptors were closed; where it has none, that is the work of the next subreaper above, who says when it is done.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+
+PATIENCE = 2.0
+"""For all of it. A process that the kernel itself cannot end does not hold up whoever waits for the session."""
+
+logger = logging.getLogger(__name__)
+
+
+class Departure:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        init: int,
+        swept: "Callable[[], asyncio.Future[None]] | None",
+        over: Callable[[], None],
+    ) -> None:
+        """`over` is called once, unless this is closed. `swept`: where init itself has not told that nothing is left
+        below it, somebody else will."""
+        self._loop = loop
+        self._init = init
+        self._swept = swept
+        self._over = over
+        self._open = True
+        self._timer = loop.call_later(PATIENCE, self._give_up)
+        try:
+            self._pidfd = os.pidfd_open(init)
+        except (OSError, AttributeError):
+            # It is gone, or this system does not tell.
+            self._pidfd = -1
+            loop.call_soon(self._on_gone)
+        else:
+            loop.add_reader(self._pidfd, self._on_gone)
+
+    def _on_gone(self) -> None:
+        self._let_go()
+        if self._swept is None:
+            self._end()
+        elif self._open:
+            self._swept().add_done_callback(lambda swept: self._end())
+
+    def _give_up(self) -> None:
+        if self._open:
+            logger.warning("process %d, an init, does not go, or something below it does not", self._init)
+            self._end()
+
+    def _end(self) -> None:
+        if self._open:
+            self.close()
+            self._over()
+
+    def _let_go(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def close(self) -> None:
+        self._open = False
+        self._timer.cancel()
+        self._let_go()
+
+
+class Sweeping:
+    """What inits that were killed have left behind, by their numbers, and who waits until it is gone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._told: set[int] = set()
+        self._awaited: dict[int, asyncio.Future[None]] = {}
+        self._nobody = False
+
+    def wait(self, init: int) -> "asyncio.Future[None]":
+        """Done when nothing is left of this one. That may have been told before anybody waits for it."""
+        swept: asyncio.Future[None] = self._loop.create_future()
+        if self._nobody or init in self._told:
+            self._told.discard(init)
+            swept.set_result(None)
+        else:
+            self._awaited[init] = swept
+        return swept
+
+    def tell(self, init: int) -> None:
+        swept = self._awaited.pop(init, None)
+        if swept is None:
+            self._told.add(init)
+        elif not swept.done():
+            swept.set_result(None)
+
+    def tell_all(self, *, last: bool = False) -> None:
+        """Nothing is left of any of them; or nobody is there, from now on, who could tell."""
+        self._nobody = self._nobody or last
+        for init in list(self._awaited):
+            self.tell(init)
