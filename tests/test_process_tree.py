@@ -533,6 +533,43 @@ async def test_folders_that_came_to_no_session_go_with_their_worker(service: Ser
     await service.end_session("durable")
 
 
+async def test_a_prepared_worker_that_dies_leaves_the_pool_with_its_folders(service: Service, home: Path) -> None:
+    await service.warm()
+    launcher = launcher_of(service)
+    for number in range(3):
+        (dead,) = launcher._pool
+        assert await until((home / "sessions" / dead.laid).is_dir)
+        await kill((dead.init_pid if number == 1 else dead.pid) or 0)
+        assert await until(lambda: launcher.prepared == 0)
+        assert await until(lambda dead=dead: not (home / "sessions" / dead.laid).exists())
+        # It holds up nobody, and the next one is prepared after the next session.
+        await service.create_session(f"s{number}")
+        assert await value(service, f"s{number}", "1 + 1") == "2"
+        assert await until(lambda: launcher.prepared == 1)
+
+
+async def test_folders_of_a_session_that_was_not_made_go_with_the_worker_that_was_for_it(
+    service: Service, home: Path
+) -> None:
+    await service.warm()
+    (prepared,) = launcher_of(service)._pool
+    assert await until((home / "sessions" / prepared.laid).is_dir)
+    assert isinstance(service._placement, Local)
+    read = service._placement.manager.stdlibs.read
+
+    async def fail(tenant: str) -> None:
+        raise StartFailed("for this test")
+
+    service._placement.manager.stdlibs.read = fail  # type: ignore[assignment, method-assign]
+    with pytest.raises(StartFailed):
+        await service.create_session()
+    assert await until(lambda: not (home / "sessions" / prepared.laid).exists())
+    assert prepared.gone.done()
+    service._placement.manager.stdlibs.read = read  # type: ignore[method-assign]
+    await service.create_session("s")
+    assert await value(service, "s", "1 + 1") == "2"
+
+
 async def test_a_start_that_fails_leaves_no_process_behind(home: Path, mark: str) -> None:
     async with Service.local(Settings(pool=0, preload=[], exit_grace=0.5), home) as service:
         await service.create_session("first")

@@ -78,14 +78,14 @@ class Launchers:
         tmp = tmp_of(home, 1, room=room)
         worker.laid = name
         self._laid.add(name)
-        worker.gone.add_done_callback(lambda gone: self._clear(name))
+        worker.gone.add_done_callback(functools.partial(self._clear, name))
         if confinement is not None:
             own = [os.path.relpath(each, self._home) for each in own_folders(home, tmp, room=room)]
             worker.enter(messages.Enter(own, [], [f"sessions/{name}/{SHELL}"]))
         worker.begun = start_of(home, tmp, room=room, cwd=None, env=environment)
         worker.send(worker.begun)
 
-    def _clear(self, name: str) -> None:
+    def _clear(self, name: str, gone: object) -> None:
         """The worker that had these folders is gone. If they came to no session, they go too."""
         if name in self._laid:
             self._laid.discard(name)
@@ -103,6 +103,13 @@ class Launchers:
         name = launcher.offer()
         self._laid.discard(name)
         return name.rpartition(".")[2]
+
+    def withdraw(self, launcher: Launcher, name: str) -> None:
+        """Who was to live in this folder has a worker by now, or never will. What was offered, and not taken, goes."""
+        worker = launcher.withdraw(name)
+        if worker is not None and worker.laid:
+            self._laid.add(name)
+            worker.gone.add_done_callback(functools.partial(self._clear, name))
 
     def _confinement(self, level: str, mounts: tuple[Mount, ...], bounding: Bounding) -> Confinement:
         settings = self._settings

@@ -174,7 +174,7 @@ class Manager:
         finally:
             del self._making[key]
             if launcher is not None:
-                launcher.withdraw(lodging)
+                self._launchers.withdraw(launcher, lodging)
         self._sessions[key] = session
         self.record.session_made(key, time.monotonic() - began, grant.isolation, grant.network)
         return session

@@ -5,6 +5,7 @@ Prepared workers outlive their zygote. A zygote that has died is replaced when t
 
 import asyncio
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -52,6 +53,7 @@ class Launcher:
         self._zygotes = Zygotes(loop, lambda: Zygote(loop, python, settings.preload, confinement=confinement))
         self._pool: list[Worker] = []
         self._offered: dict[str, Worker] = {}
+        self._leaving: set[Worker] = set()
         self.prelay: Callable[[Worker], None] | None = None
         """Begins a spare worker with the folders of a session to come."""
         self._soon: asyncio.TimerHandle | None = None
@@ -89,11 +91,14 @@ class Launcher:
             if grouped:
                 self._invite(worker)
 
-    def withdraw(self, name: str) -> None:
-        """Whoever was to take this one does not need it."""
+    def withdraw(self, name: str) -> Worker | None:
+        """Whoever was to take this one does not need it: it ends. None when it was taken."""
         worker = self._offered.pop(name, None)
         if worker is not None:
+            self._leaving.add(worker)
+            worker.gone.add_done_callback(lambda gone: self._leaving.discard(worker))
             worker.kill()
+        return worker
 
     def _new(self, user: int = 0) -> Worker:
         worker = Worker(self._loop)
@@ -154,8 +159,19 @@ class Launcher:
     async def warm(self) -> None:
         """Fill the pool now."""
         async with self._filling:
-            while len(self._pool) < self._settings.pool and not self._stopped:
-                self._pool.append(await self._make())
+            # Counted before: those that die at once are not made again and again.
+            for _ in range(self._settings.pool - len(self._pool)):
+                if self._stopped:
+                    return
+                worker = await self._make()
+                self._pool.append(worker)
+                worker.gone.add_done_callback(functools.partial(self._leave_pool, worker))
+
+    def _leave_pool(self, worker: Worker, gone: object) -> None:
+        """One that has died waits for nobody. Another is made when one is next taken, not now: whatever ended it might
+        end that one too, and so on for ever."""
+        if worker in self._pool:
+            self._pool.remove(worker)
 
     def _fill_later(self) -> None:
         if self._forks and not self._stopped and self._soon is None and (self._refill is None or self._refill.done()):
@@ -312,15 +328,15 @@ class Launcher:
         await self._zygotes.cancel()
         if self._joining:
             await asyncio.wait(self._joining)
-        self._pool += self._offered.values()
+        workers = [*self._pool, *self._offered.values(), *self._leaving]
+        self._pool.clear()
         self._offered.clear()
-        for worker in self._pool:
+        for worker in workers:
             worker.kill()
-        for worker in self._pool:
+        for worker in workers:
             await worker.gone
             if worker.letting_go is not None:
                 await worker.letting_go
-        self._pool.clear()
         await self._zygotes.stop()
         if self._spawned:
             await asyncio.wait(self._spawned)
