@@ -295,6 +295,26 @@ class TestImpatient:
         assert not is_there(init)
         await service.end_session("main")
 
+    async def test_no_code_runs_before_the_number_of_init_is_known(
+        self, home: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else it could stop its init, and the host would have nobody to kill."""
+        handle, held = Worker._handle_status, []
+
+        def hold(worker: Worker, message: Any) -> None:
+            held.append((worker, message))
+
+        monkeypatch.setattr(Worker, "_handle_status", hold)
+        async with Service.local(Settings(preload=[], pool=0), home) as service:
+            making = asyncio.create_task(service.create_session("main"))
+            assert await until(lambda: held and held[0][0].ready.done())
+            await asyncio.wait([making], timeout=0.2)
+            assert not making.done()
+            monkeypatch.setattr(Worker, "_handle_status", handle)
+            for worker, message in held:
+                worker._handle_status(message)
+            assert (await making).state == "idle"
+
     @pytest.mark.level("none", "nothing in a room can hurt its init")
     async def test_a_running_cell_whose_init_is_stopped_can_still_be_ended(self, service: Service) -> None:
         await service.create_session("main")

@@ -163,6 +163,8 @@ class TaskInit:
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
+        # Before anything runs below it that could stop it: then it takes the number to end it.
+        self._send(messages.InitUp(os.getpid(), 0))
         while not self._over:
             ready = poller.poll(CHECK_MS if self._checks else LOOK_MS if self._limited else None)
             for fd, _ in ready:

@@ -170,6 +170,8 @@ class Process:
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.InitUp):
             self._own_pid = message.pid
+            if not message.worker:
+                return  # it only says who it is
             inside = self.init_pid is not None and message.pid != self.init_pid
             self.pid = processes.child_called(message.worker, self.init_pid or 0) if inside else message.worker
             self._settle_start()

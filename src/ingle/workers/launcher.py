@@ -212,6 +212,8 @@ class Launcher:
                         # What is sent now waits in its socket: its first word need not come here first.
                         begin(worker)
                     ready = await worker.ready
+                    # Before it runs anybody's code: that could stop its init, and then it takes the number to end it.
+                    await worker.init_up
                     await self._bound(worker)
             except TimeoutError:
                 worker.kill()
@@ -274,7 +276,6 @@ class Launcher:
         """Under its limits, before it runs anybody's code."""
         if self._bounding is None or not self._bounding.wanted:
             return
-        await worker.init_up
         if worker.init_pid is None or worker.pid is None:
             return
         pids = (worker.init_pid, worker.pid)

@@ -75,7 +75,7 @@ class Door:
 
 @dataclass(frozen=True)
 class InitUp:
-    """`joined`: its worker is in the group that it was promised."""
+    """Without a worker: there is none yet. `joined`: its worker is in the group that it was promised."""
 
     pid: int
     worker: int
