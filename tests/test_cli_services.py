@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -194,6 +195,19 @@ def test_stop_ends_a_session_or_a_server(start: Callable[..., Server], home: Pat
     code, _, said = outcome("stop", "--server")
     assert (code, said) == (2, "ingle: no server runs, so there is none to stop\n")
     assert outcome("stop")[0] == outcome("stop", "main", "--server")[0] == 2
+
+
+def test_what_a_server_had_not_finished_when_it_was_killed_is_removed(home: Path) -> None:
+    run = home / "run"
+    run.mkdir(parents=True)
+    for name in ("1-a.new", "1-a.draft", "2-b.new", "2-b.draft"):
+        (run / name).touch()
+    for name in ("1-a.new", "1-a.draft"):
+        os.utime(run / name, (0, 0))
+    # Those of a server that starts at this moment are left alone.
+    assert find_servers(home) == []
+    assert sorted(path.name for path in run.iterdir()) == ["2-b.draft", "2-b.new"]
+    shutil.rmtree(run)
 
 
 def test_a_name_on_two_servers_is_listed_with_how_to_choose(start: Callable[..., Server]) -> None:

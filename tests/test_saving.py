@@ -611,3 +611,12 @@ async def test_a_snapshot_goes_from_one_python_to_another_and_back(service: Serv
         assert [each.name for each in restored.skipped] == ([] if same else ["code"])
         assert bool(restored.notices) is not same
         await run(service, ARRIVED, f"to-{number}")
+
+
+async def test_what_a_save_had_not_finished_when_its_server_was_killed_is_removed(service: Service, home: Path) -> None:
+    folder = home / "snapshots" / ".owner" / "named"
+    folder.mkdir(parents=True)
+    (folder / ".0123456789abcdef.part").write_bytes(b"half")
+    await service.create_session("main")
+    await service.save_session("main", "kept")
+    assert await until(lambda: sorted(path.name for path in folder.iterdir()) == ["kept.json"])

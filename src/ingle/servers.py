@@ -23,6 +23,12 @@ from ingle import __version__
 
 BACKLOG = 128
 
+NEW, DRAFT = DRAFTS = (".new", ".draft")
+"""A socket that does not listen yet, and a file that is not whole."""
+
+DRAFT_AGE = 60.0
+"""Seconds after which a socket or file that never got its name is that of a server which was killed at that moment."""
+
 LONGEST = 100
 """Bytes of a path that fit into the address of a unix socket, with a few to spare."""
 
@@ -82,6 +88,11 @@ def find_servers(home: Path) -> list[tuple[Path, ServerInfo]]:
         # Between the two files of a server that starts or ends, somebody listens.
         if not path.with_suffix(".json").exists() and not _listens(path):
             _forget(path)
+    for suffix in DRAFTS:
+        for draft in (home / "run").glob("*" + suffix):
+            with contextlib.suppress(OSError):
+                if time.time() - draft.stat().st_mtime > DRAFT_AGE:
+                    draft.unlink()
     return sorted(found, key=lambda each: each[1].started_at)
 
 
@@ -115,7 +126,7 @@ class Announcement:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # Under another name until it listens, so that nobody takes it for the socket of a dead server. Who may
         # connect is settled before it can be: the folder is ours alone, and the mode of the socket is set first.
-        draft = self.path.with_suffix(".new")
+        draft = self.path.with_suffix(NEW)
         try:
             with reachable(draft) as name:
                 self.listener.bind(name)
@@ -131,7 +142,7 @@ class Announcement:
     def tell(self, url: str | None) -> None:
         """Write down who this is: from now on it is found."""
         info = ServerInfo(pid=os.getpid(), url=url, started_at=time.time(), folder=os.getcwd(), kind=self._kind)
-        draft = self.path.with_suffix(".draft")
+        draft = self.path.with_suffix(DRAFT)
         with self._writing:
             if self._closed:
                 return

@@ -292,6 +292,8 @@ class Snapshots:
             logger.warning("what snapshots do not need any more was not removed: %s", error)
 
     def _all_used(self) -> set[bytes]:
+        for draft in self._folder.glob("*/.*.part"):
+            draft.unlink(missing_ok=True)  # of a server that died: nobody saves now
         used: set[bytes] = set()
         seen = set()
         for path in self._folder.glob("*/*" + CURRENT):
