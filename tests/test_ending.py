@@ -1,6 +1,8 @@
 """How a session's process ends, by its own will or not: what is said about it, and that nothing of it lives on."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ from ingle.service import Service
 from ingle.sessions import claim, manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
+from ingle.workers import worker as worker_module
 
 
 @pytest.fixture
@@ -311,6 +314,21 @@ async def test_a_worker_that_dies_between_cells_is_replaced_and_said(service: Se
         "False\n",
         [fresh("ended with exit code 5", 1).replace("cell 1", "the last cell")],
     )
+
+
+@pytest.mark.req("exit.crash")
+async def test_a_death_is_named_as_it_was_however_late_its_init_tells_it(
+    service: Service, sid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's wire is lost with its process: that is no reason of its own."""
+    monkeypatch.setattr(worker_module, "KILL_PATIENCE", 60.0)
+    worker = service._placement.manager.get(sid).worker  # type: ignore[attr-defined]
+    os.kill(worker.init_pid, signal.SIGSTOP)
+    os.kill(worker.pid, signal.SIGKILL)
+    # The host has waited for init's word as long as it does, and has begun to end what is left.
+    assert await until(lambda: worker._kill_timer is not None)
+    os.kill(worker.init_pid, signal.SIGCONT)
+    assert (await worker.gone) == Exit(None, "SIGKILL", KILLED)
 
 
 @pytest.mark.req("exit.crash")

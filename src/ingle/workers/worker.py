@@ -19,7 +19,7 @@ from ingle.events import Exit
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import Group
 from ingle.workers import codec
-from ingle.workers.departure import Departure, Sweeping
+from ingle.workers.departure import Departure, Sweeping, is_departing
 from ingle.workers.exits import exit_of
 from ingle.workers.family import Copies, Family, Forks
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
@@ -458,7 +458,12 @@ class Worker:
             self._broken = why
             self._unwatch(self._wire.fileno())
             # Most often the process has just died, and init is about to tell how; else this ends it.
-            self._loop.call_later(BREAK_PATIENCE, self.kill, why)
+            self._loop.call_later(BREAK_PATIENCE, self._end_broken, why)
+
+    def _end_broken(self, why: str) -> None:
+        # Init may only be late, on a busy machine: then how it died is still to be told, and this is not why.
+        died = self.pid is not None and is_departing(self.pid)
+        self.kill(None if died else why)
 
     def _on_status(self) -> None:
         # Until there is nothing more: libuv reports a socket that was reset only once, and what is left unread
