@@ -118,6 +118,7 @@ async def test_sockets_that_nobody_is_connected_to(service: Service) -> None:
     assert await run(service, "s.connect(at); server.accept()[0].send(b'hi'); s.recv(2)") == "b'hi'"
 
 
+@pytest.mark.level("none", "in a sandbox every session has a network of its own, where the address is free")
 async def test_an_address_that_is_taken_is_named(service: Service) -> None:
     await service.create_session("main")
     await run(service, "import socket\nserver = socket.create_server(('127.0.0.1', 0)); n = 5")

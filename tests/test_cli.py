@@ -193,16 +193,14 @@ def test_what_cannot_be_run_is_told_in_a_sentence(args: list[str], words: str, t
     assert "Traceback" not in ended.stderr
 
 
-def test_a_data_folder_that_cannot_be_used_is_told_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("INGLE_HOME", str(tmp_path / "file" / "home"))
+def test_a_data_folder_that_cannot_be_used_is_told_in_a_sentence(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (apart / "file").touch()
+    monkeypatch.setenv("INGLE_HOME", str(apart / "file" / "home"))
     for command in (["run", "1"], ["serve", "--port", "0"]):
         ended = ingle(*command)
         assert (ended.returncode, ended.stdout) == (2, "")
         assert ended.stderr.startswith("ingle: ")
-        assert str(tmp_path / "file") in ended.stderr
+        assert str(apart / "file") in ended.stderr
         assert "Traceback" not in ended.stderr
 
 
@@ -428,9 +426,9 @@ def test_where_its_code_is_held_it_has_the_folder_it_was_started_in_unless_that_
 
 
 @pytest.mark.parametrize("verb", [["serve", "--port", "0"], ["mcp"], ["run", "print(1)"]], ids=lambda verb: verb[0])
-def test_a_data_folder_that_cannot_be_used_is_named_in_one_line(tmp_path: Path, verb: list[str]) -> None:
-    (tmp_path / "file").touch()
-    home = tmp_path / "file" / "home"
+def test_a_data_folder_that_cannot_be_used_is_named_in_one_line(apart: Path, verb: list[str]) -> None:
+    (apart / "file").touch()
+    home = apart / "file" / "home"
     done = subprocess.run(
         [sys.executable, "-m", "ingle", *verb],
         env={**os.environ, "INGLE_HOME": str(home), "INGLE_TOKEN": "t" * 40},

@@ -7,8 +7,10 @@ import contextlib
 import itertools
 import re
 import socket
+import tempfile
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,11 +146,12 @@ def executes(draw: st.DrawFn) -> tuple[list[str], bytes]:
 
 
 @pytest.fixture(scope="module")
-def busy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("exchanges"), "--max-code", "2000")
-    server.make_session()
-    yield server
-    assert server.stop() == 0
+def busy_server() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as home:
+        server = Server(Path(home), "--max-code", "2000")
+        server.make_session()
+        yield server
+        assert server.stop() == 0
 
 
 @pytest.mark.req("http.problems", "safe.token", "safe.input")

@@ -45,7 +45,10 @@ from ingle.settings import Settings
         ("POST", "/v1/sessions", '{"session_id": "main"}', 409, "session_exists"),
         ("POST", "/v1/sessions", '{"session_id": "../x"}', 422, "invalid_name"),
         ("POST", "/v1/sessions", '{"session_id": "\\ud83d\\ude00\\u0000"}', 422, "invalid_name"),
-        ("POST", "/v1/sessions", '{"python": "/no/such/python"}', 422, "interpreter_refused"),
+        pytest.param(
+            *("POST", "/v1/sessions", '{"python": "/no/such/python"}', 422, "interpreter_refused"),
+            marks=pytest.mark.level("none", "elsewhere only interpreters of the operator's list are started"),
+        ),
         ("POST", "/v1/sessions", '{"cwd": "relative"}', 422, "invalid_request"),
         ("POST", "/v1/sessions", '{"env": {"A=B": "1"}}', 422, "invalid_request"),
         ("POST", "/v1/sessions", '{"idle_timeout": -1}', 422, "invalid_request"),

@@ -86,9 +86,10 @@ def test_requests_by_hand_are_served_in_either_era(server: Server) -> None:
 @pytest.mark.req("mcp.handles", "mcp.patient")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_client_that_disconnects_in_the_middle_finds_its_cell_when_it_comes_back(
-    server: Server, mode: str
+    server: Server, mode: str, tmp_path: Path
 ) -> None:
-    code = "import time\nfor i in range(40): print('tick', i); time.sleep(0.02)"
+    gate = tmp_path / "gate"
+    code = f"import os, time\nprint('begun')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')"
 
     def runs() -> bool:
         answer = server.client.get("/v1/sessions/main")
@@ -99,15 +100,16 @@ async def test_a_client_that_disconnects_in_the_middle_finds_its_cell_when_it_co
             await client.call_tool("python_session", {"code": code})
 
     calling = asyncio.create_task(call_and_go())
-    assert await until(runs)
+    assert await until(runs, 60)
     calling.cancel()
     await asyncio.wait({calling})
     assert calling.cancelled()
     assert runs()
+    gate.touch()
     async with official(server, mode) as client:
         result = await client.call_tool("wait")
         assert result.meta is not None
-        assert result.meta["ingle/result"]["stdout"] == "".join(f"tick {i}\n" for i in range(40))
+        assert result.meta["ingle/result"]["stdout"] == "begun\nend\n"
         assert result.meta["ingle/result"]["status"] == "ok"
 
 

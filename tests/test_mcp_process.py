@@ -116,8 +116,8 @@ def test_a_signal_ends_everything_with_the_hosts_end_still_open(mark: str, home:
 
 
 @pytest.mark.req("mcp.stdout")
-def test_a_killed_server_leaves_no_process_either(mark: str, home: Path, tmp_path: Path) -> None:
-    host = Host(tmp_path / "not checked")
+def test_a_killed_server_leaves_no_process_either(mark: str, apart: Path) -> None:
+    host = Host(apart / "not checked")
     loaded(host)
     host.process.kill()
     assert wait_until(lambda: not left(mark, host.process.pid), ENDS_WITHIN), left(mark, host.process.pid)
@@ -223,8 +223,8 @@ def test_the_level_in_force_is_told_to_the_hosts_log(home: Path, mark: str) -> N
     assert told in host.stderr.decode().splitlines()
 
 
-def test_a_data_folder_that_cannot_be_written_is_told_on_stderr(mark: str, tmp_path: Path) -> None:
-    file = tmp_path / "file"
+def test_a_data_folder_that_cannot_be_written_is_told_on_stderr(mark: str, apart: Path) -> None:
+    file = apart / "file"
     file.write_text("")
     with Host(file / "home") as host:
         assert host.process.wait(10) == 1

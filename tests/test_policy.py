@@ -3,6 +3,7 @@
 import os
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,9 @@ def no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def policy(tmp_path: Path, level: str = "sandbox", **settings: object) -> Policy:
-    return Policy(Settings(isolation=level, **settings), tmp_path / "home")  # type: ignore[arg-type]
+    """That grants what the test says, and nothing of what sessions of other tests are granted."""
+    granted: dict[str, object] = {"mount": [], **settings}
+    return Policy(Settings(isolation=level, **granted), tmp_path / "home")  # type: ignore[arg-type]
 
 
 def test_a_session_starts_in_granted_folders_only(tmp_path: Path, granted: Path) -> None:
@@ -248,7 +251,8 @@ def test_an_index_on_the_disk_is_granted_with_the_files_beside_it_unless_session
     assert policy(tmp_path, mount=[written.folder]).settle(NewSession()).mounts == (granted[0], written)
 
 
-def test_over_http_what_is_not_granted_is_refused_in_plain_words(server: Server) -> None:
+def test_over_http_what_is_not_granted_is_refused_in_plain_words(start: Callable[..., Server]) -> None:
+    server = start("--isolation", "none")
     made = server.make_session("lower", limits={"files": 200})
     assert made["limits"]["files"] == 200
     body = problem(server.client.post("/v1/sessions", json={"network": "none"}), 403, "not_granted")
@@ -258,10 +262,11 @@ def test_over_http_what_is_not_granted_is_refused_in_plain_words(server: Server)
     problem(server.client.post("/v1/sessions", json={"limits": {"wishes": 3}}), 422, "invalid_request")
 
 
-def test_a_token_brings_its_bounds(server: Server) -> None:
+def test_a_token_brings_its_bounds(start: Callable[..., Server]) -> None:
     from ingle.callers import Limits
     from ingle.http import keyring
 
+    server = start("--isolation", "none")
     bounds = Bounds(limits=SessionLimits(files=300))
     token, _ = keyring.add(server.home, "few", "few", "execute", Limits(), bounds)
     headers = {"Authorization": f"Bearer {token}"}

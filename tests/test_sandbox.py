@@ -22,7 +22,8 @@ from ingle.workers import zygote
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=[], pool=1, isolation="sandbox", network="none")
+    # Nothing of the host is granted, as it is to sessions of other tests.
+    return Settings(preload=[], pool=1, isolation="sandbox", network="none", mount=[])
 
 
 @pytest.fixture
