@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import marked_processes, on_host, until
+from conftest import marked_processes, on_host, until, wait_until
 from ingle.errors import StartFailed
 from ingle.events import Exit, Result
 from ingle.placement.local import Local
@@ -20,6 +20,8 @@ from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker
+from ingle.workers.zygote import Zygote
+from ingle.workers.zygotes import Zygotes
 
 WORKER_NOTICE = "the session's variables, functions and imports are lost, and a fresh worker takes its place"
 
@@ -161,6 +163,28 @@ class TestNothingPrepared:
         assert await until(lambda: not is_there(waiting))
         await service.create_session("new")
         assert await value(service, "new", "1 + 1") == "2"
+
+
+async def test_a_worker_that_goes_with_its_zygote_is_asked_for_again_of_the_next(
+    mark: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, killed = Zygotes.get, []
+
+    async def get_doomed(zygotes: Zygotes) -> Zygote:
+        zygote = await get(zygotes)
+        if len(killed) < 5:
+            assert zygote.pid is not None
+            os.kill(zygote.pid, signal.SIGKILL)
+            killed.append(zygote.pid)
+            # The loop does not run meanwhile, so it is not known to be dead when it is asked.
+            assert wait_until(lambda: not is_there(killed[-1]))
+        return zygote
+
+    monkeypatch.setattr(Zygotes, "get", get_doomed)
+    async with Service.local(Settings(preload=[], pool=0), home) as service:
+        await service.create_session("main")
+        assert len(killed) == 5
+        assert await value(service, "main", "1 + 1") == "2"
 
 
 @pytest.mark.req("exit.tree")

@@ -28,7 +28,8 @@ REFILL_DELAY = 0.02
 Begin = Callable[[Worker], None]
 
 TRIES = 3
-"""A fork that dies with its zygote is asked for again of the next one."""
+"""For workers that end before they are ready. One that dies with its zygote is no try: it is asked for again of the
+next zygote, for as long as one start may take."""
 
 
 class Launcher:
@@ -191,9 +192,12 @@ class Launcher:
     ) -> Worker:
         """One that is ready: for whoever begins it, or a spare one. `asked_for` is on its way already."""
         spare = begin is None
-        for attempt in range(TRIES):
-            on_its_way = asked_for if attempt == 0 else None
+        tries, lost = 0, False
+        until = self._loop.time() + self._settings.start_patience
+        while tries < TRIES and not (lost and self._loop.time() > until):
+            on_its_way, asked_for = asked_for, None
             worker = on_its_way or self._new(user)
+            zygote = self._zygotes.last
             process: subprocess.Popen[bytes] | None = None
             try:
                 async with asyncio.timeout(self._settings.start_patience):
@@ -227,8 +231,11 @@ class Launcher:
                     raise InterpreterRefused(
                         f"{self._python} is older than CPython 3.10; name a newer interpreter"
                     ) from None
+                lost = zygote is not None and zygote.dead
+                tries += not lost
                 continue
             except ZygoteKilled:
+                lost = True
                 continue
             except asyncio.CancelledError:
                 worker.kill()
