@@ -188,8 +188,9 @@ async def run(service: Service):
 def bare() -> Iterator[str]:
     """An interpreter with nothing installed, pip neither."""
     with tempfile.TemporaryDirectory(prefix="ingle-bare-") as folder:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        yield f"{folder}/bin/python"
+        # One below: a temporary folder is closed to the users that sandboxed sessions are.
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", f"{folder}/env"], check=True)
+        yield f"{folder}/env/bin/python"
 
 
 @pytest.fixture
