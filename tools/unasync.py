@@ -12,12 +12,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ingle" / "client" / "aio"
 TARGET = ROOT / "src" / "ingle" / "client" / "sync"
-ROOMS = ("client.py", "connection.py", "session.py")
+ROOMS = ("client.py", "connection.py", "session.py", "shell.py")
 
 WORDS = [
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\bAsync(Client|Session|Connection|Iterator)\b", r"\1"),
+    (r"\bAsync(Client|Session|Shell|Connection|Iterator)\b", r"\1"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\baclosing\b", "closing"),
     (r"\baclose\b", "close"),

@@ -476,6 +476,15 @@ class Task(Struct):
     """Ask again with `from_line` this number to get the text from the first line on that was not whole yet."""
 
 
+class TaskOutput(Struct):
+    """Some lines of a task's output, counted from 1, and where to go on (null when there is no more)."""
+
+    task_id: str
+    stream: str
+    lines: list[Line]
+    next_line: int | None
+
+
 class FileInfo(Struct, frozen=True):
     """A file in a session's folder; `kind` is file, folder, link or other."""
 

@@ -87,6 +87,11 @@ def snapshot_path(name: str) -> str:
     return f"/v1/snapshots/{_checked(name, 'snapshot')}"
 
 
+def task_path(task_id: str) -> str:
+    """The path of a shell task."""
+    return f"/v1/shell/{_checked(task_id, 'task')}"
+
+
 def _checked(name: str, what: str) -> str:
     """A name that breaks the rule would be another path."""
     if not name or len(name) > MAX_NAME or name.startswith(".") or not NAME.issuperset(name):

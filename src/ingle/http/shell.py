@@ -5,10 +5,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
-from ingle.events import Limits, Task
+from ingle.events import Limits, Task, TaskOutput
 from ingle.http.bodies import Natural, NoQuery, Positive
 from ingle.http.operations import Call, Operation, answer
-from ingle.shell.log import TaskOutput
 
 
 class Run(Struct, forbid_unknown_fields=True):

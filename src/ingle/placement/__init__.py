@@ -29,11 +29,11 @@ from ingle.events import (
     Stdlib,
     StdlibChange,
     Task,
+    TaskOutput,
     Variables,
     VariableValue,
 )
 from ingle.outputs.reading import OutputPage, Reading
-from ingle.shell.log import TaskOutput
 
 
 class OpenFile(Protocol):

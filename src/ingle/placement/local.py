@@ -29,6 +29,7 @@ from ingle.events import (
     Stdlib,
     StdlibChange,
     Task,
+    TaskOutput,
     Variables,
     VariableValue,
 )
@@ -40,7 +41,6 @@ from ingle.sessions.homes import SHELL
 from ingle.sessions.manager import Manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
-from ingle.shell.log import TaskOutput
 from ingle.shell.rooms import Room
 from ingle.shell.task import Order
 from ingle.shell.task import Task as ShellTask

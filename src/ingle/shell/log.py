@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msgspec import Struct
-
 from ingle import events
 from ingle.errors import InvalidRequest
-from ingle.events import AnyEvent, Truncated
+from ingle.events import AnyEvent, TaskOutput, Truncated
 from ingle.outputs.landmarks import Landmarks
-from ingle.outputs.reading import Line, Reading
+from ingle.outputs.reading import Reading
 from ingle.outputs.timeline import Timeline
 from ingle.settings import Settings
 from ingle.workers.merge import STDERR, STDOUT
@@ -28,15 +26,6 @@ TASK_STREAMS = ("stdout", "stderr", "both")
 
 MARK_EVERY = 16
 """Events between two remembered line numbers."""
-
-
-class TaskOutput(Struct):
-    """Some lines of a task's output, counted from 1, and where to go on (null when there is no more)."""
-
-    task_id: str
-    stream: str
-    lines: list[Line]
-    next_line: int | None
 
 
 class Text(NamedTuple):

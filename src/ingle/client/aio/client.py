@@ -8,6 +8,7 @@ from msgspec import Struct
 from ingle.client.addresses import snapshot_path
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.aio.session import AsyncSession
+from ingle.client.aio.shell import AsyncShell
 from ingle.client.answers import read
 from ingle.events import Restored, SessionInfo, SnapshotInfo, Stdlib, StdlibChange
 
@@ -27,7 +28,7 @@ LOADING = 3600.0
 """How long loading may take: a snapshot may hold many gigabytes."""
 
 
-class AsyncClient:
+class AsyncClient(AsyncShell):
     """A service that holds sessions.
 
         async with AsyncClient() as client, client.session("main") as session:
@@ -43,7 +44,7 @@ class AsyncClient:
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, start: bool = True) -> None:
-        self._connection = AsyncConnection(url, token, start)
+        super().__init__(AsyncConnection(url, token, start))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._connection.where}>"

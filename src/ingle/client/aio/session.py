@@ -15,6 +15,7 @@ from ingle import errors
 from ingle.client.addresses import deadline_after, file_path, session_path, time_left
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.aio.io import EventStream, Lock, aclosing, call
+from ingle.client.aio.shell import AsyncShell
 from ingle.client.answers import bundle_of, kind_of, read
 from ingle.client.results import Result
 from ingle.events import (
@@ -26,6 +27,7 @@ from ingle.events import (
     FileInfo,
     FileList,
     InputWanted,
+    Limits,
     OutputPage,
     Restored,
     RolledBack,
@@ -33,6 +35,7 @@ from ingle.events import (
     SessionInfo,
     Stderr,
     Stdout,
+    Task,
     Variables,
     VariableValue,
 )
@@ -297,6 +300,37 @@ class AsyncSession:
         if grep is not None:
             query["grep"] = grep
         return read(await self._get(f"/cells/{cell}/output", query), OutputPage)
+
+    async def shell(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: str | None = None,
+        interactive: bool = False,
+        pty: bool = False,
+        limits: Limits | None = None,
+        shell_session: str | None = None,
+    ) -> Task:
+        """Run a shell command in the folder where the session is, with its environment and in its sandbox, as
+        `Client.shell` does, which has the verbs for one that goes on. It ends with the session."""
+        await self._attach()
+        return await AsyncShell(self._connection).shell(
+            command,
+            timeout=timeout,
+            wait=wait,
+            session_id=self.name,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            interactive=interactive,
+            pty=pty,
+            limits=limits,
+            shell_session=shell_session,
+        )
 
     # --- files ---
 

@@ -10,6 +10,7 @@ from ingle.client.addresses import snapshot_path
 from ingle.client.answers import read
 from ingle.client.sync.connection import Connection
 from ingle.client.sync.session import Session
+from ingle.client.sync.shell import Shell
 from ingle.events import Restored, SessionInfo, SnapshotInfo, Stdlib, StdlibChange
 
 ADDING = 30.0
@@ -28,7 +29,7 @@ LOADING = 3600.0
 """How long loading may take: a snapshot may hold many gigabytes."""
 
 
-class Client:
+class Client(Shell):
     """A service that holds sessions.
 
         with Client() as client, client.session("main") as session:
@@ -44,7 +45,7 @@ class Client:
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, start: bool = True) -> None:
-        self._connection = Connection(url, token, start)
+        super().__init__(Connection(url, token, start))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._connection.where}>"

@@ -18,6 +18,7 @@ from ingle.client.answers import bundle_of, kind_of, read
 from ingle.client.results import Result
 from ingle.client.sync.connection import Connection
 from ingle.client.sync.io import EventStream, Lock, call, closing
+from ingle.client.sync.shell import Shell
 from ingle.events import (
     CellError,
     CellInfo,
@@ -27,6 +28,7 @@ from ingle.events import (
     FileInfo,
     FileList,
     InputWanted,
+    Limits,
     OutputPage,
     Restored,
     RolledBack,
@@ -34,6 +36,7 @@ from ingle.events import (
     SessionInfo,
     Stderr,
     Stdout,
+    Task,
     Variables,
     VariableValue,
 )
@@ -297,6 +300,37 @@ class Session:
         if grep is not None:
             query["grep"] = grep
         return read(self._get(f"/cells/{cell}/output", query), OutputPage)
+
+    def shell(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: str | None = None,
+        interactive: bool = False,
+        pty: bool = False,
+        limits: Limits | None = None,
+        shell_session: str | None = None,
+    ) -> Task:
+        """Run a shell command in the folder where the session is, with its environment and in its sandbox, as
+        `Client.shell` does, which has the verbs for one that goes on. It ends with the session."""
+        self._attach()
+        return Shell(self._connection).shell(
+            command,
+            timeout=timeout,
+            wait=wait,
+            session_id=self.name,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            interactive=interactive,
+            pty=pty,
+            limits=limits,
+            shell_session=shell_session,
+        )
 
     # --- files ---
 
