@@ -8,10 +8,9 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 from pathlib import Path
 
-from ingle import errors
+from ingle import errors, folders
 from ingle.servers import find_servers
 from ingle.sessions.durables import PREFIX
 
@@ -48,7 +47,7 @@ class Claim:
         for folder in self._sessions.iterdir():
             server = folder.name.partition(".")[0]
             if server != self.server and not folder.name.startswith(PREFIX) and self.is_dead(server):
-                shutil.rmtree(folder, ignore_errors=True)
+                folders.remove(folder)
         # Which takes away the sockets of those that are gone.
         find_servers(self._home)
 

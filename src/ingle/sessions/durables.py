@@ -8,14 +8,13 @@ number.
 import asyncio
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from ingle import errors
+from ingle import errors, folders
 from ingle.events import NewSession
 from ingle.render.wording import some
 from ingle.sessions.preserving import Keeper
@@ -102,17 +101,17 @@ class Durables:
 
     def _tidy(self, known: set[str], mine: list[str], expired: list[str]) -> None:
         for uid in expired:
-            shutil.rmtree(self.folder(uid), ignore_errors=True)
+            folders.remove(self.folder(uid))
         self._shelves.tidy(DURABLE, lambda name: name not in expired)
         self._shelves.tidy(DURABLE, known.__contains__, LEFT_OVER)
         for folder in self._sessions.glob(f"{PREFIX}*"):
             if folder.name.removeprefix(PREFIX) not in known and time.time() - folder.stat().st_mtime > LEFT_OVER:
-                shutil.rmtree(folder, ignore_errors=True)
+                folders.remove(folder)
         for uid in mine:
             for name in STALE:
                 path = self.folder(uid) / name
                 if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
+                    folders.remove(path)
                 elif path.exists():
                     os.unlink(path)
 

@@ -6,9 +6,9 @@ lies in one place, below the folder of the first of them: they may all live in o
 """
 
 import asyncio
-import shutil
 from pathlib import Path
 
+from ingle import folders
 from ingle.isolation.levels import TMP
 from ingle_worker.wire import messages
 
@@ -68,14 +68,14 @@ class Home:
         """Its session has ended; the last one removes it."""
         self._holders -= 1
         if self._holders == 0:
-            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+            await asyncio.to_thread(folders.remove, self.folder)
             if self._parent is not None:
                 await self._parent.leave()
 
     async def end(self, outputs: Path) -> None:
         """The session has ended, whose outputs lie in this folder."""
         if outputs != self.folder:
-            await asyncio.to_thread(shutil.rmtree, outputs, ignore_errors=True)
+            await asyncio.to_thread(folders.remove, outputs)
         elif self.shared:
             await asyncio.to_thread(_remove_outputs, outputs)
         await self.leave()
@@ -106,7 +106,7 @@ def _remove_outputs(folder: Path) -> None:
     for name in OUTPUTS:
         path = folder / name
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            folders.remove(path)
         else:
             path.unlink(missing_ok=True)
 
@@ -114,4 +114,4 @@ def _remove_outputs(folder: Path) -> None:
 def remove_below(folder: Path, path: str) -> None:
     """Remove a folder that lies inside of this one, and never anything else, whatever it is called by mistake."""
     if path and Path(path).parent == folder:
-        shutil.rmtree(path, ignore_errors=True)
+        folders.remove(path)

@@ -13,13 +13,12 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
 import signal
 from asyncio import FIRST_COMPLETED
 from collections.abc import Iterable
 from pathlib import Path
 
-from ingle import errors, processes
+from ingle import errors, folders, processes
 from ingle.events import LeftRunning, Usage
 from ingle.settings import Settings
 from ingle.shell import trees
@@ -303,7 +302,7 @@ class Console:
             process = self._process
             process.kill()
             await process.gone
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(folders.remove, self._folder)
 
 
 class Turn:

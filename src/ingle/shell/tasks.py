@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from ingle import errors
+from ingle import errors, folders
 from ingle.settings import Settings
 from ingle.shell.console import Console
 from ingle.shell.launcher import Launcher
@@ -217,7 +217,7 @@ class Tasks:
         await self._launcher.stop()
         if self._helpers:
             await asyncio.wait(self._helpers)
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(folders.remove, self._folder)
 
 
 def _find(shell: str) -> str | None:

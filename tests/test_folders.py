@@ -1,0 +1,80 @@
+"""Removing what a session leaves behind, whatever that is."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from conftest import session_folders
+from ingle import folders
+from ingle.service import Service
+
+DEPTH = 1500
+NESTED = f"""
+import os
+for number in range({DEPTH}):
+    os.mkdir("d")
+    open("file", "w").close()
+    os.symlink("/etc", "link")
+    os.chdir("d")
+"""
+
+
+def nest(folder: Path) -> None:
+    """By a process of its own, which is then somewhere far below."""
+    subprocess.run([sys.executable, "-c", NESTED], cwd=folder, check=True)
+
+
+def test_a_folder_is_removed_however_deep_it_is_and_links_are_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    folder = tmp_path / "folder"
+    for name in ("one/two/three", "one/d", "two/one/two"):
+        (folder / name).mkdir(parents=True)
+    (folder / "one" / "link").symlink_to(kept)
+    (folder / "\udce4").mkdir()
+    os.mkfifo(folder / "pipe")
+    nest(folder)
+    folders.remove(folder)
+    assert sorted(tmp_path.iterdir()) == [kept]
+    assert (kept / "file").exists()
+
+
+def test_a_link_in_its_place_is_left_alone_and_so_is_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    folders.remove(tmp_path / "link")
+    folders.remove(tmp_path / "nothing")
+    assert (tmp_path / "kept" / "file").exists()
+
+
+CLOSED = """
+import os, sys
+from ingle import folders
+os.setresuid(54321, 54321, 54321)
+os.makedirs("folder/a/b/c")
+for name in ("folder/a/b/c", "folder/a/b", "folder/a", "folder"):
+    open(name + "/file", "w").close()
+    os.chmod(name, 0)
+folders.remove("folder")
+sys.exit(os.path.lexists("folder"))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody to whom a folder is closed")
+def test_a_folder_that_is_closed_to_its_owner_is_removed() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        subprocess.run([sys.executable, "-c", CLOSED], cwd=folder, check=True)
+
+
+async def test_a_session_that_has_nested_its_folder_deep_leaves_nothing_behind(service: Service, home: Path) -> None:
+    session = (await service.create_session()).session_id
+    assert (await service.execute(session, NESTED)).status == "ok"
+    await service.end_session(session)
+    assert session_folders(service, home) == []
