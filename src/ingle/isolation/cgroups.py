@@ -21,6 +21,7 @@ CPU_WEIGHT = {1: ("cpu.shares", 1024, 262144), 2: ("cpu.weight", 100, 10000)}
 """The file, what one busy process counts, and the most there is."""
 
 MEMORY_FILES = {1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), 2: ("memory.max", "memory.swap.max")}
+CONNECTIONS, CONNECTIONS_SHARE = "memory.kmem.tcp.limit_in_bytes", 4
 KILLS = {1: "memory.oom_control", 2: "memory.events"}
 USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 
@@ -97,6 +98,10 @@ class Group:
             # Without swap in the kernel there is no such file.
             with contextlib.suppress(OSError):
                 _write(place.folder / with_swap, memory if place.version == 1 else 0)
+            if place.version == 1:
+                # What connections hold is counted apart there, and only where it is bounded.
+                with contextlib.suppress(OSError):
+                    _write(place.folder / CONNECTIONS, memory // CONNECTIONS_SHARE)
         if processes is not None and (place := self.places.get(PROCESSES)) is not None:
             _write(place.folder / "pids.max", processes)
 

@@ -120,6 +120,40 @@ def memory_in_a_file_system(t):
                 os.remove(f"/dev/shm/{name}")
 
 
+UNSEEN = "without a cgroup nobody sees what the kernel holds for connections: SECURITY.md says so"
+
+
+@attack("limits", known={(level, "user"): UNSEEN for level in ("limits", "restricted", "sandbox")})
+def memory_in_connections(t):
+    import socket
+
+    door = socket.socket()
+    door.bind(("127.0.0.1", 0))
+    door.listen(200)
+    kept, total = [], 0
+    for _ in range(100):
+        way = socket.socket()
+        way.connect(door.getsockname())
+        kept += [way, door.accept()[0]]
+        way.setblocking(False)
+        try:
+            while total <= 2 * t.memory:
+                total += way.send(b"x" * 65536)
+        except BlockingIOError:
+            continue
+    return total > t.memory
+
+
+@attack("restricted")
+def requests_to_the_disk_of_everybody(t):
+    import ctypes
+
+    context = ctypes.c_ulong()
+    call = 206 if os.uname().machine == "x86_64" else 0
+    syscall(call, 40_000, ctypes.byref(context))
+    return context.value
+
+
 @attack("limits")
 def room_for_temporary_files(t):
     import os
