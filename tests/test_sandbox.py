@@ -267,6 +267,30 @@ async def test_what_a_command_left_is_never_taken_for_who_has_its_number_outside
             bystander.kill()
 
 
+async def test_a_room_has_no_more_than_its_share_of_what_the_machine_counts(service: Service, session: str) -> None:
+    """Terminals, signals that wait; where all sessions are one user's, watches of files too."""
+    code = """
+import ctypes, os, resource, signal
+terminals = []
+try:
+    while len(terminals) < 300:
+        terminals.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+except OSError:
+    pass
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+sent, libc = 0, ctypes.CDLL(None)
+while sent < 10_000 and libc.sigqueue(os.getpid(), int(signal.SIGRTMIN), None) == 0:
+    sent += 1
+count = len(terminals)
+for fd in terminals:
+    os.close(fd)
+settings = ("user/max_inotify_watches", "fs/inotify/max_user_watches")
+watches = [int(open(f"/proc/sys/{path}").read()) for path in settings]
+count, sent < 10_000, watches[0] < watches[1]
+"""
+    assert await value(service, session, code) == f"(128, True, {os.geteuid() != 0})"
+
+
 async def test_a_number_that_is_somebody_elses_by_now_costs_him_nothing(service: Service, session: str) -> None:
     """The first word on a copy's wire can come from a process that is gone in the next moment."""
     worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]

@@ -263,6 +263,15 @@ def can_refuse_descriptors() -> bool:
     return True
 
 
+def read_number(path: str) -> int:
+    """0 where it cannot be told."""
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
 def limit_user(name: str, most: int) -> None:
     """In a user namespace just made: how many of something its users may have, where the kernel counts it."""
     try:

@@ -20,6 +20,12 @@ LOCKED_MEMORY = 8 * 1024**2
 WATCHES = 32
 """Instances in one room. The system has 128 for a user, and all rooms of an ordinary user's server are one user's."""
 
+SHARE = 8
+"""The part that one room may have of what the system has for a user."""
+
+PENDING_SIGNALS = 4096
+"""Counted for a user as well, and taken by timers too."""
+
 DOOR_PORT = 61080
 """Where the host's proxy is reached from inside: below no program's own choice, above what anybody listens on."""
 
@@ -187,6 +193,7 @@ class Confinement:
             calls.unshare(calls.CLONE_NEWUSER, "user")
             calls.map_self(self._uid, self._gid)
             calls.limit_user("max_inotify_instances", WATCHES)
+            calls.limit_user("max_inotify_watches", calls.read_number("/proc/sys/fs/inotify/max_user_watches") // SHARE)
         self._set_limits()
         if self._files is None or self._filter is None:
             calls.no_new_privileges()
@@ -213,6 +220,7 @@ class Confinement:
             resource.RLIMIT_DATA: plan.data,
             resource.RLIMIT_NOFILE: plan.files,
             resource.RLIMIT_MEMLOCK: LOCKED_MEMORY,
+            resource.RLIMIT_SIGPENDING: PENDING_SIGNALS,
             # Counted by user: below `restricted` that user is everybody's.
             resource.RLIMIT_NPROC: 0 if plan.level == "limits" else plan.processes,
         }

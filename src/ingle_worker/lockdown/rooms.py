@@ -67,6 +67,9 @@ MASKED = ("/proc/cmdline", "/proc/keys", "/proc/key-users", "/proc/config.gz")
 INODES = 200_000
 """Files in a session's /tmp: each costs memory of the kernel's."""
 
+TERMINALS = 128
+"""Of one room. The machine has some thousand for all that is not its own."""
+
 NOT_SPECIAL = calls.MOUNT_ATTR_NOSUID | calls.MOUNT_ATTR_NODEV
 READ_ONLY = calls.MOUNT_ATTR_RDONLY | NOT_SPECIAL
 SAFE = calls.MS_NOSUID | calls.MS_NODEV
@@ -298,7 +301,7 @@ def furnish(places: Places, *, network: bool, tmp_size: int) -> None:
     calls.unmount("/tmp")
     _lay_tmp(places, f"size={tmp_size}")
     calls.mount("shm", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={tmp_size},nr_inodes={INODES}")
-    terminals = "newinstance,ptmxmode=0666,mode=0620"
+    terminals = f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS}"
     calls.mount("devpts", "/dev/pts", "devpts", calls.MS_NOSUID | calls.MS_NOEXEC, terminals)
     os.makedirs(places.data, 0o755, exist_ok=True)
     calls.mount("ingle", places.data, "tmpfs", SAFE, SMALL_SIZE)
