@@ -53,6 +53,19 @@ async def test_a_session_is_alone_with_its_init_and_is_nobody_on_the_host(servic
     assert (lines["NoNewPrivs"], lines["Seccomp"]) == ("1", "2")
 
 
+async def test_nothing_of_the_zygotes_own_places_is_left_in_a_room(service: Service, session: str) -> None:
+    worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
+
+    def points() -> list[str]:
+        return [line.split()[4] for line in Path(f"/proc/{worker.pid}/mountinfo").read_text().splitlines()]
+
+    # Init takes the way in away while the first cell may run, which cannot go there.
+    assert await until(lambda: not [point for point in points() if point.startswith("/.ingle")])
+    for place in ("/proc", "/tmp", "/var/tmp", "/dev/shm", "/dev/pts"):
+        assert points().count(place) == 1, place
+    assert await value(service, session, "import os\nos.listdir('/var/tmp')") == "[]"
+
+
 async def test_the_host_knows_the_processes_by_the_kernels_word(service: Service, session: str) -> None:
     worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
     assert await value(service, session, "import os\nos.getpid()") == "2"

@@ -73,6 +73,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.syscall.argtypes = (ctypes.c_long,) * 7
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+# Looked up here, once: each session would touch its own pages for it.
+_unmount, _set_host_name, _set_groups = _libc.umount2, _libc.sethostname, _libc.setgroups
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
 _CAP_HEADER = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0))
@@ -124,7 +126,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def unmount(target: str) -> None:
-    check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"unmounting {target}")
+    check(_unmount(os.fsencode(target), MNT_DETACH), f"unmounting {target}")
 
 
 def set_mount(path: str, attributes: int, *, recursive: bool = True) -> None:
@@ -194,7 +196,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def set_host_name(name: bytes) -> None:
-    check(_libc.sethostname(name, len(name)), "the host name")
+    check(_set_host_name(name, len(name)), "the host name")
 
 
 def prctl(option: int, value: int, step: str, third: int = 0) -> None:
@@ -238,7 +240,7 @@ def drop_capabilities() -> None:
 
 def become(uid: int, gid: int) -> None:
     """Another user for good. Not by `os`: after a bare fork that would ask for locks that nobody looks after."""
-    check(_libc.setgroups(0, None), "dropping groups")
+    check(_set_groups(0, None), "dropping groups")
     system_call("setresgid", gid, gid, gid)
     system_call("setresuid", uid, uid, uid)
 
