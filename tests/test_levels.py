@@ -119,3 +119,15 @@ def test_a_root_that_has_no_other_users_takes_what_needs_none(tmp_path: Path) ->
     )
     assert told.stdout.startswith("limits 2 a session as a user of its own: Invalid argument"), told.stderr
     assert "run as an ordinary user in it" in told.stdout
+
+
+def test_bait_that_was_left_by_a_killed_server_is_cleared_with_the_next(apart: Path) -> None:
+    for name in ("old", "new"):
+        (apart / f".probe-{name}").mkdir()
+        (apart / f".probe-{name}" / "secret").touch()
+    os.utime(apart / ".probe-old", (0, 0))
+    bait = probe.Bait(str(apart))
+    assert not (apart / ".probe-old").exists()
+    bait.remove()
+    # It may be that of a server which starts at this moment.
+    assert [path.name for path in apart.iterdir()] == [".probe-new"]

@@ -6,10 +6,12 @@ down as a session is, and then tries what must not succeed. So which level `auto
 the strongest first, and what was true for one start is not taken for true at the next.
 """
 
+import contextlib
 import os
 import secrets
 import shutil
 import socket
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +22,10 @@ STRONGEST_FIRST = ("sandbox", "restricted", "limits")
 
 PATIENCE = 20.0
 """For one level. A proof that takes longer has failed."""
+
+BAIT = ".probe-"
+STALE = 3 * PATIENCE
+"""Seconds after which nobody needs his bait any more."""
 
 TOO_LONG = f"trying it took longer than {PATIENCE:g} s"
 
@@ -69,7 +75,8 @@ class Bait:
 
     def __init__(self, home: str) -> None:
         Path(home).mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._folder = Path(home) / f".probe-{secrets.token_hex(8)}"
+        _clear_stale(Path(home))
+        self._folder = Path(home) / f"{BAIT}{secrets.token_hex(8)}"
         self._folder.mkdir(mode=0o700)
         secret = self._folder / "secret"
         secret.touch(0o600)
@@ -79,6 +86,14 @@ class Bait:
     def remove(self) -> None:
         self._listening.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _clear_stale(home: Path) -> None:
+    """What servers left that were killed while they put themselves to the proof."""
+    for folder in home.glob(f"{BAIT}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > STALE:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def read(proof: messages.Proof) -> str | None:
