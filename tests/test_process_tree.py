@@ -284,6 +284,22 @@ async def test_a_cell_that_kills_its_init_takes_all_below_with_it_and_is_told_so
     assert (after.status, after.result) == ("ok", {"text/plain": "False"})
 
 
+@pytest.mark.req("exit.tree")
+async def test_all_forks_below_an_init_that_is_killed_are_over_when_nothing_is_left(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    await service.create_session("main")
+    strays = await daemons(service, "main", 3)
+    await service.fork_session("main", "fork")
+    workers = [worker_of(service, name) for name in ("main", "fork")]
+    os.kill(workers[0].init_pid or 0, signal.SIGKILL)
+    for worker in workers:
+        await worker.gone
+        assert not any(map(is_there, strays))
+    # Not because somebody lost patience: one word is enough for all of them.
+    assert "does not go" not in caplog.text
+
+
 class TestImpatient:
     @pytest.fixture
     def settings(self) -> Settings:

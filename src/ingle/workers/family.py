@@ -59,6 +59,8 @@ class Family:
         """Those that are not gone."""
         self.over: asyncio.Future[None] = loop.create_future()
         """The last of them is."""
+        self.swept: asyncio.Future[None] | None = None
+        """Nothing is left of it; asked for when its init was killed."""
 
     def take_place(self) -> int:
         if self._free:

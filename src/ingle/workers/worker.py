@@ -11,7 +11,6 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from ingle import processes
@@ -520,8 +519,16 @@ class Worker:
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self._unwatch(self._status.fileno())
-        asked = None if self._swept or self.sweeping is None else partial(self.sweeping.wait, self.init_pid)
+        asked = None if self._swept or self.sweeping is None else self._wait_swept
         self._departure = Departure(self._loop, self.parent_pid or self.init_pid, asked, self._finish)
+
+    def _wait_swept(self) -> "asyncio.Future[None]":
+        """One word for the whole family, whose members all learn that their init is gone."""
+        assert self.sweeping is not None
+        assert self.init_pid is not None
+        if self.family.swept is None:
+            self.family.swept = self.sweeping.wait(self.init_pid)
+        return self.family.swept
 
     def _finish(self) -> None:
         """Init is gone, and with it everything below: what is in the pipes now is the last there is."""
