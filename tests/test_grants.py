@@ -4,12 +4,13 @@ import os
 import stat
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ingle.errors import IngleError
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -98,3 +99,41 @@ async def test_no_program_is_left_that_lends_the_folders_owner_to_whoever_runs_i
         for path in left:
             assert path.stat().st_uid == os.geteuid()
             assert not path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID), path.name
+
+
+async def some(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+@pytest.mark.parametrize("level", ["restricted", "sandbox"])
+@pytest.mark.parametrize("replaced", ["work", "work/deep"])
+async def test_a_folder_that_a_session_began_in_and_replaced_by_a_link_leads_nowhere(
+    mark: str, home: Path, settings: Settings, level: str, replaced: str
+) -> None:
+    if level == "restricted" and os.geteuid() == 0:
+        pytest.skip("the interpreter of the tests may lie where only root can go; others are tested as such")
+    with tempfile.TemporaryDirectory(prefix="ingle-granted-") as around:
+        granted, secret = Path(around) / "granted", Path(around) / "secret"
+        for folder in (granted / "work" / "deep", secret / "deep"):
+            folder.mkdir(parents=True)
+            (folder / "file").write_text(folder.name)
+            folder.chmod(0o777)
+        for folder in (granted, granted / "work"):
+            folder.chmod(0o777)
+        wanted = replace(settings, isolation=level, mount=[str(granted)], network="full")
+        async with Service.local(wanted, home) as service:
+            start = str(granted / "work" / "deep")
+            session = (await service.create_session(cwd=start)).session_id
+            assert [each.name for each in (await service.list_files(session)).files] == ["file"]
+            target = secret if replaced == "work" else secret / "deep"
+            code = f"os.chdir({around!r} + '/granted')\nos.rename({replaced!r}, 'aside')\n"
+            assert await tried(service, session, f"{code}os.symlink({str(target)!r}, {replaced!r})") == ""
+            for reach in (
+                service.list_files(session),
+                service.open_file(session, "file"),
+                service.write_file(session, "made", some(b"x")),
+                service.remove_file(session, "file"),
+            ):
+                with pytest.raises(IngleError):
+                    await reach
+        assert sorted(path.name for path in (secret / "deep").iterdir()) == ["file"]

@@ -23,6 +23,7 @@ MAX_DEPTH = 64
 MAX_NAME = 255
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def parts_of(path: str) -> list[str]:
@@ -79,16 +80,33 @@ def _give(fd: int, folder: int) -> None:
 
 
 class Folder:
-    """The folder of one session. `fixed` says that it is one of ours, which must not have become a link."""
+    """The folder of one session. `fixed` says that it is one of ours, which must not have become a link. `real` that
+    there was no link on the whole way to it when it was granted: what lies above it may be the session's to write."""
 
-    def __init__(self, root: Path, fixed: bool) -> None:
+    def __init__(self, root: Path, fixed: bool, *, real: bool = False) -> None:
         self.root = root
         self._flags = _FOLDER if fixed else _FOLDER & ~os.O_NOFOLLOW
+        self._real = real
+
+    def _open_root(self) -> int:
+        if not self._real:
+            return os.open(self.root, self._flags)
+        fd = os.open("/", _ON_THE_WAY)
+        way = self.root.parts[1:]
+        try:
+            for number, part in enumerate(way, 1):
+                below = os.open(part, _FOLDER if number == len(way) else _ON_THE_WAY, dir_fd=fd)
+                os.close(fd)
+                fd = below
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     @contextlib.contextmanager
     def _at(self, parts: list[str], make: bool = False) -> Iterator[int]:
         """A descriptor of the folder reached by these names."""
-        fd = os.open(self.root, self._flags)
+        fd = self._open_root()
         try:
             for part in parts:
                 made = make and _make(part, fd)

@@ -20,6 +20,7 @@ from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInf
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
 from ingle.isolation.limits import behind as limit_behind
+from ingle.isolation.policy import OPEN_LEVELS
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
@@ -493,7 +494,12 @@ class Session:
     @property
     def files(self) -> Folder:
         """The folder it started in."""
-        return Folder(Path(self.plan.cwd or self.home.workspace), fixed=self.plan.cwd is None)
+        cwd = self.plan.cwd
+        return Folder(
+            Path(cwd or self.home.workspace),
+            fixed=cwd is None,
+            real=cwd is not None and self.plan.grant.isolation not in OPEN_LEVELS,
+        )
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self._history.follow(first)
