@@ -11,7 +11,8 @@ from conftest import wait_until
 from cutter import Cutter
 from http_server import Server
 from ingle import AsyncClient, Client, errors
-from ingle.events import Limits, Line, Task
+from ingle.events import Line, Task
+from ingle.wanted import Limits
 
 pytestmark = pytest.mark.req("shell.fallback")
 

@@ -13,10 +13,10 @@ import pytest
 
 from conftest import marked_processes, until, until_prepared, wait_until
 from ingle import errors
-from ingle.events import Limits
 from ingle.placement.local import Local
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.wanted import Limits
 from test_shell import WAIT, names, until_text
 
 

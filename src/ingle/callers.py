@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from ingle.events import Bounds
+from ingle.wanted import Bounds
 
 READ, EXECUTE, ADMIN = "read", "execute", "admin"
 

@@ -1,6 +1,7 @@
 """The vocabulary that every door renders: events of the timeline, the result of a cell, a session as others see it.
 
-The shapes and names are those of docs/contract.md, section 1. Nothing in here does anything.
+The shapes and names are those of docs/contract.md, section 1. What is asked for is in `wanted`. Nothing in here does
+anything.
 
 None of these can be part of a cycle, and a busy server holds a million of them: the garbage collector leaves them out.
 """
@@ -8,6 +9,8 @@ None of these can be part of a cycle, and a busy server holds a million of them:
 from typing import Any
 
 from msgspec import Struct, field
+
+from ingle.wanted import SessionLimits
 
 MimeBundle = dict[str, str]
 """By mime type: text as it is, JSON as its text, everything else in base64."""
@@ -148,34 +151,6 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
 AnyEvent = Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
 
 
-class SessionLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a session may use; null is no limit. Sizes are bytes."""
-
-    memory: int | None = None
-    """Of all its processes together."""
-    processes: int | None = None
-    """At once, threads included."""
-    files: int | None = None
-    """Open at once, in each process."""
-    file_size: int | None = None
-    """Of any file it writes."""
-    tmp: int | None = None
-    """Of its folder for temporary files."""
-    disk: int | None = None
-    """Of its own folder."""
-
-
-class Bounds(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a token allows of what the server does; null is all of it."""
-
-    isolation: str | None = None
-    """Confined at least so far."""
-    network: str | None = None
-    """Reaching at most this."""
-    limits: SessionLimits = SessionLimits()
-    """Each session using at most this."""
-
-
 class SessionInfo(Struct):
     session_id: str
     state: str
@@ -249,34 +224,6 @@ class RolledBack(Struct, frozen=True):
     """Where the session is now, in a sentence."""
     checkpoint: CheckpointInfo
     session: SessionInfo
-
-
-class NewSession(Struct, frozen=True, kw_only=True):
-    """How a session is to be made. What is null is as the server's settings say."""
-
-    session_id: str | None = None
-    """Its name; without one a random one is given."""
-    tenant: str = ""
-    python: str | None = None
-    cwd: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    idle_timeout: float | None = None
-    one_off: bool = False
-    """It ends once its one result was read."""
-    include_stdlib: bool = True
-    """Load the user's library into it."""
-    durable: bool = False
-    """Save it after each cell, and have it come back after a restart of the server."""
-    isolation: str | None = None
-    """Confined at least so far; never less than the server does it."""
-    network: str | None = None
-    """Reaching at most this; never more than the server allows."""
-    limits: SessionLimits = SessionLimits()
-    """Using at most this; never more than the server allows."""
-    checkpoints: str | None = None
-    """`auto`: one before each cell; `manual`: when asked for."""
-    bounds: Bounds = Bounds()
-    """What the caller's token allows."""
 
 
 class SnapshotName(Struct, frozen=True):
@@ -420,22 +367,6 @@ class VariableValue(Struct):
     session_id: str
     variable: VariableInfo
     notices: list[str] = field(default_factory=list)
-
-
-class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a shell task may use; null is no limit. Sizes are bytes."""
-
-    memory: int | None = None
-    """Of all its processes together, without what they share with files."""
-    cpu_seconds: float | None = None
-    """Of all its processes together."""
-    processes: int | None = None
-    files: int | None = None
-    """Open at once, in each process."""
-    file_size: int | None = None
-    """Of any file it writes."""
-    output: int | None = None
-    """On stdout and stderr together."""
 
 
 class Usage(Struct, frozen=True):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ingle.callers import Limits
-from ingle.events import Bounds
 from ingle.http import keyring
 from ingle.isolation.policy import OPEN_LEVELS
+from ingle.wanted import Bounds
 from isolation.attacking import AS_ROOT
 from isolation.fort import LIMITS, Fort
 

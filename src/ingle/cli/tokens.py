@@ -54,8 +54,8 @@ def new(
         import msgspec
 
         from ingle.callers import Limits
-        from ingle.events import Bounds, SessionLimits
         from ingle.http import keyring
+        from ingle.wanted import Bounds, SessionLimits
 
         limits = Limits(sessions, running, bytes_per_minute)
         bounds = Bounds(isolation, network, SessionLimits(memory, processes, disk=disk))

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from ingle import errors
-from ingle.events import SessionLimits
 from ingle.http.problems import InvalidJson
+from ingle.wanted import SessionLimits
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]

@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from ingle import errors
 from ingle.callers import IMPLIED, Limits
-from ingle.events import Bounds
 from ingle.http.token import BYTES
 from ingle.sessions.manager import check_name
+from ingle.wanted import Bounds
 
 FILE = "tokens.json"
 PREFIX = "ingle_"

@@ -5,9 +5,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
-from ingle.events import Limits, Task, TaskOutput
+from ingle.events import Task, TaskOutput
 from ingle.http.bodies import Natural, NoQuery, Positive
 from ingle.http.operations import Call, Operation, answer
+from ingle.wanted import Limits
 
 
 class Run(Struct, forbid_unknown_fields=True):

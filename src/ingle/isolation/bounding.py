@@ -5,9 +5,9 @@ import contextlib
 import logging
 import time
 
-from ingle.events import SessionLimits
 from ingle.isolation import limits
 from ingle.isolation.cgroups import MEMORY, PROCESSES, Group, Groups
+from ingle.wanted import SessionLimits
 
 REMOVE_TRIES = 20
 REMOVE_PAUSE = 0.05

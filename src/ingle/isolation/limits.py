@@ -9,8 +9,8 @@ import os
 import resource
 
 from ingle import processes
-from ingle.events import SessionLimits
 from ingle.settings import Settings
+from ingle.wanted import SessionLimits
 
 EXPENDABLE = 200
 """Of 1000; it counts as much as a fifth of all memory."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle.errors import InterpreterRefused, InvalidRequest, NotGranted
-from ingle.events import Bounds, NewSession, SessionLimits
 from ingle.isolation import index, limits
 from ingle.isolation.hosts import AllowList, BadHost, Entry, read_entry
 from ingle.settings import LEVELS, NETWORKS, Settings
+from ingle.wanted import Bounds, NewSession, SessionLimits
 
 READ_ONLY = ":ro"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle import processes
-from ingle.events import SessionLimits
 from ingle.isolation.limits import words
+from ingle.wanted import SessionLimits
 
 LOOK = 0.05
 """Between two looks at the memory of running cells."""

@@ -10,16 +10,13 @@ from typing import Protocol
 
 from ingle.events import (
     AnyEvent,
-    Bounds,
     CellInfo,
     CheckpointInfo,
     FileInfo,
     FileList,
     Isolation,
-    Limits,
     Load,
     Metrics,
-    NewSession,
     Restored,
     Result,
     RolledBack,
@@ -34,6 +31,7 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.outputs.reading import OutputPage, Reading
+from ingle.wanted import Bounds, Limits, NewSession
 
 
 class OpenFile(Protocol):

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from ingle import errors
-from ingle.events import NewSession, Restored, Saved, Skipped, SnapshotInfo
+from ingle.events import Restored, Saved, Skipped, SnapshotInfo
 from ingle.render.wording import some
 from ingle.sessions.files import Folder, OpenFile, failing_plainly
 from ingle.sessions.keeping import Keeping as Copied
@@ -29,6 +29,7 @@ from ingle.state import disk, manifest
 from ingle.state.manifest import Manifest, Summary
 from ingle.state.packs import write_whole
 from ingle.state.snapshots import NAMED, Opened, Opening, Snapshots
+from ingle.wanted import NewSession
 
 SAVING = 4
 """Saves and loads at a time; others wait for their turn."""

@@ -10,16 +10,13 @@ from typing import Any
 from ingle.errors import SessionNotFound
 from ingle.events import (
     AnyEvent,
-    Bounds,
     CellInfo,
     CheckpointInfo,
     FileInfo,
     FileList,
     Isolation,
-    Limits,
     Load,
     Metrics,
-    NewSession,
     Restored,
     Result,
     RolledBack,
@@ -45,6 +42,7 @@ from ingle.shell.rooms import Room
 from ingle.shell.task import Order
 from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks
+from ingle.wanted import Bounds, Limits, NewSession
 from ingle_worker.wire import states
 
 NO_BOUNDS = Bounds()

@@ -3,7 +3,7 @@
 import math
 
 from ingle import errors
-from ingle.events import Limits
+from ingle.wanted import Limits
 
 MAX_ENVS = 1000
 

@@ -2,10 +2,11 @@
 
 from ingle import errors
 from ingle.callers import EXECUTE, READ
-from ingle.events import CheckpointInfo, NewSession, RolledBack, SessionInfo, SessionLimits
+from ingle.events import CheckpointInfo, RolledBack, SessionInfo
 from ingle.service.acting import Acting
 from ingle.service.checks import check_choice, check_environment, check_seconds
 from ingle.sessions.manager import check_name
+from ingle.wanted import NewSession, SessionLimits
 
 
 class Sessions(Acting):

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors, folders
-from ingle.events import NewSession
 from ingle.render.wording import some
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.session import Session
@@ -23,6 +22,7 @@ from ingle.sessions.shelves import DURABLE, RESTING, Shelves
 from ingle.settings import Settings
 from ingle.state.counting import CellCount
 from ingle.state.registry import Registry, Row
+from ingle.wanted import NewSession
 
 PREFIX = "durable."
 """What the names of their folders begin with, so that nobody takes them for those of a dead server."""

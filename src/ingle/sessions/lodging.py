@@ -3,12 +3,12 @@
 import os
 from collections.abc import Callable
 
-from ingle import events
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
 from ingle.isolation.policy import Mount
 from ingle.sessions.homes import SHELL, Home, own_folders, start_of, tmp_of
 from ingle.sessions.plans import Plan
+from ingle.wanted import SessionLimits
 from ingle.workers.family import Family
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker
@@ -89,7 +89,7 @@ class Lodging:
     async def bound(self, worker: Worker) -> None:
         """Its limits, before it runs anything."""
         limits = self._plan.grant.limits
-        if self._bounding is None or limits == events.SessionLimits():
+        if self._bounding is None or limits == SessionLimits():
             return
         await worker.init_up
         if worker.init_pid is not None and worker.pid is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
-from ingle.events import Bounds, Load, Metrics, NewSession, SessionLimits
+from ingle.events import Load, Metrics
 from ingle.isolation.audit import Audit
 from ingle.isolation.cgroups import MEMORY, PROCESSES
 from ingle.isolation.egress import Egress, Route
@@ -35,6 +35,7 @@ from ingle.sessions.shelves import Shelves
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
 from ingle.state.registry import Row
+from ingle.wanted import Bounds, NewSession, SessionLimits
 from ingle.workers import stdin_watch
 from ingle.workers.launcher import Launcher
 from ingle_worker.wire import states

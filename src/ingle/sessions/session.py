@@ -47,6 +47,7 @@ from ingle.sessions.starting import Starting
 from ingle.sessions.turns import Turns
 from ingle.settings import Settings
 from ingle.state.registry import Row
+from ingle.wanted import SessionLimits
 from ingle.workers.codec import Done
 from ingle.workers.family import Family
 from ingle.workers.launcher import Launcher
@@ -650,7 +651,7 @@ class Session:
     def _limits_met(self, cell: RunningCell, worker: Worker) -> list[str]:
         """What a cell that lived on was refused, or lost, by its limits."""
         limits = self.plan.grant.limits
-        if limits == events.SessionLimits():
+        if limits == SessionLimits():
             return []
         met = {
             f"{text}: what it asked for beyond that was refused, or the process that asked was killed"

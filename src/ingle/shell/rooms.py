@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingle.events import SessionLimits
 from ingle.isolation.bounding import Bounding
+from ingle.wanted import SessionLimits
 from ingle.workers.worker import Worker
 
 

@@ -20,7 +20,8 @@ import msgspec
 from msgspec import Struct, field
 
 from ingle.errors import RegistryBroken
-from ingle.events import NewSession, Skipped
+from ingle.events import Skipped
+from ingle.wanted import NewSession
 
 VERSION = 1
 

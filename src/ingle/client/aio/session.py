@@ -27,7 +27,6 @@ from ingle.events import (
     FileInfo,
     FileList,
     InputWanted,
-    Limits,
     OutputPage,
     Restored,
     RolledBack,
@@ -39,6 +38,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.wanted import Limits
 
 TURN = 25.0
 """How long one request waits for a cell; the client asks as often as it takes. Proxies cut what is silent longer."""

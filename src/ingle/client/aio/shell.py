@@ -12,7 +12,8 @@ from msgspec import Struct
 from ingle.client.addresses import deadline_after, task_path, time_left
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.answers import read
-from ingle.events import Limits, Task, TaskOutput
+from ingle.events import Task, TaskOutput
+from ingle.wanted import Limits
 
 TURN = 25.0
 """How long one request waits for a task; the client asks as often as it takes. Proxies cut what is silent longer."""

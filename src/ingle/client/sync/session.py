@@ -28,7 +28,6 @@ from ingle.events import (
     FileInfo,
     FileList,
     InputWanted,
-    Limits,
     OutputPage,
     Restored,
     RolledBack,
@@ -40,6 +39,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.wanted import Limits
 
 TURN = 25.0
 """How long one request waits for a cell; the client asks as often as it takes. Proxies cut what is silent longer."""
