@@ -91,29 +91,28 @@ class Sweeping:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._told: set[int] = set()
-        self._awaited: dict[int, asyncio.Future[None]] = {}
+        self._swept: dict[int, asyncio.Future[None]] = {}
         self._nobody = False
 
     def wait(self, init: int) -> "asyncio.Future[None]":
-        """Done when nothing is left of this one. That may have been told before anybody waits for it."""
-        swept: asyncio.Future[None] = self._loop.create_future()
-        if self._nobody or init in self._told:
-            self._told.discard(init)
-            swept.set_result(None)
-        else:
-            self._awaited[init] = swept
+        """Done when nothing is left of this one. That may have been told before anybody waits for it; and it is all of
+        a family that wait."""
+        swept = self._swept.get(init)
+        if swept is None:
+            swept = self._swept[init] = self._loop.create_future()
+            if self._nobody:
+                self.tell(init)
         return swept
 
     def tell(self, init: int) -> None:
-        swept = self._awaited.pop(init, None)
-        if swept is None:
-            self._told.add(init)
-        elif not swept.done():
+        swept = self.wait(init)
+        if not swept.done():
             swept.set_result(None)
+            # By then nobody waits any more, and the number may be another's.
+            self._loop.call_later(PATIENCE, self._swept.pop, init, None)
 
     def tell_all(self, *, last: bool = False) -> None:
         """Nothing is left of any of them; or nobody is there, from now on, who could tell."""
         self._nobody = self._nobody or last
-        for init in list(self._awaited):
+        for init in list(self._swept):
             self.tell(init)
