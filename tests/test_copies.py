@@ -236,7 +236,7 @@ async def test_strays_end_with_their_own_worker(start: Start) -> None:
 
 
 @pytest.mark.req("exit.tree")
-async def test_a_family_ends_with_its_init(start: Start) -> None:
+async def test_a_family_ends_with_its_init(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     original = await start()
     family = [original, *await original.fork(3)]
     pids = [talk.worker.pid for talk in family]
@@ -244,6 +244,8 @@ async def test_a_family_ends_with_its_init(start: Start) -> None:
     os.kill(original.worker.init_pid, signal.SIGKILL)
     ends = {await asyncio.wait_for(talk.worker.gone, 10) for talk in family}
     assert ends == {Exit(message="the session's process tree was killed from within")}
+    # All are told by the word that it is over, and none because it was waited for too long.
+    assert caplog.messages == []
     assert await until(lambda: not any(is_there(pid) for pid in pids if pid is not None))
 
 
@@ -372,11 +374,14 @@ async def test_a_copy_that_is_ended_before_it_is_there_takes_nobody_along(
         await copies.workers[0].gone
         assert await original.run("x += 1; print(x > 1)") == "True\n"
     # Nor is it taken along when its original ends.
-    copies = await original.worker.fork()
-    await original.end()
-    (tmp_path / "go").touch()
-    (copy,) = await copies.up()
-    assert await Talk(copy).ask("x") == 4
+    for number in range(4, 10):
+        copies = await original.worker.fork()
+        await original.end()
+        (tmp_path / "go").touch()
+        original = Talk((await copies.up())[0])
+        original._cell = number
+        assert await original.run(f"{first}\nx += 1\nprint(x)") == f"{number + 1}\n"
+        (tmp_path / "go").unlink()
 
 
 @forks_only
@@ -431,7 +436,7 @@ async def test_a_library_that_ends_the_new_process_costs_only_that_fork(start: S
     await original.run(WITH_A_THREAD + ATFORK)
     how = {
         "abort": ("os.abort", "no process could be forked: what a library does after a fork was ended by signal 6"),
-        "kill": ("lambda: os.kill(os.getpid(), 9)", "a copy ended before it was ready"),
+        "kill": ("lambda: os.kill(os.getpid(), 9)", "a library does after a fork was ended by signal 9"),
     }
     code, message = how[end]
     await original.run(f"import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); then = [{code}]")
@@ -461,7 +466,7 @@ async def test_no_process_to_be_had_is_said_by_its_name(start: Start) -> None:
         WITH_A_THREAD
         + ATFORK
         + CLONING
-        + "hand_over, cloning._hand_over = cloning._hand_over, lambda: exec('raise OSError(11, \"none\")')"
+        + "hand_over, cloning._hand_over = cloning._hand_over, lambda number: exec('raise OSError(11, \"none\")')"
     )
     with pytest.raises(StartFailed, match="no process could be forked: Resource temporarily unavailable"):
         await original.fork()

@@ -17,7 +17,7 @@ from typing import Any
 from ingle_worker.kernel import SIGKILL, fork_bare
 
 PR_GET_TID_ADDRESS = 40
-CLONE_VM, CLONE_VFORK, CLONE_PARENT = 0x100, 0x4000, 0x8000
+CLONE_VM, CLONE_VFORK, CLONE_PARENT, CLONE_PARENT_SETTID = 0x100, 0x4000, 0x8000, 0x100000
 CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_INTO_CGROUP = 0x200000, 0x1000000, 0x200000000
 SIGCHLD = 17
 
@@ -84,23 +84,27 @@ def _forked(thread: "_Thread", pid: int) -> int:
     return pid
 
 
-def fork_aside() -> int:
+def fork_aside(number: memoryview) -> int:
     """A fork by libc whose child is soon not ours. Here the number of one that is, to be waited for.
 
-    It is killed by the child, or exits: with 0, or with the number of the error for which there is no child.
+    It is killed by the child, or exits: with 0, or with that of the error for which there is no child. By then the
+    child's own number is in this place, which is shared memory: whoever ends us finds it there, and spares it.
     """
     pid = fork_bare()
     if pid:
         return pid
     try:
-        if not _hand_over() and fork_bare():
-            os._exit(0)
+        if not _hand_over(number):
+            child = fork_bare()
+            if child:
+                number[0] = child
+                os._exit(0)
     except OSError as error:
         os._exit(error.errno or 1)
     return 0
 
 
-def _hand_over() -> bool:
+def _hand_over(number: memoryview) -> bool:
     """Go on as another process with the same memory, on the same stack; this one never runs again. False if not."""
     if _MACHINE != "x86_64" or not can_clone() or _has_shadow_stack():
         return False
@@ -108,7 +112,9 @@ def _hand_over() -> bool:
     if not thread.leave():
         return False
     first = os.getpid()
-    pid = thread.clone(CLONE_VM | CLONE_VFORK | SIGCHLD)
+    # The kernel writes its lower half; the upper one is zero.
+    told = ctypes.addressof(ctypes.c_long.from_buffer(number))
+    pid = thread.clone(CLONE_VM | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, told)
     if pid == 0:
         # At once: were this process killed before it, that one would run on, over a stack that is not as it left it. By
         # its number: had it been killed by another, init would be our parent.
@@ -130,10 +136,10 @@ class _Thread:
         self._robust = _syscall(get_robust, 0, ctypes.byref(self._head), ctypes.byref(self._size)) == 0
         self._sequence = _sequence_address()
 
-    def clone(self, flags: int) -> int:
+    def clone(self, flags: int, told: int = 0) -> int:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
         # The address stands at the fourth place on one machine, at the fifth on the other; nobody asks for the other.
-        pid: int = _syscall(self._clone, flags, 0, 0, self._tid, self._tid)
+        pid: int = _syscall(self._clone, flags, 0, ctypes.c_long(told), self._tid, self._tid)
         return pid
 
     def clone_into(self, group: int) -> int:

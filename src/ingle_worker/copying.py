@@ -23,6 +23,7 @@ import tempfile
 import threading
 import weakref
 from _thread import get_ident, get_native_id
+from mmap import PAGESIZE, mmap
 from time import monotonic
 from typing import Any
 
@@ -178,9 +179,10 @@ class Copying:
         if callable(on_child):
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
+        number = place(self._shared, self._only[0])[PID : PID + 1] if self._only is not None else _common_memory()
         missed, child, status = False, -1, 0
         try:
-            child = cloning.fork_whole(cloning.fork_aside)
+            child = cloning.fork_whole(lambda: cloning.fork_aside(number))
             if child:
                 status = _wait_for(child)
                 missed = callable(on_child) and _child_has_ended()
@@ -190,7 +192,7 @@ class Copying:
                 _signal.signal(_signal.SIGCHLD, on_child)
                 if missed:
                     _signal.raise_signal(_signal.SIGCHLD)
-        if status not in (0, _signal.SIGKILL):
+        if child and not number[0]:
             raise _failure(status)
         return child
 
@@ -380,6 +382,11 @@ def _wait_for(pid: int) -> int:
         return os.waitpid(pid, 0)[1]
     except ChildProcessError:
         return 0
+
+
+def _common_memory() -> memoryview:
+    """A number that a process has in common with those that it forks."""
+    return memoryview(mmap(-1, PAGESIZE)).cast("q")[:1]
 
 
 def _failure(status: int) -> OSError:
