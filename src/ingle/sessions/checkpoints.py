@@ -58,13 +58,16 @@ class Parked:
     created_at: float = field(default_factory=time.time)
 
     @property
-    def description(self) -> str:
-        """To be put behind "rolled back to"."""
-        ago = f"{duration(max(0.0, time.time() - self.created_at))} ago"
+    def what(self) -> str:
         cell = self.moment.cell
         if self.name == AUTO:
-            return f"the state before cell {cell + 1}, {ago}"
-        return f"checkpoint {self.name!r} {f'of cell {cell}' if cell else 'before any cell'}, {ago}"
+            return f"the state before cell {cell + 1}"
+        return f"checkpoint {self.name!r} {f'of cell {cell}' if cell else 'before any cell'}"
+
+    @property
+    def description(self) -> str:
+        """To be put behind "rolled back to"."""
+        return f"{self.what}, {duration(max(0.0, time.time() - self.created_at))} ago"
 
 
 class Checkpoints:
@@ -80,6 +83,14 @@ class Checkpoints:
     @property
     def any(self) -> bool:
         return bool(self._parked)
+
+    @property
+    def way_back(self) -> str:
+        """After a worker was lost: what can be done about it, to be put behind a sentence."""
+        try:
+            return f"; roll back to have {self.find(None).what} again"
+        except errors.CheckpointNotFound:
+            return ""
 
     async def make(self, name: str) -> CheckpointInfo:
         """Park a copy of the session as it is now. Busy while a cell runs."""
@@ -113,7 +124,8 @@ class Checkpoints:
             try:
                 await self._owner.go_on_with(parked, text)
             except errors.StartFailed:
-                if parked.worker.gone.done():
+                if not parked.worker.alive:
+                    await parked.worker.gone
                     await asyncio.sleep(0)  # for `_on_gone`
                     self.find(parked.name)
                 raise

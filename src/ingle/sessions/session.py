@@ -767,11 +767,13 @@ class Session:
         if self._ended:
             self._finish_cell(cell, states.EXIT, exit)
             return
+        # They are gone with the whole tree, or will be in a moment.
+        way_back = self.checkpoints.way_back if exit.signal or exit.code is not None else ""
         cell.notices.append(
             f"the worker {exit.message}; the session comes back as it was when it was last saved"
             if self.starting.comes_back
             else f"the worker {exit.message}; the session's variables, functions and imports are lost, "
-            "and a fresh worker takes its place"
+            f"and a fresh worker takes its place{way_back}"
         )
         status = states.INTERRUPTED if cell.timed_out else states.EXIT
         self._finish_cell(cell, status, exit)
