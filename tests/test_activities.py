@@ -135,11 +135,11 @@ async def test_what_is_under_way_is_named(service: Service) -> None:
     await service.create_session("main")
     await run(
         service,
-        "import threading, socket, concurrent.futures as futures\nstop = threading.Event(); n = 5\n"
+        "import asyncio, threading, socket, concurrent.futures as futures\nstop = threading.Event(); n = 5\n"
         "running = threading.Thread(target=stop.wait, daemon=True); running.start()\n"
         "class Own(threading.Thread): pass\nown = Own(target=stop.wait, daemon=True); own.start()\n"
         "begun = (n for n in [1, 2]); next(begun)\npool = futures.ThreadPoolExecutor(1); job = pool.submit(stop.wait)\n"
-        "one, other = socket.socketpair()",
+        "one, other = socket.socketpair()\ntask = asyncio.ensure_future(asyncio.sleep(600)); await asyncio.sleep(0)",
     )
     saved = await service.save_session("main", "calc")
     await run(service, "stop.set()")
@@ -151,6 +151,7 @@ async def test_what_is_under_way_is_named(service: Service) -> None:
         "begun": "a generator that has begun: its place in running code cannot be saved",
         "job": "a future whose result is still to come",
         "pool": "an executor that has work to do, or is broken",
+        "task": "it belongs to the event loop, which is not saved",
         "one": connected,
         "other": connected,
     }

@@ -380,6 +380,13 @@ async def test_snapshots_are_listed_and_deleted(service: Service, home: Path) ->
     assert list((home / "snapshots").rglob("*.pack")) == []
 
 
+async def test_what_is_saved_is_for_one_user_alone(service: Service, home: Path) -> None:
+    await service.create_session("main")
+    await service.save_session("main", "calc")
+    modes = {path.stat().st_mode & 0o077 for path in (home / "snapshots", *(home / "snapshots").rglob("*"))}
+    assert modes == {0}
+
+
 @pytest.mark.req("state.load")
 async def test_a_name_that_is_taken_is_not_loaded_over(service: Service) -> None:
     await service.create_session("main")

@@ -345,6 +345,8 @@ def _find_plain_way(kind: type) -> Callable[[Any], Any] | None:
         return oddities.standard
     if definitions.derives(kind, oddities.loaded("concurrent.futures", "Future")):
         return activities.future
+    if definitions.derives(kind, oddities.loaded("asyncio.futures", "Future")):
+        return oddities.no("it belongs to the event loop, which is not saved")
     active = activities.way_of(kind)
     if active is not None:
         return active  # type: ignore[no-any-return]

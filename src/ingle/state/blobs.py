@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingle import errors
+from ingle.state.disk import make_folder
 from ingle.state.packs import Pack, Writer
 
 SMALL = 4 * 1024 * 1024
@@ -36,7 +37,7 @@ class Blobs:
         self._changing = threading.RLock()
 
     def make_folder(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self._folder)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:

@@ -1,9 +1,17 @@
-"""What the system says of the data folder, as an error of ours: full, read-only, not allowed, broken."""
+"""The data folder: for one user only; and what the system says of it, full, read-only, broken, as an error of ours."""
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 from ingle import errors
+
+
+def make_folder(folder: Path) -> None:
+    """For this user alone, as are those on the way that are new."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.is_dir():
+            each.mkdir(exist_ok=True, mode=0o700)
 
 
 @contextlib.contextmanager

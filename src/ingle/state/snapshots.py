@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.state import manifest, moving
+from ingle.state import disk, manifest, moving
 from ingle.state.blobs import Blobs
 from ingle.state.manifest import Manifest
 from ingle.state.packs import Pack, Writer
@@ -75,7 +75,7 @@ class Snapshots:
     @property
     def _signing(self) -> Signer:
         if self._signer is None:
-            self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            disk.make_folder(self._home)
             self._signer = Signer(read_key(self._home / "signing.key"), self._tenant)
         return self._signer
 
@@ -114,7 +114,7 @@ class Snapshots:
 
     def _put(self, name: str, shelf: str, data: bytes, signature: str | None = None) -> None:
         folder = self._folder / shelf
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.make_folder(folder)
         draft = folder / f".{secrets.token_hex(8)}.part"
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -225,7 +225,7 @@ class Snapshots:
         """Make the last save on a shelf a snapshot of that name, so that it is out of the way and not lost; with `all`
         the one before it too."""
         folder = self._folder / NAMED
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.make_folder(folder)
         places = [CURRENT, PREVIOUS] if all else [CURRENT]
         for suffix in (CURRENT, PREVIOUS):
             with contextlib.suppress(FileNotFoundError):
@@ -238,7 +238,7 @@ class Snapshots:
     def salvage(self, shelf: str, suffix: str) -> tuple[str, ...]:
         """Make all saves on a shelf snapshots too, named after their sessions; those names."""
         folder = self._folder / NAMED
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.make_folder(folder)
         found: tuple[str, ...] = ()
         for number, (name, each) in enumerate(self.list(shelf), 1):
             session_id = each.session_id if isinstance(each, Manifest) else "session"
