@@ -137,6 +137,23 @@ def test_an_interpreter_that_sessions_can_write_is_not_started(tmp_path: Path, g
         policy(tmp_path, mount=[str(granted)]).settle(NewSession(python=str(planted)))
 
 
+@pytest.mark.parametrize("level", ["restricted", "sandbox"])
+def test_of_mounts_that_lie_in_each_other_the_innermost_counts(
+    tmp_path: Path, granted: Path, environment: str, level: str
+) -> None:
+    """A session could have planted an interpreter in the one that it may write."""
+    inner = str(granted / "env")
+    for mounts in ([f"{granted}:ro", inner], [inner, f"{granted}:ro"], [f"{inner}:ro", inner]):
+        with pytest.raises(errors.InterpreterRefused, match=f"--mount {inner}:ro"):
+            policy(tmp_path, level, mount=mounts).settle(NewSession(python=environment))
+    kept = policy(tmp_path, level, mount=[str(granted), f"{inner}:ro"])
+    if level == "sandbox":
+        assert kept.settle(NewSession(python=environment)).python == environment
+    else:
+        with pytest.raises(errors.InterpreterRefused):
+            kept.settle(NewSession(python=environment))
+
+
 def test_the_operators_interpreter_in_a_granted_folder_is_kept_from_writing(
     tmp_path: Path, granted: Path, environment: str
 ) -> None:

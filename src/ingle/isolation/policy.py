@@ -277,8 +277,12 @@ class Policy:
         return any(mount.holds(real) for mount in self.mounts if not mount.read_only)
 
     def _within(self, path: str) -> Mount | None:
+        """The mount whose rights an interpreter is under: the innermost. `restricted` gives what any of them gives."""
         folder = os.path.realpath(os.path.dirname(path))
-        return next((mount for mount in self.mounts if mount.holds(folder)), None)
+        around = [mount for mount in self.mounts if mount.holds(folder)]
+        if self.level == "restricted":
+            around = [mount for mount in around if not mount.read_only] or around
+        return max(around, key=lambda mount: (len(mount.folder), not mount.read_only), default=None)
 
     def _kept_from_writing(self) -> tuple[Mount, ...]:
         """Interpreters of the operator's that lie in a folder which sessions write: other sessions load them, too. And
