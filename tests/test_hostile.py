@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from conftest import until
 from ingle import events
 from ingle.service import Service
 from ingle.settings import Settings
@@ -164,3 +165,28 @@ async def test_a_gigabyte_of_output_leaves_the_session_and_its_neighbour_working
     assert result.truncated.stdout + len(result.stdout) == 1_000_000_000
     assert answers > 0
     assert (await service.execute("loud", "1 + 1")).result == {"text/plain": "2"}
+
+
+FLOOD = """
+import os, socket, struct
+said = b'{"wait":7}'
+frames = (struct.pack(">IIB", len(said), len(said), 70) + said) * 10_000
+way = socket.socket(fileno=os.dup(wire))
+while True:
+    os.write(1, b".")
+    way.sendall(frames)
+"""
+
+
+async def test_who_floods_the_wire_gives_way_to_others(service: Service) -> None:
+    """What it says takes the host longer to read than it takes to be said: others had to wait for seconds."""
+    for name in ("flood", "neighbour"):
+        await service.create_session(name)
+    await service.execute("flood", FIND_WIRE + FLOOD, wait=0)
+    worker = service._placement.manager.get("flood").worker  # type: ignore[attr-defined]
+    for number in range(3):
+        assert await until(lambda: worker._giving_way is not None, 60)
+        result = await service.execute("neighbour", f"{number} + 1")
+        assert result.result == {"text/plain": str(number + 1)}
+        assert await until(lambda: worker._giving_way is None, 60)
+    await service.end_session("flood")

@@ -11,6 +11,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any, Protocol
 
 from ingle import processes
@@ -46,6 +47,13 @@ FAMILY_PATIENCE = 2.0
 
 ROUNDS = 16
 """How often output is read again because messages came meanwhile: a bound for a worker that floods the wire."""
+
+LONG_TURN = 5_000_000
+"""Nanoseconds for which a worker that floods the wire may have the loop at once."""
+
+REST = 2
+LONGEST_REST = 1.0
+"""It is not read for so many times as long afterwards, for so many seconds at most: others have the loop meanwhile."""
 
 BREAK_PATIENCE = 0.1
 """Between the loss of a worker's wire and SIGKILL: the time in which init tells of a process that had died itself."""
@@ -128,6 +136,9 @@ class Worker:
         self._departure: Departure | None = None
         self._paused = False
         self._begin_expected = 0
+        self._giving_way: asyncio.TimerHandle | None = None
+        self._busy_since = 0
+        """When, in this turn of the loop, so much had come that it may take long."""
         self._noted = False
         self._orders = 0
         self.signalled: dict[int, asyncio.Future[bool]] = {}
@@ -313,16 +324,34 @@ class Worker:
     def pause(self) -> None:
         """Stop reading output, also that which comes by the wire: the reader is behind. The writer waits."""
         self._paused = True
-        self._pipes.pause()
-        if self._wire.fileno() in self._open:
-            self._loop.remove_reader(self._wire.fileno())
+        self._stop_reading()
 
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            if self._wire.fileno() in self._open:
-                self._loop.add_reader(self._wire.fileno(), self._read_wire)
-            self._pipes.resume()
+            if self._giving_way is None:
+                self._start_reading()
+
+    def _stop_reading(self) -> None:
+        self._pipes.pause()
+        if self._wire.fileno() in self._open:
+            self._loop.remove_reader(self._wire.fileno())
+
+    def _start_reading(self) -> None:
+        if self._wire.fileno() in self._open:
+            self._loop.add_reader(self._wire.fileno(), self._read_wire)
+        self._pipes.resume()
+
+    def _give_way(self, seconds: float) -> None:
+        """It has kept the loop from others: let them have it for a while."""
+        if self._giving_way is None and not self.gone.done():
+            self._stop_reading()
+            self._giving_way = self._loop.call_later(min(seconds, LONGEST_REST), self._go_on)
+
+    def _go_on(self) -> None:
+        self._giving_way = None
+        if not self._paused and not self.gone.done():
+            self._start_reading()
 
     def _hand_on(self, background: bool = False) -> None:
         """Output and messages to the owner, each in its place.
@@ -331,8 +360,8 @@ class Worker:
         of are written, so those of all bytes that were read are known. The bytes behind them can wait for the next
         reading. A message cannot, so what was written before it is read now, and then again the marks of that.
         """
-        for _ in range(ROUNDS):
-            if not self._noted:
+        for number in range(ROUNDS):
+            if not self._noted or (number and self._is_long):
                 break
             self._noted = False
             if not self._pipes.read():
@@ -383,8 +412,16 @@ class Worker:
                 self.owner.on_message(each.content)
 
     def _read_wire(self) -> None:
+        self._busy_since = 0
         self._receive()
         self._hand_on()
+        if self._is_long:
+            self._give_way((monotonic_ns() - self._busy_since) * REST / 1e9)
+
+    @property
+    def _is_long(self) -> bool:
+        """More has come at once than a worker says that means well, and it took its time."""
+        return self._busy_since > 0 and monotonic_ns() - self._busy_since > LONG_TURN
 
     def _receive(self) -> None:
         """What is on the wire, to the merger: it knows where among the output each message belongs.
@@ -393,6 +430,7 @@ class Worker:
         """
         left = self._receive_some()
         if left == WIRE_CHUNK:
+            self._busy_since = self._busy_since or monotonic_ns()
             left = unread(self._wire.fileno())
             while left > 0 and (got := self._receive_some()):
                 left -= got
@@ -566,8 +604,9 @@ class Worker:
 
     def close(self) -> None:
         """Let go of every descriptor."""
-        if self._kill_timer is not None:
-            self._kill_timer.cancel()
+        for timer in (self._kill_timer, self._giving_way):
+            if timer is not None:
+                timer.cancel()
         for sender in (self._wire_out, self._status_out):
             sender.forget()
         if self._departure is not None:
