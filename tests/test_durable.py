@@ -464,6 +464,40 @@ def test_a_request_whose_server_is_killed_is_not_run_by_the_next(start: Callable
     assert marker.read_text() == "x"
 
 
+async def test_a_clock_that_goes_back_loses_nothing(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 1")
+        await saved(first, 1)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() - 3 * 86400)
+    async with serving(kept) as second:
+        (info,) = await second.list_sessions()
+        assert info.notices == [
+            "this session is as it was after cell 1, saved 0.00 s ago; the next call brings it back",
+        ]
+        assert await value(second, "x") == "1"
+        await second.execute("s", "x = 2")
+        await saved(second, 3)
+    async with serving(kept) as third:
+        assert await value(third, "x") == "2"
+        await third.end_session("s")
+
+
+async def test_one_that_was_not_used_for_long_is_removed_and_the_log_says_so(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(kept) as first:
+        await first.create_session("s", durable=True)
+        await first.execute("s", "x = 1")
+        await saved(first, 1)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 31 * 86400)
+    async with serving(kept) as second:
+        assert await second.list_sessions() == []
+        assert "durable sessions that were not used for 720 h 0 min are removed: 1" in caplog.text
+
+
 # --- damage ------------------------------------------------------------------------------------------------
 
 

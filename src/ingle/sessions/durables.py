@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors, folders
-from ingle.render.wording import some
+from ingle.render.wording import duration, some
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.session import Session
 from ingle.sessions.shelves import DURABLE, RESTING, Shelves
@@ -77,6 +77,9 @@ class Durables:
         except errors.RegistryBroken as error:
             logger.error("no session comes back: %s", error.message)
             return []
+        if expired:
+            unused = duration(self._settings.durable_age)
+            logger.warning("durable sessions that were not used for %s are removed: %d", unused, len(expired))
         if self.registry.replaced:
             await asyncio.to_thread(self._salvage)
         await asyncio.to_thread(self._tidy, known, [row.uid for row in rows], expired)
