@@ -240,7 +240,7 @@ async def test_what_a_first_command_leaves_is_known_though_bash_is_quicker_than_
     told: list[asyncio.Task[None]] = []
 
     def handle_late(process: Process, message: object) -> None:
-        if isinstance(message, messages.InitUp):
+        if isinstance(message, messages.InitUp) and message.worker:
             told.append(asyncio.create_task(tell(process, message)))
         else:
             handle(process, message)
