@@ -6,12 +6,14 @@ import hashlib
 import os
 import random
 import threading
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ingle import errors
+from ingle.state import manifest
 from ingle.state.blobs import Blobs
 from ingle.state.packs import END, HEAD, MAX_INDEX, TAIL, Pack, Writer
 
@@ -172,3 +174,30 @@ def test_what_is_used_is_asked_for_while_nobody_can_add_to_it(tmp_path: Path) ->
     with blobs.shared():
         blobs.collect(used)  # not now
     assert asked == [True]
+
+
+SMALL_PARTS = 300_000
+"""Of a list whose parts take nine bytes in a file and a hundred in memory."""
+
+
+def peak_of(read: Callable[[], object], failure: type[Exception]) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(failure):
+            read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_index_does_not_become_more_than_it_is(tmp_path: Path) -> None:
+    index = b'{"chunks":[' + b'["",8,0],' * SMALL_PARTS + b'["",8,0]]}'
+    path = tmp_path / "pack"
+    path.write_bytes(HEAD + index + END.pack(hashlib.sha256(index).digest(), len(index), TAIL))
+    assert peak_of(lambda: Pack.open(path), errors.SnapshotDamaged) < 2 * len(index)
+
+
+@pytest.mark.parametrize("parts", [b'["",1],' * SMALL_PARTS + b'["",1]', b'"",' * 20_000_000 + b'""'])
+def test_a_summary_does_not_become_more_than_it_is(parts: bytes) -> None:
+    summary = b'{"sources":[{"file":"f","chunks":[' + parts + b"]}]}"
+    assert peak_of(lambda: manifest.read_summary(summary), errors.SaveFailed) < 1_000_000

@@ -5,6 +5,7 @@ that really came. `Manifest` is what is signed and kept.
 """
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct, field
@@ -16,8 +17,15 @@ from ingle_worker.wire import channel
 VERSION = 1
 MAX_NAMES = 1_000_000
 
-Chunk = tuple[str, int]
-"""A chunk's SHA-256 in hexadecimal digits, and its size."""
+Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
+"""A SHA-256 in hexadecimal digits. Its length is checked while it is read: a list of others would become far more than
+it is before anybody could look at it."""
+
+Chunk = tuple[Digest, int]
+"""A chunk's hash, and its size."""
+
+MOST_QUOTES = 8_000_000
+"""In what a worker says of itself: twice the strings that it would become."""
 
 
 class Group(Struct, frozen=True):
@@ -109,6 +117,8 @@ _manifest = msgspec.json.Decoder(Manifest)
 
 def read_summary(data: bytes) -> Summary:
     """What a worker sent at the end; an error when it is no summary."""
+    if data.count(b'"') - data.count(b'\\"') > MOST_QUOTES:
+        raise errors.SaveFailed("the session's copy sent a summary of too many parts; delete names that are not needed")
     try:
         summary = _summary.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:

@@ -16,7 +16,7 @@ import os
 import stat
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -30,8 +30,12 @@ END = struct.Struct(">32sQ8s")
 MAX_INDEX = 256 * 1024 * 1024
 
 
+Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
+"""Checked while it is read, as in a manifest."""
+
+
 class Index(Struct, frozen=True):
-    chunks: list[tuple[str, int, int]]
+    chunks: list[tuple[Digest, int, int]]
     """Hash, place, size."""
     manifest: str = ""
     signature: str = ""
