@@ -57,6 +57,12 @@ ATTACKS = [
            FIND_WIRE + "h = b'[' * 200000\nimport struct\n"
            "os.write(wire, struct.pack('>IIB', len(h), len(h), 73) + h)\nimport time; time.sleep(60)",
            "exit", False),
+    Attack("asks, and never takes the answers",
+           FIND_WIRE + "import struct\nh = b'{\"ticket\":9,\"slots\":[' + b'1,' * 63 + b'1]}'\n"
+           "while True: os.write(wire, struct.pack('>IIB', len(h), len(h), 82) + h)", "exit", False),
+    Attack("asks for the ends of no copy",
+           FIND_WIRE + "import struct\nh = b'{\"ticket\":1,\"slots\":[]}'\n"
+           "os.write(wire, struct.pack('>IIB', len(h), len(h), 82) + h)\nimport time; time.sleep(60)", "exit", False),
     Attack("a frame of 4 GB announced",
            FIND_WIRE + "os.write(wire, b'\\xff\\xff\\xff\\xff\\0\\0\\0\\0\\x49')\nimport time; time.sleep(60)",
            "exit", False),

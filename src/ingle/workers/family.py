@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 PLACES = 8192
 """`ingle_worker.interrupts.PLACES`."""
 
+MOST_UNTAKEN = 1024 * 1024
+"""Bytes of answers that wait for a worker to read them."""
+
 BATCH = 64
 """Copies that a worker may ask for at once, and be answered."""
 
@@ -108,9 +111,14 @@ class Forks:
                 self._under_way = None
 
     def on_message(self, message: "messages.EndsWanted | messages.Copied") -> None:
-        if self._under_way is not None and self._under_way.ticket == message.ticket:
+        if isinstance(message, messages.EndsWanted) and not message.slots:
+            self._origin.break_off("it asked for the ends of no copy")
+        elif self._under_way is not None and self._under_way.ticket == message.ticket:
             self._under_way.on_message(message)
         elif isinstance(message, messages.EndsWanted):
+            if self._origin.untaken > MOST_UNTAKEN:
+                self._origin.break_off("it asks, and does not take the answers")
+                return
             # Whoever wanted these has given up.
             for place in message.slots[:BATCH]:
                 self._origin.send(messages.Ends(message.ticket, place))

@@ -278,6 +278,11 @@ class Worker:
         finally:
             os.close(status)
 
+    @property
+    def untaken(self) -> int:
+        """Bytes that it was told and has not read."""
+        return self._wire_out.waiting
+
     async def give_ends(self, message: messages.Ends, fds: list[int]) -> None:
         await send_with(self._wire, self._wire_out, messages.encode(message), fds)
 
