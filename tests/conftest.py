@@ -143,6 +143,12 @@ async def until_prepared(service: Service) -> None:
     assert await until(lambda: all(launcher.prepared == service.settings.pool for launcher in launchers), 30)
 
 
+def own_processes(service: Service, workers: int) -> int:
+    """How many processes run when there are so many workers and nothing is on its way: the holder, in a sandbox with
+    one outside of it, the zygote, the init that waits for the next session, and an init with every worker."""
+    return (4 if service.settings.isolation == "sandbox" else 3) + 2 * workers
+
+
 def session_folders(service: Service, home: Path) -> list[Path]:
     """What sessions have on disk; not what prepared workers have for those to come."""
     assert isinstance(service._placement, Local)

@@ -43,12 +43,15 @@ async def stream_from_many(server: Server, sessions: int, executes: int) -> dict
     """Run so many cells in so many sessions at once; fail on anything lost, doubled or crossed. How long cells took."""
     times: list[float] = []
     running = most = 0
+    all_made = asyncio.Barrier(sessions)
 
     async def work(name: str) -> None:
         nonlocal running, most
         client = Client(server)
         await client.open()
         await client.ask("/v1/sessions", {"session_id": name})
+        # Else the first are done before the last are made, where that takes longer than their cells do.
+        await all_made.wait()
         following = 0
         for number in range(1, executes // sessions + 1):
             code = f"print('{name}', {number})\nprint('{name}' * 20)\n'{name}-{number}'"
