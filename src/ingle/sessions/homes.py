@@ -30,6 +30,9 @@ class Home:
         """Whatever the session's code may write is below this, but for what it shares."""
         self.root: Path = folder if parent is None else parent.root
         self.workspace: str = f"{folder}/workspace" if parent is None else parent.workspace
+        self.name: str = self.root.name
+        """Of the first one's folder, in which all is."""
+        self.is_first = parent is None
         self._parent = parent
         self._holders = 1
         self._user = 0
@@ -98,7 +101,7 @@ def own_folders(home: Home, tmp: str, *, room: bool) -> list[str]:
 def tmp_of(home: Home, number: int, *, room: bool) -> str:
     """Where the worker of that number has its temporary files, as it is told. A room has a file system for them."""
     if room:
-        return TMP if home.folder == home.root else f"{TMP}/fork-{home.folder.name}"
+        return TMP if home.is_first else f"{TMP}/fork-{home.folder.name}"
     return f"{home.folder}/tmp-{number}"
 
 

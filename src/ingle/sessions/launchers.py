@@ -26,6 +26,9 @@ class Launchers:
         self._data = Mount(self._home)
         self._sessions = Path(self._home, "sessions")
         self._last: tuple[Grant, Launcher] | tuple[None, Launcher | None] = (None, None)
+        self._looked_at: tuple[Grant | None, bool] = (None, False)
+        self._homes: dict[str, Home] = {}
+        """Of those that are prepared, by their names."""
         """Nearly all sessions are granted the same."""
         self._clearing: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -77,6 +80,7 @@ class Launchers:
         room = confinement is not None and confinement.has_rooms
         tmp = tmp_of(home, 1, room=room)
         worker.laid = name
+        self._homes[name] = home
         self._laid.add(name)
         worker.gone.add_done_callback(functools.partial(self._clear, name))
         if confinement is not None:
@@ -87,22 +91,27 @@ class Launchers:
 
     def _clear(self, name: str, gone: object) -> None:
         """The worker that had these folders is gone. If they came to no session, they go too."""
+        self._homes.pop(name, None)
         if name in self._laid:
             self._laid.discard(name)
             clearing = self._loop.run_in_executor(None, remove_below, self._sessions, str(self._sessions / name))
             self._clearing.add(clearing)
             clearing.add_done_callback(self._clearing.discard)
 
-    def offer(self, grant: Grant, launcher: Launcher) -> str:
-        """A name whose folders a prepared worker has already, for a session that needs no others; or nothing."""
+    def offer(self, grant: Grant, launcher: Launcher) -> Home | None:
+        """The folders that a prepared worker has already, for a session that needs no others; or nothing."""
         confinement = launcher.confinement
-        if confinement is not None and (
-            grant.network != confinement.network or any(self._data.holds(mount.folder) for mount in grant.mounts)
-        ):
-            return ""
+        if confinement is not None and (grant.network != confinement.network or self._needs_more(grant)):
+            return None
         name = launcher.offer()
         self._laid.discard(name)
-        return name.rpartition(".")[2]
+        return self._homes.pop(name, None)
+
+    def _needs_more(self, grant: Grant) -> bool:
+        """Whether it has folders that are laid in for each session by itself."""
+        if grant is not self._looked_at[0]:
+            self._looked_at = (grant, any(self._data.holds(mount.folder) for mount in grant.mounts))
+        return self._looked_at[1]
 
     def withdraw(self, launcher: Launcher, name: str) -> None:
         """Who was to live in this folder has a worker by now, or never will. What was offered, and not taken, goes."""

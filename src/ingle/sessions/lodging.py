@@ -35,22 +35,23 @@ class Lodging:
         self._workers = 0
         self.tmp = ""
         """The folder for temporary files that is the host's to remove."""
-
-    @property
-    def _has_room(self) -> bool:
-        confinement = self._launcher.confinement
-        return confinement is not None and confinement.has_rooms
+        self._has_room = launcher.confinement is not None and launcher.confinement.has_rooms
 
     def move_in(self, worker: Worker) -> bool:
         """Make a prepared worker that of this session. It need not be there yet. True when it was begun as that ahead,
         and has nothing to be told."""
-        tmp = self._new_tmp()
-        start = start_of(self._home, tmp, room=self._has_room, cwd=self._plan.cwd, env=self._plan.env)
+        tmp, plan = self._new_tmp(), self._plan
         self._enter(worker, tmp)
-        if worker.begun == start:
+        begun = worker.begun if self._is_laid_for(worker) else None
+        if begun is not None and plan.cwd is None and begun.env == plan.env and begun.tmp == tmp:
+            # In the same folders; and what of the rest can differ is the same.
             return True
-        worker.send(start)
+        worker.send(start_of(self._home, tmp, room=self._has_room, cwd=plan.cwd, env=plan.env))
         return False
+
+    def _is_laid_for(self, worker: Worker) -> bool:
+        """It has the folders of this very session: a fork shares those of the first one, and has its own below."""
+        return worker.laid == self._home.name and self._home.is_first
 
     def move_on(self, copy: Worker, *, reseed: bool) -> None:
         """Make a copy of another session's worker that of this one."""
@@ -75,7 +76,7 @@ class Lodging:
         if confinement is None:
             return
         self._home.user = worker.user
-        if worker.laid == self._home.root.name:
+        if worker.laid == self._home.name:
             return
         data = confinement.data_folder
         within = [each for each in self._plan.grant.mounts if Mount(data).holds(each.folder)]

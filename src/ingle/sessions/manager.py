@@ -121,8 +121,11 @@ class Manager:
         """
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
-        name = wanted.session_id if wanted.session_id is not None else secrets.token_hex(8)
-        check_name(name)
+        name = wanted.session_id
+        if name is None:
+            name = secrets.token_hex(8)
+        else:
+            check_name(name)
         key = key_of(wanted.tenant, name)
         if key in self._sessions or key in self._making:
             raise errors.SessionExists(name)
@@ -137,11 +140,14 @@ class Manager:
                 await self._resting.make_room(lambda: self._live() - 1)
             grant = await self.granting.grant(wanted, key)
             launcher = self.granting.launcher(grant)
-            offered = "" if wanted.durable else self._launchers.offer(grant, launcher)
-            uid = offered or secrets.token_hex(8)
-            folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
-            lodging = folder.name
-            if not offered:
+            home = None if wanted.durable else self._launchers.offer(grant, launcher)
+            if home is not None:
+                lodging, folder = home.name, home.folder
+                uid = lodging.rpartition(".")[2]
+            else:
+                uid = secrets.token_hex(8)
+                folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
+                lodging = folder.name
                 launcher.hurry(lodging, grant.network)
             plan = Plan(
                 name,
@@ -153,7 +159,8 @@ class Manager:
                 key,
                 await self.stdlibs.read(wanted.tenant) if wanted.include_stdlib else None,
                 grant,
-                auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
+                home,
+                (wanted.checkpoints or self.settings.checkpoints) == "auto",
             )
             session = self._session(plan, launcher)
             self._making[key] = session

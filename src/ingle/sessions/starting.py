@@ -170,7 +170,7 @@ class Starting:
             tries = TRIES + (self._library is not None) + (RETURN_TRIES if keeper is not None else 0)
             for attempt in range(tries):
                 worker = await owner.launcher.take(
-                    self._adopt, owner.plan.grant.network, owner.home.user, owner.home.root.name
+                    self._adopt, owner.plan.grant.network, owner.home.user, owner.home.name
                 )
                 try:
                     await self._make_ready(worker, keeper)
