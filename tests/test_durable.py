@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sqlite3
@@ -15,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from conftest import marked_processes, until, wait_until
+from conftest import marked_processes, until, until_prepared, wait_until
 from http_server import Server, problem
-from ingle import Client, errors
+from ingle import Client, errors, processes
 from ingle.callers import Caller
 from ingle.events import Result, SessionInfo, Stdout
 from ingle.service import Service
@@ -571,8 +572,16 @@ async def test_a_key_that_is_none_is_named_and_what_it_signed_waits_for_it(kept:
         with pytest.raises(errors.DataFolderFailed, match=says):
             await second.load_session("named", session_id="again")
         assert [says in (each.problem or "") for each in await second.list_snapshots()] == [True]
-        with pytest.raises(errors.StartFailed, match=f"cannot be brought back: {says}"):
-            await second.execute("s", "x")
+        await until_prepared(second)
+        before = len(processes.below(os.getpid()))
+        gc.disable()
+        try:
+            with pytest.raises(errors.StartFailed, match=f"cannot be brought back: {says}"):
+                await second.execute("s", "x")
+            # The worker that it was to come back into is not left to the garbage collector.
+            assert await until(lambda: len(processes.below(os.getpid())) <= before)
+        finally:
+            gc.enable()
         (kept / "signing.key").write_bytes(key)
     async with serving(kept) as third:
         assert await value(third, "x") == "1"

@@ -354,8 +354,11 @@ class Fort:
     def data_on_disk(self) -> int:
         """Bytes that the server keeps of the session, beside what the session has written itself."""
         folder = Path(self.client.get(f"/v1/sessions/{self._session}").json()["cwd"]).parent
-        kept = [*folder.glob("timeline*"), *(folder / "figures").glob("*")]
-        return sum(max(path.stat().st_size, 4096) for path in kept)
+        size = 0
+        for path in [*folder.glob("timeline*"), *(folder / "figures").glob("*")]:
+            with contextlib.suppress(FileNotFoundError):  # it is being written, and has its name by now
+                size += max(path.stat().st_size, 4096)
+        return size
 
     def heard(self) -> bool:
         self._datagrams.settimeout(1)

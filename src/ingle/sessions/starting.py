@@ -175,8 +175,13 @@ class Starting:
                 try:
                     await self._make_ready(worker, keeper)
                     break
-                except errors.StartFailed:
-                    if attempt == tries - 1:
+                except errors.IngleError as error:
+                    lives = not worker.gone.done()
+                    if lives:
+                        # It was not its end that went wrong, so the next would fare no better; and nobody will use it.
+                        worker.kill("the session could not be started")
+                        await worker.gone
+                    if lives or attempt == tries - 1 or not isinstance(error, errors.StartFailed):
                         raise
             self._move(states.IDLE)
             pid = owner.worker.pid if owner.worker is not None else None
