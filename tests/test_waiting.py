@@ -523,6 +523,19 @@ async def test_a_stopped_cell_is_woken_and_interrupted(service: Service, sid: st
 
 
 @pytest.mark.req("int.cell")
+async def test_a_cell_that_stops_in_the_moment_of_an_interrupt_is_woken_too(service: Service, sid: str) -> None:
+    code = (
+        "import os, signal\nkept = 1\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\nprint('ready')\n"
+        "while signal.SIGINT not in signal.sigpending(): pass\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})\nwhile True: pass"
+    )
+    await begin(service, sid, code)
+    check_interrupted(await interrupt(service, sid))
+    assert (await run(service, sid, "kept")).result == {"text/plain": "1"}
+
+
+@pytest.mark.req("int.cell")
 async def test_an_interrupt_after_a_debugger_went_on_stops_the_cell(service: Service, sid: str) -> None:
     waiting = await service.execute(sid, "kept = 1\nbreakpoint()\nkept = 2")
     assert waiting.prompt == "(Pdb) "

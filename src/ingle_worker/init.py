@@ -322,12 +322,9 @@ class Init:
             if ignored:
                 # Before SIGINT ends what the worker waits for, and the cell with it.
                 reaper.kill_quietly(worker, NUDGE)
-            try:
-                os.killpg(worker, SIGINT)
-                if stopped:
-                    os.killpg(worker, SIGCONT)
-            except (ProcessLookupError, PermissionError):
-                pass
+            reaper.kill_quietly(-worker, SIGINT)
+            if stopped:
+                reaper.kill_quietly(-worker, SIGCONT)
             member.signalled = message.cell
             member.nudges = NUDGES
             self._nudged = monotonic()
@@ -347,3 +344,6 @@ class Init:
             member.nudges -= 1
             self._nudged = monotonic()
             reaper.kill_quietly(member.pid, NUDGE)
+            if kernel.sigint_state(member.pid)[1]:
+                # It was stopped after we had looked, and takes nothing until it goes on.
+                reaper.kill_quietly(-member.pid, SIGCONT)
