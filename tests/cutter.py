@@ -40,12 +40,17 @@ class Cutter:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._accepting.join(10)
-        for each in list(self._open):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        self.cut()
         for thread in self._threads:
             thread.join(10)
         assert not any(thread.is_alive() for thread in self._threads)
+
+    def cut(self) -> None:
+        """Every connection that there is."""
+        for each in list(self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self.cuts += 1
 
     def _accept(self) -> None:
         while True:

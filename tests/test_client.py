@@ -282,6 +282,41 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_runs_twice(in_hom
     server.client.delete("/v1/sessions/main")
 
 
+@pytest.mark.req("cell.once")
+def test_a_cell_that_waits_for_its_turn_outlives_connections_that_break(
+    in_home: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it has waited: patience is for a service that is gone."""
+    patience = 0.5
+    monkeypatch.setattr("ingle.client.sync.connection.PATIENCE", patience)
+    monkeypatch.setattr("ingle.client.sync.connection.LASTED", patience)
+    with Cutter(server.port, lambda: None) as cutter, Client(cutter.url, server.token) as client:
+        session = client.session("main")
+        assert session.run("runs = 0\ninput()").status == "waiting_for_input"
+        with ThreadPoolExecutor() as threads:
+            queued = threads.submit(session.run, "runs += 1\nruns", queue=True)
+            for _ in range(3):
+                # A connection that holds for longer than a service may be gone.
+                with pytest.raises(TimeoutError):
+                    queued.result(2 * patience)
+                cutter.cut()
+            server.client.post("/v1/sessions/main/input", json={"text": ""})
+            assert queued.result(PATIENCE).text == "1"
+        assert cutter.cuts == 3
+    server.client.delete("/v1/sessions/main")
+
+
+def test_the_end_of_a_session_is_asked_for_until_the_answer_comes(in_home: Path, server: Server) -> None:
+    budgets = iter([None, 0, 0, 20])
+    with Cutter(server.port, lambda: next(budgets, None)) as cutter:
+        with Client(cutter.url, server.token) as other:
+            other.session("main", keep=True).run("1")
+        with Client(cutter.url, server.token) as client:
+            client.session("main").close()
+            assert cutter.cuts == 3
+            assert client.sessions() == []
+
+
 def test_what_must_not_be_done_twice_is_not_repeated(in_home: Path, server: Server) -> None:
     budgets = iter([None, 0])
     with Cutter(server.port, lambda: next(budgets, None)) as cutter, Client(cutter.url, server.token) as client:

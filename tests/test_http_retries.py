@@ -124,3 +124,18 @@ async def test_the_memory_of_keys_is_bounded(service: Any) -> None:
     assert len(session.requests._known) <= room.REMEMBERED
     last = await service.execute("main", "1", key=f"k{number}")
     assert last.cell == room.REMEMBERED + 300
+
+
+def test_the_end_of_a_session_asked_for_again_ends_no_other_of_its_name(server: Server) -> None:
+    path = "/v1/sessions/main"
+    server.make_session()
+    first = server.client.delete(path, headers=keyed("end"))
+    assert (first.status_code, first.json()["state"]) == (200, "dead")
+    server.make_session()
+    assert server.client.delete(path, headers=keyed("end")).json() == first.json()
+    assert server.execute("1")["result"] == {"text/plain": "1"}
+    other = server.client.delete("/v1/sessions/other", headers=keyed("end"))
+    problem(other, 422, "key_reused")
+    problem(server.client.delete(path, headers=keyed("k" * 300)), 422, "invalid_request")
+    assert server.client.delete(path, headers=keyed("another end")).status_code == 200
+    problem(server.client.delete(path, headers=keyed("one more")), 404, "session_not_found")

@@ -113,20 +113,26 @@ def file_path(path: str) -> str:
 
 
 class Retries:
-    """Pauses between attempts, until nothing has come of them for too long."""
+    """Pauses between attempts, until nothing has come of them for too long.
+
+    That time begins with the first that fails: how long it took until then, waiting for an answer, says nothing.
+    """
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._since = time.monotonic()
+        self._since: float | None = None
         self._pause = FIRST_PAUSE
 
     def progress(self) -> None:
-        self._since = time.monotonic()
+        self._since = None
         self._pause = FIRST_PAUSE
 
     def next_pause(self) -> float | None:
         """How long to wait before the next attempt; None when it is enough."""
-        if time.monotonic() - self._since >= self._patience:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        elif now - self._since >= self._patience:
             return None
         pause = self._pause * random.uniform(0.75, 1.25)
         self._pause = min(self._pause * 2, LONGEST_PAUSE)

@@ -149,7 +149,7 @@ def operations(service: Service) -> list[Operation]:
         Operation("POST", "/v1/sessions", "Make a session.", h.create, body=bodies.Create, answers={201: SessionInfo}),
         Operation("GET", "/v1/sessions", "The live sessions.", h.list, answers={200: SessionList}),
         Operation("GET", session, "One session.", h.get, answers={200: SessionInfo}),
-        Operation("DELETE", session, "End a session.", h.end, answers={200: SessionInfo}),
+        Operation("DELETE", session, "End a session.", h.end, answers={200: SessionInfo}, headers=("Idempotency-Key",)),
         Operation(
             "POST", session + "/clear", "Reset its namespace.", h.clear, body=bodies.NoBody, answers={200: SessionInfo}
         ),
@@ -312,7 +312,8 @@ class Handlers:
         return answer(await call.service.get_session(call.session_id))
 
     async def end(self, call: Call[None, bodies.NoQuery]) -> Response:
-        return answer(await call.service.end_session(call.session_id))
+        key = call.request.headers.get("idempotency-key")
+        return answer(await call.service.end_session(call.session_id, request_key=key))
 
     async def clear(self, call: Call[bodies.NoBody, bodies.NoQuery]) -> Response:
         return answer(await call.service.clear_session(call.session_id))

@@ -4,7 +4,7 @@ from ingle import errors
 from ingle.callers import EXECUTE, READ
 from ingle.events import CheckpointInfo, RolledBack, SessionInfo
 from ingle.service.acting import Acting
-from ingle.service.checks import check_choice, check_environment, check_seconds
+from ingle.service.checks import check_choice, check_environment, check_key, check_seconds
 from ingle.sessions.manager import check_name
 from ingle.wanted import NewSession, SessionLimits
 
@@ -55,8 +55,12 @@ class Sessions(Acting):
     async def get_session(self, session_id: str) -> SessionInfo:
         return await self._placement.info(self._own(session_id))
 
-    async def end_session(self, session_id: str) -> SessionInfo:
-        return await self._placement.end(self._own(session_id, EXECUTE))
+    async def end_session(self, session_id: str, *, request_key: str | None = None) -> SessionInfo:
+        """End it, and answer with what it was. The same `request_key` never ends another one of that name."""
+        check_key(request_key)
+        own_id = self._own(session_id, EXECUTE)
+        key = None if request_key is None else f"{self.caller.tenant}/{request_key}"
+        return await self.once(key, ("end", session_id), lambda: self._placement.end(own_id))
 
     async def clear_session(self, session_id: str) -> SessionInfo:
         """Reset the namespace to the initial one; the session, its count and its outputs stay."""

@@ -14,7 +14,16 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from ingle import errors
 from ingle.client import finding
-from ingle.client.addresses import FIRST_PATIENCE, LOCAL_URL, PATIENCE, Address, Retries, given_address, time_left
+from ingle.client.addresses import (
+    FIRST_PATIENCE,
+    LOCAL_URL,
+    PATIENCE,
+    Address,
+    Retries,
+    deadline_after,
+    given_address,
+    time_left,
+)
 from ingle.client.aio.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, in_thread, sleep
 from ingle.client.answers import failure, read_event
 from ingle.servers import connect, reachable
@@ -33,7 +42,7 @@ CLOSE_PATIENCE = 1.0
 """How long the end of a WebSocket may take; its events are on the server, whatever happens."""
 
 LASTED = 5.0
-"""A connection that held for so long was a good one."""
+"""A connection that held for so long, while there was something to wait for, was a good one."""
 
 MAX_EVENT = 256 * 1024 * 1024
 
@@ -147,7 +156,9 @@ class AsyncConnection:
             headers = {"Content-Type": "application/json", **(headers or {})}
         retries = self._retries()
         timeout = httpx.Timeout(wait + ANSWER_SLACK, connect=CONNECT_PATIENCE, write=WRITE_PATIENCE, pool=None)
+        waiting = deadline_after(wait)
         while True:
+            sent = time.monotonic()
             try:
                 answer = await http.request(
                     method, path, content=content, params=query, headers=headers, timeout=timeout
@@ -162,6 +173,9 @@ class AsyncConnection:
                         f"the connection to {self._where()} broke before the answer came ({_why(error)}), so it is not "
                         "known whether the request was carried out; look at the session before you ask again"
                     ) from error
+                lasted = time.monotonic() - sent > LASTED and not isinstance(error, httpx.TimeoutException)
+                if lasted and time_left(waiting):
+                    retries.progress()
                 await self._pause(retries, error)
                 continue
             self._reached = True

@@ -434,7 +434,9 @@ class AsyncSession:
     async def close(self) -> None:
         """End the session, whoever made it, with everything it started. What is closed already may be closed again."""
         if not self._closed:
-            await self._connection.request("DELETE", self._path, wait=TURN)
+            # With a key: asked for again, it ends no other session that has got this name meanwhile.
+            headers = {"Idempotency-Key": secrets.token_hex(16)}
+            await self._connection.request("DELETE", self._path, headers=headers, wait=TURN, repeatable=True)
             self._closed = True
 
     # --- how ---
