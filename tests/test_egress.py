@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 import ssl
 import subprocess
@@ -337,17 +338,50 @@ def split_records(data: bytes, size: int) -> bytes:
     return b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2, "big") + piece for piece in pieces)
 
 
+def named(data: bytes) -> object:
+    """What a greeting that came at once tells."""
+    return greeting.Greeting().feed(data)
+
+
 def test_a_greeting_tells_its_host_in_whatever_pieces_it_comes() -> None:
     whole = hello("pypi.org")
-    assert greeting.server_name(whole) == "pypi.org"
-    assert greeting.server_name(split_records(whole, 7)) == "pypi.org"
+    assert named(whole) == "pypi.org"
+    assert named(split_records(whole, 7)) == "pypi.org"
     for end in range(len(whole)):
-        assert greeting.server_name(whole[:end]) is greeting.MORE
-    assert greeting.server_name(hello(None)) is None
-    assert greeting.server_name(b"GET / HTTP/1.1\r\n") is None
+        assert named(whole[:end]) is greeting.MORE
+    for data in (whole, split_records(whole, 1)):
+        coming = greeting.Greeting()
+        assert [coming.feed(bytes([byte])) for byte in data] == [greeting.MORE] * (len(data) - 1) + ["pypi.org"]
+    assert named(hello(None)) is None
+    assert named(b"GET / HTTP/1.1\r\n") is None
     for place in range(5, len(whole)):
         damaged = whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
-        greeting.server_name(damaged)
+        named(damaged)
+
+
+def test_a_greeting_is_looked_at_once_in_however_many_pieces_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte that is sent alone would make the server look at all before it: a minute's work for one connection."""
+    read = 0
+
+    class Counted(bytearray):
+        def __getitem__(self, at: Any) -> Any:
+            nonlocal read
+            read += 1
+            return super().__getitem__(at)
+
+    coming = greeting.Greeting()
+    coming.said = Counted()
+    pieces = split_records(b"\x16\x03\x01\x00\x00" + b"\x01\x00\x40\x00" + bytes(3000), 1)
+    for byte in pieces:
+        assert coming.feed(bytes([byte])) is greeting.MORE
+    assert read < 8 * len(pieces)
+
+
+@pytest.mark.parametrize("kind", [20, 21, 23, 24])
+def test_what_comes_before_a_greeting_is_none(kind: int) -> None:
+    """Servers have been seen to pass over an empty record, and to take the greeting behind it."""
+    assert named(bytes([kind, 3, 1, 0, 0]) + hello("elsewhere.example")) == greeting.ODD
+    assert named(b"\x16\x03\x01\x00\x04\x00\x00\x00\x00" + hello("elsewhere.example")) == greeting.ODD
 
 
 @pytest.mark.parametrize("pieces", [1, 100000])
@@ -365,7 +399,8 @@ async def test_a_tunnel_to_one_host_is_not_used_for_another(
             writer.write(data[at : at + pieces])
             await writer.drain()
         writer.write_eof()
-        await reader.read()
+        with contextlib.suppress(ConnectionResetError):  # it may be refused before all of it was read
+            await reader.read()
         writer.close()
         return origin.bodies
 
@@ -375,6 +410,146 @@ async def test_a_tunnel_to_one_host_is_not_used_for_another(
     assert len(said) == 2
     await greet(hello("PyPI.org"))
     assert len(said) == 2
+    behind = await greet(b"\x14\x03\x01\x00\x00" + hello("elsewhere.example"))
+    assert len(said) == 3
+    assert b"elsewhere" not in b"".join(behind)
+
+
+async def test_what_a_greeting_makes_up_is_not_said_in_our_words(
+    opened: Opening, monkeypatch: pytest.MonkeyPatch, origin: Origin
+) -> None:
+    port, _, said = await opened(f"pypi.org:{origin.port}", f"{LOOP}:{origin.port}")
+    resolving(monkeypatch, **{"pypi.org": [LOOP]})
+    made_up = hello("xxxxxxxxxx.example").replace(b"xxxxxxxxxx", b"\n\x1b[2J ok; ")
+    await exchange(port, request(f"pypi.org:{origin.port}", method="CONNECT") + made_up)
+    assert said == [
+        "a tunnel to pypi.org was used for something that could not be told; ask for that host by its own name"
+    ]
+
+
+async def test_a_plain_request_in_a_tunnel_is_for_the_tunnels_host_and_the_only_one(
+    opened: Opening, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many hosts share an address: there the request says which is meant, and the next one may say another."""
+    monkeypatch.setattr(egress_module, "PLAIN_PORT", origin.port, raising=False)
+    port, *_ = await opened(f"{LOOP}:{origin.port}")
+    inner = request("/a", "Host: elsewhere.example", "Upgrade: h2c", "Connection: upgrade", "X-Kept: 1")
+    second = request("/b", "Host: elsewhere.example")
+    answer = await exchange(port, request(f"{LOOP}:{origin.port}", method="CONNECT") + inner + second)
+    assert answer.endswith(b"\r\n\r\nhello")
+    expected = f"GET /a HTTP/1.1\r\nHost: {LOOP}:{origin.port}\r\nX-Kept: 1\r\nConnection: close\r\n\r\n"
+    assert origin.heads == [expected.encode()]
+    assert b"elsewhere" not in b"".join(origin.bodies)
+    for odd in (b"\r\nGET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET http://a/ HTTP/1.1\r\n\r\n"):
+        refused = await exchange(port, request(f"{LOOP}:{origin.port}", method="CONNECT") + odd)
+        assert b"\r\n\r\nHTTP/1.1 400 " in refused
+    assert len(origin.heads) == 1
+
+
+async def test_a_body_keeps_its_length(opened: Opening, origin: Origin) -> None:
+    """A field that `Connection` names is dropped on the way. Without a length, the body would be the next request."""
+    port, *_ = await opened(f"{LOOP}:{origin.port}")
+    body = "GET http://elsewhere.example/ HTTP/1.1\r\n\r\n"
+    fields = [f"Content-Length: {len(body)}", "Connection: close, Content-Length"]
+    answer = await exchange(port, request(f"http://{LOOP}:{origin.port}/", *fields, method="POST", body=body))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert origin.connections == 0
+
+
+async def test_a_download_may_last_longer_than_silence(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who downloads says nothing meanwhile."""
+    monkeypatch.setattr(egress_module, "QUIET_PATIENCE", 0.4)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(OSError):
+            for _ in range(10):
+                writer.write(b"drop")
+                await writer.drain()
+                await asyncio.sleep(0.1)
+        writer.close()
+
+    server = await asyncio.start_server(drip, LOOP, 0)
+    far = server.sockets[0].getsockname()[1]
+    port, *_ = await opened(f"{LOOP}:{far}")
+    reader, writer = await asyncio.open_connection(LOOP, port)
+    writer.write(request(f"{LOOP}:{far}", method="CONNECT"))
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    assert await asyncio.wait_for(reader.read(), 10) == b"drop" * 10
+    writer.close()
+    server.close()
+
+
+async def test_a_connection_on_which_nothing_moves_is_closed(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_module, "QUIET_PATIENCE", 0.2)
+    ended = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read()
+        ended.set()
+        writer.close()
+
+    server = await asyncio.start_server(listen, LOOP, 0)
+    far = server.sockets[0].getsockname()[1]
+    port, *_ = await opened(f"{LOOP}:{far}")
+    reader, writer = await asyncio.open_connection(LOOP, port)
+    writer.write(request(f"{LOOP}:{far}", method="CONNECT") + b"hello")
+    await reader.readuntil(b"\r\n\r\n")
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+    await asyncio.wait_for(ended.wait(), 10)
+    writer.close()
+    server.close()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_who_does_not_take_the_last_of_an_answer_holds_no_connection_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is left to be sent when the far end is done would be kept, and its connection with it, for as long as the
+    session likes; and no longer counted among its connections."""
+    monkeypatch.setattr(egress_module, "QUIET_PATIENCE", 0.3)
+    body = bytes(6 << 20)
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(OSError):
+            writer.write(body[: sizes.pop()])
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(pour, LOOP, 0)
+    far = server.sockets[0].getsockname()[1]
+    sock = listening()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    port = sock.getsockname()[1]
+    proxy = Egress(AllowList([read_entry(f"{LOOP}:{far}")]))
+    door = await proxy.open(sock)
+    # Around what the kernel takes of it: one of these ends while some of the rest waits, and not all.
+    sizes = list(range(4096, 400_000, 8192))
+    before = descriptors()
+    held = []
+    for _ in range(len(sizes)):
+        way = socket.socket()
+        way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        way.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            way.connect((LOOP, port))
+        await asyncio.get_running_loop().sock_sendall(way, request(f"http://{LOOP}:{far}/"))
+        held.append(way)
+    while sizes or proxy.connections:
+        await asyncio.sleep(0.05)
+    assert proxy.counts.allowed == len(held)
+    assert descriptors() - before == len(held)
+    for way in held:
+        way.close()
+    await door.close()
+    server.close()
 
 
 async def test_who_does_not_read_makes_the_sender_wait(opened: Opening) -> None:
@@ -425,6 +600,60 @@ async def test_connections_are_bounded_and_end_with_the_session(
         writer.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(LOOP, port)
+
+
+async def test_connections_of_all_sessions_leave_the_server_descriptors_of_its_own(
+    opened: Opening, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(egress_module, "SHARE", resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, raising=False)
+    port, *_ = await opened(f"{LOOP}:{origin.port}")
+    held = []
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(LOOP, port)
+        writer.write(request(f"{LOOP}:{origin.port}", method="CONNECT"))
+        await reader.readuntil(b"\r\n\r\n")
+        held.append(writer)
+    assert (await exchange(port, b"")).startswith(b"HTTP/1.1 503 all sessions together")
+    for writer in held:
+        writer.close()
+
+
+async def test_of_many_refusals_only_some_are_told(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may become a line of a log, and asking is cheap."""
+    monkeypatch.setattr(egress_module, "TOLD_PER_MINUTE", 3, raising=False)
+    port, proxy, said = await opened("pypi.org")
+    for number in range(5):
+        await exchange(port, request(f"a{number}.example:443", method="CONNECT"))
+    assert (len(said), proxy.counts.refused) == (3, 5)
+
+
+async def test_a_slow_resolver_is_asked_once_for_all_who_wait(
+    opened: Opening, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question waits in a thread, of which there are a few for everybody."""
+    port, *_ = await opened(f"slow.example:{origin.port}", f"{LOOP}:{origin.port}")
+    answering, asked = asyncio.Event(), 0
+
+    async def getaddrinfo(host: str, port: int, **more: Any) -> list[Any]:
+        nonlocal asked
+        asked += 1
+        await answering.wait()
+        return [(socket.AF_INET, 1, 6, "", (LOOP, port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    ways = [await asyncio.open_connection(LOOP, port) for _ in range(5)]
+    for _, writer in ways:
+        writer.write(request(f"slow.example:{origin.port}", method="CONNECT"))
+    ways[0][1].close()
+    while not asked:
+        await asyncio.sleep(0)
+    refused = await exchange(port, request("elsewhere.example:443", method="CONNECT"))  # after all of them
+    assert refused.startswith(b"HTTP/1.1 403 ")
+    answering.set()
+    for reader, writer in ways[1:]:
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+    assert asked == 1
 
 
 async def test_silence_is_not_waited_for_without_end(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,6 +716,7 @@ def test_ports_without_an_entry_of_their_own_are_the_usual_ones() -> None:
         "::",
         "::1",
         "fe80::1",
+        "fec0::2",
         "fc00::1",
         "ff02::1",
         "::ffff:8.8.8.8",
@@ -538,7 +768,7 @@ def test_the_index_is_what_pip_is_configured_with(tmp_path: Path) -> None:
 
 def test_without_a_configuration_it_is_pypi_with_its_host_of_files(tmp_path: Path) -> None:
     found = index.find({"HOME": str(tmp_path)}, root=tmp_path)
-    assert [(each.host, each.port) for each in found.hosts] == [("pypi.org", 443), ("files.pythonhosted.org", 443)]
+    assert found.hosts == (Entry("pypi.org", 443), Entry("files.pythonhosted.org", 443))
     assert found.environment == {}
 
 

@@ -6,24 +6,25 @@ is said in plain words, with the flag that would grant it. Headers, times, conne
 outlives the session.
 
 `CONNECT` makes a tunnel; a TLS greeting in it that names another host than the tunnel's is refused, since one address
-often serves many hosts. A plain request is sent on alone, with `Connection: close`: one connection, one request.
+often serves many hosts. A plain request is sent on alone, with `Connection: close`: one connection, one request. So is
+one in a tunnel to the port of plain HTTP: it would name its host itself, and the next one another.
 """
 
 import asyncio
 import base64
 import contextlib
 import logging
-import re
+import resource
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from ingle.isolation import greeting
-from ingle.isolation.hosts import AllowList, BadHost, Entry, as_address, read_host, split_port
+from ingle.isolation.heads import Refused, Request, read_inner, read_request
+from ingle.isolation.hosts import AllowList, BadHost, Entry, as_address, read_host
 
 MAX_HEAD = 32 * 1024
-MAX_HEADERS = 100
 HEAD_PATIENCE = 15.0
 """For a request's head, and for the greeting in a tunnel."""
 
@@ -31,34 +32,26 @@ CONNECT_PATIENCE = 20.0
 """For resolving a name and connecting."""
 
 QUIET_PATIENCE = 180.0
-"""A connection on which nothing moves for so long is closed."""
+"""A connection on which nothing moves for so long, in neither direction, is closed."""
 
 WHOLE_PATIENCE = 3600.0
 """For one connection, whatever moves on it."""
 
 MAX_CONNECTIONS = 64
-"""Of one session at once."""
+"""Of one session at once. One counts until nothing of it is left, whoever has yet to take what was sent to him."""
+
+SHARE = 8
+"""The part of the server's descriptors that connections of all sessions may take. Each has two."""
+
+TOLD_PER_MINUTE = 60
+"""Refusals of one session that somebody is told of: each may become a line in a log."""
+
+PLAIN_PORT = 80
 
 CHUNK = 64 * 1024
 """Read at once, and buffered in each direction before the sender has to wait."""
 
-_METHOD = re.compile(rb"[A-Z]{1,20}")
-_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_ABSOLUTE = re.compile(r"http://([^/?#\s]+)([^\s#]*)", re.IGNORECASE)
-_HOP_BY_HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host"}
-
 logger = logging.getLogger(__name__)
-
-
-class Refused(Exception):
-    """A request that is not carried out: the status to answer with, and a sentence."""
-
-    def __init__(self, status: int, text: str, host: str | None = None) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
-        self.host = host
-        """The host and port that was asked for and is not granted."""
 
 
 @dataclass
@@ -134,6 +127,13 @@ class Egress:
         self.allowed = allowed
         self._route = route or Route()
         self.counts = Counts()
+        self.connections = 0
+        """Of all sessions."""
+        self._lookups: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
+
+    @property
+    def is_full(self) -> bool:
+        return self.connections > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE // 2
 
     async def open(self, listening: socket.socket, on_refused: Callable[[str], None] | None = None) -> "Door":
         """Serve what comes in on this socket, until the door is closed. `on_refused` is told in words."""
@@ -176,12 +176,9 @@ class Egress:
         self, entry: Entry, host: str, port: int, shown: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Resolve once, and connect to an address that was looked at."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         last: OSError | None = None
         near = None
-        for text in addresses:
+        for text in await self._look_up(host, port):
             address = as_address(text)
             if address is None or not self.allowed.allows_address(entry, address, port):
                 near = near or text
@@ -200,6 +197,26 @@ class Egress:
             shown,
         )
 
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        """Its addresses. Whoever asks while another does is told the same: threads that wait for a slow resolver are
+        few, and one session shall not have them all."""
+        looking = self._lookups.get((host, port))
+        if looking is None:
+            looking = asyncio.create_task(_resolve(host, port))
+            self._lookups[host, port] = looking
+            looking.add_done_callback(lambda done: self._forget_lookup(host, port, done))
+        return await asyncio.shield(looking)
+
+    def _forget_lookup(self, host: str, port: int, done: "asyncio.Task[list[str]]") -> None:
+        del self._lookups[host, port]
+        if not done.cancelled():
+            done.exception()  # those who wait are told, and there may be none left
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
 
 async def _tunnel_on(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, authority: str, upstream: Upstream
@@ -209,99 +226,16 @@ async def _tunnel_on(
     if upstream.authorization is not None:
         head += f"Proxy-Authorization: Basic {upstream.authorization}\r\n"
     writer.write(f"{head}\r\n".encode())
+    status = 0
     try:
-        answer = await reader.readuntil(b"\r\n\r\n")
-        status = int(answer.split(None, 2)[1])
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError):
-        status = 0
+        with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError):
+            answer = await reader.readuntil(b"\r\n\r\n")
+            status = int(answer.split(None, 2)[1])
+    finally:
+        if not 200 <= status < 300:
+            writer.transport.abort()  # also when nobody waits any longer
     if not 200 <= status < 300:
-        writer.close()
         raise Refused(502, f"this machine's own proxy does not connect to {authority} (status {status})")
-
-
-@dataclass
-class Request:
-    method: bytes
-    host: str
-    port: int
-    path: str
-    fields: list[tuple[bytes, bytes]] = field(default_factory=list)
-    body: int = 0
-
-    @property
-    def tunnel(self) -> bool:
-        return self.method == b"CONNECT"
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == 80 and not self.tunnel else f"{host}:{self.port}"
-
-    def head(self, upstream: bool) -> bytes:
-        """As it is sent on: of its own fields only those that are meant for the other end."""
-        target = f"http://{self.authority}{self.path}" if upstream else self.path
-        lines = [self.method + b" " + target.encode() + b" HTTP/1.1", b"Host: " + self.authority.encode()]
-        lines += [name + b": " + value for name, value in self.fields]
-        return b"\r\n".join([*lines, b"Connection: close", b"", b""])
-
-
-def read_request(head: bytes) -> Request:
-    """A request's head, or why it is none of ours."""
-    first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
-    words = first.split(b" ")
-    if len(words) != 3 or not _METHOD.fullmatch(words[0]) or words[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
-        raise Refused(400, "this is not a request to an HTTP proxy")
-    if len(lines) > MAX_HEADERS:
-        raise Refused(431, f"the request has more than {MAX_HEADERS} header fields")
-    method, target = words[0], words[1].decode("latin-1")
-    try:
-        if method == b"CONNECT":
-            name, port = split_port(target)
-            if port is None:
-                raise BadHost("a tunnel needs a port")
-            request = Request(method, read_host(name), port, "")
-        else:
-            found = _ABSOLUTE.fullmatch(target)
-            if found is None:
-                raise Refused(
-                    400, "only http:// addresses can be asked for here; for others make a tunnel with CONNECT"
-                )
-            if "@" in found[1]:
-                raise BadHost("it has a user name before it")
-            name, port = split_port(found[1])
-            path = found[2] if found[2].startswith("/") else f"/{found[2]}"
-            request = Request(method, read_host(name), port or 80, path)
-    except BadHost as error:
-        raise Refused(400, f"the host in the request is refused: {error}") from None
-    return _with_fields(request, lines)
-
-
-def _with_fields(request: Request, lines: list[bytes]) -> Request:
-    lengths: set[bytes] = set()
-    dropped: set[bytes] = set(_HOP_BY_HOP)
-    fields: list[tuple[bytes, bytes]] = []
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        value = value.strip(b" \t")
-        if not colon or not _FIELD.fullmatch(name) or any(byte < 32 and byte != 9 for byte in value):
-            raise Refused(400, "a header field of the request is malformed")
-        lower = name.lower()
-        if lower == b"transfer-encoding":
-            raise Refused(411, "a body without a known length cannot be sent through; send a Content-Length")
-        if lower == b"content-length":
-            lengths.add(value)
-        elif lower == b"connection":
-            dropped |= {each.strip().lower() for each in value.split(b",")}
-        fields.append((name, value))
-    if len(lengths) > 1 or any(not each.isdigit() or len(each) > 15 for each in lengths):
-        raise Refused(400, "the length of the request's body is not clear")
-    request.body = int(lengths.pop()) if lengths else 0
-    request.fields = [
-        (name, value)
-        for name, value in fields
-        if name.lower() not in dropped and not name.lower().startswith(b"proxy-")
-    ]
-    return request
 
 
 class Door:
@@ -313,12 +247,19 @@ class Door:
         self._serving: set[asyncio.Task[None]] = set()
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
+        self._minute = 0.0
+        self._told = 0
         self.server: asyncio.Server | None = None
 
     def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._egress.connections += 1
+        task.add_done_callback(self._served)
+
+    def _served(self, task: "asyncio.Task[None]") -> None:
+        self._serving.discard(task)
+        self._egress.connections -= 1
 
     def close_soon(self) -> None:
         self._closing = asyncio.get_running_loop().create_task(self.close())
@@ -335,75 +276,100 @@ class Door:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
-        counts = self._egress.counts
         try:
             async with asyncio.timeout(WHOLE_PATIENCE):
                 try:
-                    if len(self._serving) > MAX_CONNECTIONS or self._closed:
-                        raise Refused(503, f"this session has {MAX_CONNECTIONS} connections open already; close some")
+                    self._check_room()
                     await self._carry_out(reader, writer, ends)
                 except Refused as refused:
-                    if refused.host is None:
-                        counts.failed += 1
-                    else:
-                        counts.refused += 1
-                        self._on_refused(refused.text)
+                    self._note(refused)
                     await _answer(writer, refused)
+            await _flush(ends)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass
         finally:
             for each in ends:
-                each.close()
+                each.transport.abort()
+
+    def _check_room(self) -> None:
+        if len(self._serving) > MAX_CONNECTIONS or self._closed:
+            raise Refused(503, f"this session has {MAX_CONNECTIONS} connections open already; close some")
+        if self._egress.is_full:
+            raise Refused(503, "all sessions together have as many connections open as this server allows; try later")
+
+    def _note(self, refused: Refused) -> None:
+        if refused.host is None:
+            self._egress.counts.failed += 1
+        else:
+            self._egress.counts.refused += 1
+            self._tell(refused.text)
+
+    def _tell(self, text: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._minute > 60:
+            self._minute, self._told = now, 0
+        self._told += 1
+        if self._told <= TOLD_PER_MINUTE:
+            self._on_refused(text)
 
     async def _carry_out(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends: list[asyncio.StreamWriter]
     ) -> None:
-        try:
-            async with asyncio.timeout(HEAD_PATIENCE):
-                head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            raise Refused(431, f"the head of the request is longer than {MAX_HEAD} bytes") from None
-        except TimeoutError:
-            raise Refused(408, f"no request came within {HEAD_PATIENCE:g} s") from None
-        request = read_request(head)
+        request = read_request(await _read_head(reader))
         far_reader, far_writer, upstream = await self._egress.connect(request.host, request.port, tunnel=request.tunnel)
         ends.append(far_writer)
         self._egress.counts.allowed += 1
         for each in ends:
             each.transport.set_write_buffer_limits(high=CHUNK)
+        most: int | None = request.body
         if request.tunnel:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            first = await self._greeting(reader, request.host)
-            far_writer.write(first)
-            await self._both_ways(reader, writer, far_reader, far_writer, None)
+            first, most = await self._begin_tunnel(reader, request)
         else:
-            far_writer.write(request.head(upstream))
-            await self._both_ways(reader, writer, far_reader, far_writer, request.body)
+            first = request.head(upstream)
+        far_writer.write(first)
+        await _Passage(self._egress.counts).carry(reader, writer, far_reader, far_writer, most)
 
-    async def _greeting(self, reader: asyncio.StreamReader, host: str) -> bytes:
-        """The first bytes in a tunnel. If they are those of TLS they must be meant for this host."""
-        said = b""
-        while True:
-            try:
-                async with asyncio.timeout(HEAD_PATIENCE if said else QUIET_PATIENCE):
-                    more = await reader.read(CHUNK)
-            except TimeoutError:
-                more = b""
-            said += more
-            found = greeting.server_name(said)
-            if found is greeting.MORE and more and len(said) < greeting.MAX:
-                continue
-            if not said:
-                return said
-            if found is not None and (found is greeting.MORE or found != host):
-                shown = found[:80] if isinstance(found, str) else "something that could not be told"
-                text = f"a tunnel to {host} was used for {shown}; ask for that host by its own name"
-                self._egress.counts.refused += 1
-                self._on_refused(text)
-                raise ConnectionAbortedError(text)
-            return said
+    async def _begin_tunnel(self, reader: asyncio.StreamReader, tunnel: Request) -> tuple[bytes, int | None]:
+        """The first bytes in a tunnel, and how many more may follow: None for any. Those of TLS must be meant for this
+        host."""
+        async with asyncio.timeout(QUIET_PATIENCE):
+            first = await reader.read(1)
+        if not first or first[0] not in greeting.RECORDS:
+            if not first or tunnel.port != PLAIN_PORT:
+                return first, None
+            inner = read_inner(await _read_head(reader, first), tunnel)
+            return inner.head(upstream=False), inner.body
+        hello = greeting.Greeting()
+        found = hello.feed(first)
+        async with asyncio.timeout(HEAD_PATIENCE):
+            while found is greeting.MORE and len(hello.said) < greeting.MAX and (more := await reader.read(CHUNK)):
+                found = hello.feed(more)
+        if found is None or found == tunnel.host:
+            return bytes(hello.said), None
+        text = f"a tunnel to {tunnel.host} was used for {_shown(found)}; ask for that host by its own name"
+        self._egress.counts.refused += 1
+        self._tell(text)
+        raise ConnectionAbortedError(text)
 
-    async def _both_ways(
+
+def _shown(found: object) -> str:
+    """The host of a greeting, if it has the look of one: what a session made up is not repeated in our words."""
+    with contextlib.suppress(BadHost):
+        if isinstance(found, str):
+            return read_host(found)
+    return "something that could not be told"
+
+
+class _Passage:
+    """Two connections that are one to those at its ends."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._loop = asyncio.get_running_loop()
+        self._moved = self._loop.time()
+
+    async def carry(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -411,12 +377,16 @@ class Door:
         far_writer: asyncio.StreamWriter,
         most: int | None,
     ) -> None:
-        """Until the far end has said all. Of a plain request's side no more than its body goes on."""
+        """Until the far end has said all. Of the session's side no more than this goes on, if it is a number."""
         out = asyncio.create_task(self._relay(reader, far_writer, most))
         back = asyncio.create_task(self._relay(far_reader, writer, None))
         try:
             # Who has said all may still listen; what the far end says last is the end.
-            await asyncio.wait({back})
+            while not back.done():
+                left = self._moved + QUIET_PATIENCE - self._loop.time()
+                if left <= 0:
+                    raise TimeoutError
+                await asyncio.wait({back}, timeout=left)
         finally:
             for task in (out, back):
                 task.cancel()
@@ -426,20 +396,41 @@ class Door:
         left = most
         try:
             while left is None or left > 0:
-                async with asyncio.timeout(QUIET_PATIENCE):
-                    data = await reader.read(CHUNK if left is None else min(CHUNK, left))
+                data = await reader.read(CHUNK if left is None else min(CHUNK, left))
                 if not data:
                     break
                 left = None if left is None else left - len(data)
-                self._egress.counts.bytes += len(data)
+                self._counts.bytes += len(data)
+                self._moved = self._loop.time()
                 writer.write(data)
-                async with asyncio.timeout(QUIET_PATIENCE):
-                    await writer.drain()
-        except (OSError, TimeoutError):
+                await writer.drain()
+                self._moved = self._loop.time()
+        except OSError:
             writer.transport.abort()
         if most is None:
             with contextlib.suppress(OSError, RuntimeError):
                 writer.write_eof()
+
+
+async def _read_head(reader: asyncio.StreamReader, first: bytes = b"") -> bytes:
+    try:
+        async with asyncio.timeout(HEAD_PATIENCE):
+            return first + await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise Refused(431, f"the head of the request is longer than {MAX_HEAD} bytes") from None
+    except TimeoutError:
+        raise Refused(408, f"no request came within {HEAD_PATIENCE:g} s") from None
+
+
+async def _flush(ends: list[asyncio.StreamWriter]) -> None:
+    """Close, and wait for what is still to be taken by the other ends. Who takes nothing has his connection cut off:
+    while it is closing, it would be open for as long as he likes."""
+    for each in ends:
+        each.close()
+    async with asyncio.timeout(QUIET_PATIENCE):
+        for each in ends:
+            with contextlib.suppress(OSError):
+                await each.wait_closed()
 
 
 async def _answer(writer: asyncio.StreamWriter, refused: Refused) -> None:

@@ -26,6 +26,10 @@ _EMBEDDING = [
 ]
 """Addresses of version 6 that stand for one of version 4."""
 
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""What of version 6 is given out for the Internet. Elsewhere lie networks that `is_global` does not know to be near:
+those of a site, as they once were (fec0::/10), at which a virtual machine still finds its host."""
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -72,6 +76,8 @@ def embeds(address: Address) -> bool:
 
 def public(address: Address) -> bool:
     """Whether it is an address of the Internet, and of nothing nearer."""
+    if isinstance(address, ipaddress.IPv6Address) and address not in _UNICAST:
+        return False
     return address.is_global and not address.is_multicast and not address.is_reserved and not embeds(address)
 
 

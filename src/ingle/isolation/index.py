@@ -82,9 +82,11 @@ def _add(url: str, hosts: dict[Entry, None], folders: list[str], written: Callab
         # What a session could have written there grants nothing.
         folders += [folder, *([] if written(folder) else _beside(folder))]
     elif port is not None and parts.hostname:
+        # One of the operator's own is often near; one that all the world uses is not.
+        near = parts.hostname not in FILES
         for host in (parts.hostname, *FILES.get(parts.hostname, ())):
             try:
-                hosts[read_entry(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", near=True)] = None
+                hosts[read_entry(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", near=near)] = None
             except BadHost:
                 continue
 
