@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import json
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -26,6 +27,7 @@ from typing import Any
 
 import httpx
 
+from ingle_worker.lockdown import syscalls
 from isolation.as_user import GUEST
 from isolation.attack import CALL, PRELUDE, Attack
 
@@ -265,6 +267,7 @@ class Fort:
                 "environment": str(self.environment),
                 "installed": sysconfig.get_path("purelib", vars={"base": sys.base_prefix, "platbase": sys.base_prefix}),
                 "guest": GUEST,
+                "let_through": sorted(syscalls.numbers(syscalls.LET_THROUGH, platform.machine()).values()),
                 **LIMITS,
             }
         )

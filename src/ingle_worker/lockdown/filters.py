@@ -1,175 +1,82 @@
 """The seccomp filter: which system calls of a session the kernel answers, assembled once, in the zygote.
 
-It refuses what a session has no use for and what has been a way out before: the kernel's surface for administration,
-namespaces, other processes, and kinds of sockets that no namespace covers. Calls newer than this list do not exist
-for a session. The machine is checked first, so that calls by the numbers of another one are refused as a whole.
+It lets through what is listed in `syscalls`, and some of it only with arguments that are listed here. All else does not
+exist for a session, and so it is with what kernels will learn. The machine is checked first, so that calls by the
+numbers of another one are refused as a whole.
 """
 
 import ctypes
 import errno
 import struct
 
-from ingle_worker.lockdown import calls
+from ingle_worker.lockdown import calls, syscalls
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH of each."""
 
-X32 = 0x40000000
-NEWEST = 469
-"""Up to here every call was looked at; what the kernel has learned since is answered as unknown."""
-
-COMMON = {
-    "open_tree": 428,
-    "move_mount": 429,
-    "fsopen": 430,
-    "fsconfig": 431,
-    "fsmount": 432,
-    "fspick": 433,
-    "pidfd_getfd": 438,
-    "process_madvise": 440,
-    "mount_setattr": 442,
-    "quotactl_fd": 443,
-    "process_mrelease": 448,
-    "statmount": 457,
-    "listmount": 458,
-    "open_tree_attr": 467,
-    "file_setattr": 469,
-}
-X86_64 = {
-    "ptrace": 101,
-    "syslog": 103,
-    "uselib": 134,
-    "ustat": 136,
-    "sysfs": 139,
-    "vhangup": 153,
-    "modify_ldt": 154,
-    "pivot_root": 155,
-    "_sysctl": 156,
-    "adjtimex": 159,
-    "chroot": 161,
-    "acct": 163,
-    "settimeofday": 164,
-    "mount": 165,
-    "umount2": 166,
-    "swapon": 167,
-    "swapoff": 168,
-    "reboot": 169,
-    "sethostname": 170,
-    "setdomainname": 171,
-    "iopl": 172,
-    "ioperm": 173,
-    "create_module": 174,
-    "init_module": 175,
-    "delete_module": 176,
-    "get_kernel_syms": 177,
-    "query_module": 178,
-    "quotactl": 179,
-    "nfsservctl": 180,
-    "lookup_dcookie": 212,
-    "clock_settime": 227,
-    "kexec_load": 246,
-    "add_key": 248,
-    "request_key": 249,
-    "keyctl": 250,
-    "migrate_pages": 256,
-    "unshare": 272,
-    "move_pages": 279,
-    "perf_event_open": 298,
-    "fanotify_init": 300,
-    "fanotify_mark": 301,
-    "name_to_handle_at": 303,
-    "open_by_handle_at": 304,
-    "clock_adjtime": 305,
-    "setns": 308,
-    "process_vm_readv": 310,
-    "process_vm_writev": 311,
-    "kcmp": 312,
-    "finit_module": 313,
-    "kexec_file_load": 320,
-    "bpf": 321,
-}
-AARCH64 = {
-    "lookup_dcookie": 18,
-    "umount2": 39,
-    "mount": 40,
-    "pivot_root": 41,
-    "nfsservctl": 42,
-    "chroot": 51,
-    "vhangup": 58,
-    "quotactl": 60,
-    "acct": 89,
-    "unshare": 97,
-    "kexec_load": 104,
-    "init_module": 105,
-    "delete_module": 106,
-    "clock_settime": 112,
-    "syslog": 116,
-    "ptrace": 117,
-    "reboot": 142,
-    "sethostname": 161,
-    "setdomainname": 162,
-    "settimeofday": 170,
-    "adjtimex": 171,
-    "add_key": 217,
-    "request_key": 218,
-    "keyctl": 219,
-    "swapon": 224,
-    "swapoff": 225,
-    "migrate_pages": 238,
-    "move_pages": 239,
-    "perf_event_open": 241,
-    "fanotify_init": 262,
-    "fanotify_mark": 263,
-    "name_to_handle_at": 264,
-    "open_by_handle_at": 265,
-    "clock_adjtime": 266,
-    "setns": 268,
-    "process_vm_readv": 270,
-    "process_vm_writev": 271,
-    "kcmp": 272,
-    "finit_module": 273,
-    "bpf": 280,
-    "kexec_file_load": 294,
-}
-FORBIDDEN = {"x86_64": {**X86_64, **COMMON}, "aarch64": {**AARCH64, **COMMON}}
-"""Answered with EPERM, as a kernel does that knows a call and does not let one."""
-
-ABSENT = {
-    # There are so many requests of io_setup's kind for the whole machine, and one call can have them all.
-    "x86_64": {"userfaultfd": 323, "io_setup": 206},
-    "aarch64": {"userfaultfd": 282, "io_setup": 0},
-}
-ABSENT_COMMON = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "clone3": 435}
-ABSENT_COMMON["memfd_secret"] = 447
-"""Answered with ENOSYS, so that libraries take the older way. The flags of clone3 stand behind a pointer, where no
-filter can look: libc then calls clone, whose flags can be seen."""
-
-EXAMINED = {
-    "x86_64": {"ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56, "fcntl": 72, "mknod": 133, "mknodat": 259},
-    "aarch64": {"ioctl": 29, "socket": 198, "socketpair": 199, "clone": 220, "fcntl": 25, "mknodat": 33},
-}
-SECOND_IS_MODE = {"x86_64": {"chmod": 90, "fchmod": 91}, "aarch64": {"fchmod": 52}}
-THIRD_IS_MODE = {"x86_64": {"fchmodat": 268, "fchmodat2": 452}, "aarch64": {"fchmodat": 53, "fchmodat2": 452}}
-"""A program that lends its owner to whoever runs it would do so outside, too: files in a granted folder are there those
-of the folder's owner. A file can also be made with that mark, but loses it when it is written or made longer."""
-PERSONALITY = {"x86_64": 135, "aarch64": 92}
-SETSOCKOPT = {"x86_64": 54, "aarch64": 208}
-MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
-SEGMENTS = {"x86_64": {"shmget": 29, "msgget": 68}, "aarch64": {"shmget": 194, "msgget": 186}}
-"""Memory that no process need have mapped, as that of memfd_create: only a cgroup counts it."""
+Spans = tuple[tuple[int, int], ...]
+"""From, to, both of them included."""
 
 NAMESPACES = 0x7E020080
 """Every CLONE_NEW* flag, that of time among them."""
 
-TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD = 0x5412, 0x541C, 0x541D, 0x5423
 """Keys pressed on a terminal, what a console shows, and a line's protocol, for which the kernel would load modules."""
 
-F_SETPIPE_SZ = 1031
-"""The memory of pipes is counted for each user: enlarged ones of a few sessions would leave all others with a page."""
+REQUESTS: Spans = (
+    # Terminals, and what any descriptor understands: how much is to be read, not to block, not to be inherited.
+    *((0x5401, 0x5411), (0x5413, 0x541B), (0x5420, 0x5422), (0x5424, 0x5425), (0x5427, 0x5429)),
+    *((0x5441, 0x5441), (0x5450, 0x5452), (0x40045431, 0x40045431), (0x40045436, 0x40045436)),
+    *((0x402C542B, 0x402C542D), (0x80045430, 0x80045430), (0x80045438, 0x80045440), (0x802C542A, 0x802C542A)),
+    # Sockets: whom to signal, the urgent mark, and what interfaces there are, their speed included.
+    *((0x8901, 0x8907), (0x8910, 0x8910), (0x8912, 0x8913), (0x8915, 0x8915), (0x8917, 0x8917), (0x8919, 0x8919)),
+    *((0x891B, 0x891B), (0x891D, 0x891D), (0x8921, 0x8921), (0x8927, 0x8927), (0x8933, 0x8933), (0x8942, 0x8942)),
+    *((0x8946, 0x8946), (0x8970, 0x8970)),
+    # Files: the size of a block, copies that share their blocks, and marks, to be read.
+    *((0x2, 0x2), (0x40049409, 0x40049409), (0x4020940D, 0x4020940D), (0x80086601, 0x80086601)),
+    # How much entropy there is.
+    (0x80045200, 0x80045200),
+)
+"""Of ioctl. Each file system and each driver has some of its own, and nobody knows them all; to a session, none has."""
 
-SOL_SOCKET, SO_LINGER = 1, 13
+F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
+"""Who opens a file that somebody has a lease on waits for three quarters of a minute, and a file in a granted folder is
+opened by others. Signals for a folder are what inotify replaced. The memory of pipes is counted for each user: enlarged
+ones of a few sessions would leave all others with a page."""
+
+COMMANDS: Spans = ((0, 16), (36, 38), (1025, 1025), (1027, 1028), (1030, 1030), (1032, 1038))
+"""Of fcntl: flags, owners, locks; copies of descriptors, sizes of pipes, seals, hints."""
+
+OPTIONS: Spans = (
+    # The parent's death, dumpable, alignment, capabilities kept, floating point, timing, the name, byte order.
+    (1, 20),
+    # Filters, the bounding set, the time stamp counter, secure bits, timer slack.
+    (21, 30),
+    # The subreaper, no_new_privs, the thread's address, huge pages, ambient capabilities.
+    *((36, 42), (47, 47)),
+    # What an aarch64 has of its own; speculation; no memory both written and executed; shadow stacks.
+    *((50, 56), (60, 61), (63, 66), (74, 76)),
+    # The auxiliary vector, names of memory, who may trace.
+    *((0x41555856, 0x41555856), (0x53564D41, 0x53564D41), (0x59616D61, 0x59616D61)),
+)
+"""Of prctl."""
+
+SOL_SOCKET, SOL_TCP, SOL_UDP, SOL_IPV6 = 1, 6, 17, 41
+SO_LINGER = 13
 """A connection that lingers blocks whoever closes it last, and by a descriptor that is sent along that can be the host.
 Where it cannot refuse these, none lingers: the call is answered as if it were done."""
+
+WITHOUT: dict[int, Spans] = {
+    # Programs for the kernel to run on what a socket gets.
+    SOL_SOCKET: ((26, 26), (50, 52)),
+    # Encryption in the kernel: signatures of segments, protocols above TCP such as TLS.
+    SOL_TCP: ((14, 14), (31, 32), (38, 42)),
+    # A tunnel's end.
+    SOL_UDP: ((100, 100),),
+    # A socket that becomes one of version 4.
+    SOL_IPV6: ((1, 1),),
+}
+"""Options of sockets that there are not, by level: rarely used, and ways into the kernel before."""
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE = 0
@@ -180,10 +87,23 @@ PROTOCOLS = (0, 1, 6, 17, 58)
 
 S_IFMT, S_IFCHR, S_IFBLK = 0o170000, 0o020000, 0o060000
 LENDS_OWNER = 0o6000
+"""A program that lends its owner to whoever runs it would do so outside, too: files in a granted folder are there those
+of the folder's owner. A file can also be made with that mark, but loses it when it is written or made longer."""
+
+MODES = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+"""Which argument is the mode."""
+
 PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)
 
+EXAMINED = ("ioctl", "fcntl", "prctl", "clone", "personality", "mknod", "mknodat", *MODES)
+EXAMINED_TOO = ("socket", "socketpair", "setsockopt")
+"""Let through with some arguments only."""
+
+UNMAPPED, SEGMENTS = ("memfd_create",), ("shmget", "msgget")
+"""Memory that no process need have mapped: only a cgroup counts it."""
+
 ALLOW = 0x7FFF0000
-LOAD, JEQ, JGE, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
+LOAD, JUMP, JEQ, JGE, JGT, AND, RETURN = 0x20, 0x05, 0x15, 0x35, 0x25, 0x54, 0x06
 NR, ARCH, ARGS = 0, 4, 16
 SET_MODE_FILTER = 1
 
@@ -196,10 +116,12 @@ class Assembler:
     """Instructions with names for the places they jump to."""
 
     def __init__(self) -> None:
-        self._code: list[tuple[int, int, str, str]] = []
+        self._code: list[tuple[int, int | str, str, str]] = []
         self._places: dict[str, int] = {}
 
-    def add(self, code: int, value: int, yes: str = "", no: str = "") -> None:
+    def add(self, code: int, value: int | str, yes: str = "", no: str = "") -> None:
+        """A jump without a condition has the place it goes to for its value, and reaches everywhere; others reach 255
+        instructions."""
         self._code.append((code, value, yes, no))
 
     def place(self, name: str) -> None:
@@ -212,120 +134,141 @@ class Assembler:
     def answer(self, value: int) -> None:
         self.add(RETURN, value)
 
+    def is_in(self, spans: Spans, name: str, yes: int, no: int) -> None:
+        """Answer by whether the value is in one of these. `name` is for the places of this only."""
+        for number, (first, last) in enumerate(spans):
+            if first == last:
+                self.add(JEQ, first, f"{name} yes")
+            else:
+                self.add(JGE, first, "", f"{name} {number}")
+                self.add(JGT, last, "", f"{name} yes")
+                self.place(f"{name} {number}")
+        self.answer(no)
+        self.place(f"{name} yes")
+        self.answer(yes)
+
     def assembled(self) -> bytes:
-        packed = b""
-        for at, (code, value, yes, no) in enumerate(self._code):
-            jumps = [self._places[name] - at - 1 if name else 0 for name in (yes, no)]
-            packed += struct.pack("HBBI", code, *jumps, value)
-        return packed
+        places, packed = self._places, bytearray()
+        for at, (code, value, yes, no) in enumerate(self._code, 1):
+            if isinstance(value, str):
+                value = places[value] - at
+            packed += struct.pack("HBBI", code, places[yes] - at if yes else 0, places[no] - at if no else 0, value)
+        return bytes(packed)
 
 
 def program(machine: str, *, memfd: bool = True, segments: bool = True, linger: bool = True) -> bytes:
     """The filter for a machine. Without `memfd` and `segments` there is no memory that nobody has mapped; without
     `linger` no socket that is slow to close."""
+    known = syscalls.numbers(syscalls.LET_THROUGH, machine)
+    decisions: dict[int, str] = dict.fromkeys(known.values(), "allowed")
+    decisions |= dict.fromkeys(syscalls.numbers(syscalls.FORBIDDEN, machine).values(), "forbidden")
+    decisions |= {known[name]: name for name in (*EXAMINED, *EXAMINED_TOO) if name in known}
+    for name in (*(() if memfd else UNMAPPED), *(() if segments else SEGMENTS)):
+        decisions[known[name]] = "forbidden"
     asm = Assembler()
     asm.add(LOAD, ARCH)
-    asm.add(JEQ, MACHINES[machine], "same machine", "absent at once")
-    asm.place("absent at once")
+    asm.add(JEQ, MACHINES[machine], "same machine")
     asm.answer(_refuse(errno.ENOSYS))
     asm.place("same machine")
     asm.add(LOAD, NR)
-    # x32 lies above everything else, and goes with what is too new.
-    asm.add(JGE, NEWEST + 1, "absent at once too")
-    examined = {**EXAMINED[machine], "personality": PERSONALITY[machine]}
-    for name, number in examined.items():
-        # Jumps reach 255 instructions, which is why what is examined stands last and close by.
-        asm.add(JEQ, number, name)
-    if not linger:
-        asm.add(JEQ, SETSOCKOPT[machine], "setsockopt")
-    for place, calls_with_mode in (("second is mode", SECOND_IS_MODE), ("third is mode", THIRD_IS_MODE)):
-        for number in calls_with_mode[machine].values():
-            asm.add(JEQ, number, place)
-    for number in sorted({**ABSENT[machine], **ABSENT_COMMON}.values()):
-        asm.add(JEQ, number, "absent")
-    forbidden = set(FORBIDDEN[machine].values())
-    if not memfd:
-        forbidden.add(MEMFD_CREATE[machine])
-    if not segments:
-        forbidden |= set(SEGMENTS[machine].values())
-    for number in sorted(forbidden):
-        asm.add(JEQ, number, "forbidden")
-    asm.place("allowed")
-    asm.answer(ALLOW)
-    asm.place("forbidden")
-    asm.answer(_refuse(errno.EPERM))
-    asm.place("absent")
-    asm.place("absent at once too")
-    asm.answer(_refuse(errno.ENOSYS))
-    _examine(asm, machine)
+    _decide(asm, _runs(decisions))
+    _examine(asm, known)
+    _examine_sockets(asm, linger)
     return asm.assembled()
 
 
-def _examine(asm: Assembler, machine: str) -> None:
+def _runs(decisions: dict[int, str]) -> list[tuple[int, str]]:
+    """Where, by number, another decision begins to hold. The calls of x32 lie above all of them."""
+    runs = [(0, decisions.get(0, "absent"))]
+    for number in range(1, max(decisions) + 2):
+        decision = decisions.get(number, "absent")
+        if decision != runs[-1][1]:
+            runs.append((number, decision))
+    return runs
+
+
+ANSWERS = {"allowed": ALLOW, "forbidden": _refuse(errno.EPERM), "absent": _refuse(errno.ENOSYS)}
+
+
+def _decide(asm: Assembler, runs: list[tuple[int, str]]) -> None:
+    """By halves: the kernel tries every call when a filter is installed, and every session installs one."""
+    if len(runs) == 1:
+        decision = runs[0][1]
+        if decision in ANSWERS:
+            asm.answer(ANSWERS[decision])
+        else:
+            asm.add(JUMP, decision)
+        return
+    middle = runs[len(runs) // 2][0]
+    asm.add(JGE, middle, f"from {middle}")
+    _decide(asm, runs[: len(runs) // 2])
+    asm.place(f"from {middle}")
+    _decide(asm, runs[len(runs) // 2 :])
+
+
+def _examine(asm: Assembler, known: dict[str, int]) -> None:
     asm.place("ioctl")
     asm.load_argument(1)
-    for request in (TIOCSTI, TIOCLINUX, TIOCSETD):
-        asm.add(JEQ, request, "no here")
-    asm.answer(ALLOW)
-    asm.place("no here")
+    for request in (TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD):
+        asm.add(JEQ, request, "no such request")
+    asm.is_in(REQUESTS, "ioctl", ALLOW, _refuse(errno.ENOTTY))
+    asm.place("no such request")
     asm.answer(_refuse(errno.EPERM))
 
     asm.place("fcntl")
     asm.load_argument(1)
-    asm.add(JEQ, F_SETPIPE_SZ, "no enlarging", "yes to fcntl")
-    asm.place("yes to fcntl")
-    asm.answer(ALLOW)
-    asm.place("no enlarging")
+    for command in (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ):
+        asm.add(JEQ, command, "no such command")
+    asm.is_in(COMMANDS, "fcntl", ALLOW, _refuse(errno.EINVAL))
+    asm.place("no such command")
     asm.answer(_refuse(errno.EPERM))
+
+    asm.place("prctl")
+    asm.load_argument(0)
+    asm.is_in(OPTIONS, "prctl", ALLOW, _refuse(errno.EINVAL))
+
+    asm.place("personality")
+    asm.load_argument(0)
+    asm.is_in(_each(*PERSONALITIES), "personality", ALLOW, _refuse(errno.EPERM))
 
     asm.place("clone")
     asm.load_argument(0)
     asm.add(AND, NAMESPACES)
-    asm.add(JEQ, 0, "yes here", "no here 2")
-    asm.place("yes here")
-    asm.answer(ALLOW)
-    asm.place("no here 2")
-    asm.answer(_refuse(errno.EPERM))
+    asm.is_in(_each(0), "clone", ALLOW, _refuse(errno.EPERM))
 
     for name, argument in (("mknod", 1), ("mknodat", 2)):
-        if name in EXAMINED[machine]:
+        if name in known:
             asm.place(name)
             asm.load_argument(argument)
             asm.add(AND, S_IFMT)
-            asm.add(JEQ, S_IFCHR, f"{name} refused")
-            asm.add(JEQ, S_IFBLK, f"{name} refused")
-            asm.answer(ALLOW)
-            asm.place(f"{name} refused")
-            asm.answer(_refuse(errno.EPERM))
+            asm.is_in(_each(S_IFCHR, S_IFBLK), name, _refuse(errno.EPERM), ALLOW)
 
+    for name, argument in MODES.items():
+        if name in known:
+            asm.place(name)
+            asm.load_argument(argument)
+            asm.add(AND, LENDS_OWNER)
+            asm.is_in(_each(0), name, ALLOW, _refuse(errno.EPERM))
+
+
+def _each(*values: int) -> Spans:
+    return tuple((value, value) for value in values)
+
+
+def _examine_sockets(asm: Assembler, linger: bool) -> None:
     asm.place("setsockopt")
     asm.load_argument(1)
-    asm.add(JEQ, SOL_SOCKET, "of any socket", "another option")
-    asm.place("of any socket")
-    asm.load_argument(2)
-    asm.add(JEQ, SO_LINGER, "not done", "another option")
-    asm.place("another option")
+    for level in WITHOUT:
+        asm.add(JEQ, level, f"options of {level}")
     asm.answer(ALLOW)
+    for level, without in WITHOUT.items():
+        asm.place(f"options of {level}")
+        asm.load_argument(2)
+        if level == SOL_SOCKET and not linger:
+            asm.add(JEQ, SO_LINGER, "not done")
+        asm.is_in(without, f"option of {level}", _refuse(errno.ENOPROTOOPT), ALLOW)
     asm.place("not done")
     asm.answer(_refuse(0))
-
-    for place, argument in (("second is mode", 1), ("third is mode", 2)):
-        asm.place(place)
-        asm.load_argument(argument)
-        asm.add(AND, LENDS_OWNER)
-        asm.add(JEQ, 0, f"{place} and usual", f"{place} and refused")
-        asm.place(f"{place} and usual")
-        asm.answer(ALLOW)
-        asm.place(f"{place} and refused")
-        asm.answer(_refuse(errno.EPERM))
-
-    asm.place("personality")
-    asm.load_argument(0)
-    for value in PERSONALITIES:
-        asm.add(JEQ, value, "usual")
-    asm.answer(_refuse(errno.EPERM))
-    asm.place("usual")
-    asm.answer(ALLOW)
 
     asm.place("socketpair")
     asm.load_argument(0)

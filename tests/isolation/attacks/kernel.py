@@ -4,6 +4,7 @@ from isolation.attack import attack
 
 ONLY_ROOT = "only root may"
 NOT_HERE = "not every machine has it, or lets root do it"
+HELD = "no level lets it through"
 
 
 @attack("restricted", user=NOT_HERE)
@@ -465,3 +466,251 @@ def descriptors_of_its_own_init(t):
     import os
 
     return [os.readlink(f"/proc/{os.getppid()}/fd/{each}") for each in os.listdir(f"/proc/{os.getppid()}/fd")]
+
+
+# --- what the filter of system calls is there for --------------------------------------------------------------
+
+
+@attack("restricted")
+def calls_that_are_not_on_the_list(t):
+    """Each with arguments that mean nothing: who is let through is told so, or dies. By this machine's numbers, and by
+    those of x32."""
+    import errno
+    import os
+
+    def try_from(first):
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for number in numbers[first:]:
+                refused = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(-1)] * 6) == -1
+                os.write(writing, b"n" if refused and ctypes.get_errno() in (errno.EPERM, errno.ENOSYS) else b"y")
+            os._exit(0)
+        os.close(writing)
+        with open(reading, "rb") as answers:
+            said = answers.read()
+        os.waitpid(pid, 0)
+        return said
+
+    let_through = set(t.let_through)
+    numbers = [number for number in range(600) if number not in let_through]
+    numbers += [0x40000000 + number for number in range(600)] + [0x7FFFFFFF, 0xFFFFFFFF]
+    said = b""
+    while len(said) < len(numbers):
+        said += try_from(len(said))
+        if len(said) < len(numbers):
+            said += b"y"
+    return [number for number, answer in zip(numbers, said, strict=True) if answer == ord("y")]
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE, arms=False)
+def any_call_of_32_bits(t):
+    """By the gate of i386, with -1 for all arguments."""
+    import ctypes
+    import errno
+    import mmap
+
+    page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    # push rbx, rbp; mov eax, edi; all others -1; int 0x80; pop; ret
+    page.write(bytes.fromhex("53 55 89f8 83cbff 83c9ff 83caff 83ceff 83cfff 83cdff cd80 5d 5b c3"))
+    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+    return [number for number in range(600) if call(number) != -errno.ENOSYS]
+
+
+@attack("restricted")
+def a_lease_that_makes_who_opens_a_file_wait(t):
+    import fcntl
+
+    with open("leased", "w") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        return fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK
+
+
+@attack("restricted")
+def signals_for_what_happens_in_a_folder(t):
+    import fcntl
+    import os
+
+    create = 4
+    folder = os.open(".", os.O_RDONLY)
+    fcntl.fcntl(folder, fcntl.F_NOTIFY, create)
+    return True
+
+
+@attack("restricted")
+def a_program_on_a_socket(t):
+    import ctypes
+    import socket
+    import struct
+
+    attach_filter = 26
+    take_all = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xFFFF), 8)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        one.setsockopt(socket.SOL_SOCKET, attach_filter, struct.pack("HxxxxxxQ", 1, ctypes.addressof(take_all)))
+    return True
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def a_protocol_above_tcp_in_the_kernel(t):
+    import errno
+    import socket
+
+    upper_layer = 31
+    with socket.socket() as one:
+        try:
+            one.setsockopt(socket.IPPROTO_TCP, upper_layer, b"tls")
+        except OSError as error:
+            return error.errno != errno.ENOPROTOOPT
+    return True
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def segments_signed_by_the_kernel(t):
+    import socket
+    import struct
+
+    md5_signature = 14
+    address = struct.pack("=HHI120x", socket.AF_INET, 0, 0x0100007F)
+    with socket.socket() as one:
+        one.setsockopt(socket.IPPROTO_TCP, md5_signature, address + struct.pack("=BBHII80s", 0, 0, 3, 0, 0, b"key"))
+    return True
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def the_end_of_a_tunnel(t):
+    import socket
+
+    encapsulation, of_esp = 100, 2
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.setsockopt(socket.IPPROTO_UDP, encapsulation, of_esp)
+    return True
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def marks_on_its_files(t):
+    """What a file system has of its own: the first of many."""
+    import errno
+    import fcntl
+    import struct
+
+    set_flags, no_dump = 0x40086602, 0x40
+    with open("marked", "w") as file:
+        try:
+            fcntl.ioctl(file, set_flags, struct.pack("l", no_dump))
+        except OSError as error:
+            return error.errno != errno.ENOTTY
+    return True
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def requests_of_file_systems_and_drivers(t):
+    """Told apart from those that this file does not understand by what comes before: a descriptor that there is not."""
+    import errno
+    import fcntl
+
+    found = []
+    for request in (
+        0x4004587D,
+        0x5000940E,
+        0x50009418,
+        0xC0609307,
+        0xAE01,
+        0x40086602,
+        0xC020660B,
+        0x40049385,
+        0xC00CAA3F,
+    ):
+        try:
+            fcntl.ioctl(999, request)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                found.append(hex(request))
+    return found
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def bridges_and_virtual_networks_by_a_socket(t):
+    """For some of these requests the kernel looks for a module before it looks at rights."""
+    import errno
+    import fcntl
+    import socket
+
+    found = []
+    with socket.socket() as one:
+        for request in (0x8940, 0x8941, 0x8982, 0x8983, 0x89A0, 0x89A1, 0x89F0, 0x894C):
+            try:
+                fcntl.ioctl(one, request, b"\0" * 64)
+            except OSError as error:
+                if error.errno == errno.ENOTTY:
+                    continue
+            found.append(hex(request))
+    return found
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def calls_that_are_handed_to_itself(t):
+    dispatch, off = 59, 0
+    return libc.prctl(dispatch, off, 0, 0, 0) == 0
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def memory_where_it_wants_it(t):
+    default = 0
+    syscall(238 if os.uname().machine == "x86_64" else 237, default, 0, 0)
+    return True
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def pages_of_its_own_in_a_pipe(t):
+    import os
+
+    _, writing = os.pipe()
+    place = ctypes.create_string_buffer(4096)
+    pages = (ctypes.c_size_t * 2)(ctypes.addressof(place), 4096)
+    return syscall(278 if os.uname().machine == "x86_64" else 75, writing, pages, 1, 0) > 0
+
+
+@attack("restricted", root=NOT_HERE, user=ONLY_ROOT)
+def to_be_the_last_that_is_killed(t):
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("-1000")
+    return True
+
+
+@attack("restricted", user=ONLY_ROOT)
+def a_share_that_nobody_else_gets(t):
+    """Before all others, for as long as it likes."""
+    import os
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+@attack("limits", root=HELD, user=HELD)
+def a_filter_of_its_own_that_lets_more_through(t):
+    """Of several filters the strictest counts: one that allows everything changes nothing."""
+    import ctypes
+    import os
+    import struct
+
+    pid = os.fork()
+    if pid == 0:
+        allow_all = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000), 8)
+        header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 1, ctypes.addressof(allow_all)), 16)
+        set_seccomp, filter_mode = 22, 2
+        before = open("/proc/self/status").read()
+        worked = libc.prctl(set_seccomp, filter_mode, ctypes.c_void_p(ctypes.addressof(header)), 0, 0) == 0
+        if not worked or "Seccomp:\t2" not in before:
+            os._exit(1)
+        try:
+            syscall("unshare", 0x10000000)
+            os._exit(0)
+        except OSError:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0

@@ -1,0 +1,68 @@
+"""Writes docs/system-calls.md from the tables of the filter: `python docs/make_system_calls.py`."""
+
+from pathlib import Path
+
+from ingle_worker.lockdown import filters, syscalls
+
+PAGE = Path(__file__).with_name("system-calls.md")
+
+HEAD = """\
+# The system calls of a session
+
+At `restricted` and `sandbox` a filter stands between a session and the kernel. It is a list of what is let through;
+everything else does not exist for a session, and so it will be with calls that kernels learn after 6.18, the last that was
+looked at. Calls by the numbers of another machine (i386, x32) are refused as a whole. The lists are made from
+`src/ingle_worker/lockdown/syscalls.py` by `python docs/make_system_calls.py`; what is let through only with some arguments is
+marked with a star and explained below.
+
+## Let through
+
+"""
+
+RULES = """
+## Only with some arguments
+
+| call | what of it is let through |
+|---|---|
+| `ioctl` | terminals, what is to be read, not to block, addresses of interfaces, copies that share their blocks. Not: keys pressed for somebody (`TIOCSTI`), the console, line disciplines, and whatever a file system or a driver has of its own |
+| `fcntl` | flags, locks, owners, seals, hints. Not: leases, which make others wait (`F_SETLEASE`), `F_NOTIFY`, larger pipes |
+| `prctl` | what changes the process itself. Not: dispatch of its calls, core scheduling, its memory's layout, merging of pages |
+| `clone` | processes and threads. Not: namespaces |
+| `socket`, `socketpair` | unix sockets; TCP, UDP and echo requests; netlink for routes. Not: raw, packet, VSOCK and all other families |
+| `setsockopt` | most. Not: programs on a socket (`SO_ATTACH_FILTER` and its like), TLS and signatures in the kernel (`TCP_ULP`, `TCP_MD5SIG`, `TCP_AO`), `UDP_ENCAP`, `IPV6_ADDRFORM`; before Linux 6.16 `SO_LINGER` is answered and not done |
+| `chmod` and its like | modes without set-user-id and set-group-id |
+| `mknod`, `mknodat` | files, pipes and sockets. Not: devices |
+| `personality` | that of Linux, and of its 32 bits. Not: a layout of memory without chance |
+| `memfd_create`, `shmget`, `msgget` | where a cgroup counts the memory that they take |
+
+## Not permitted (`EPERM`)
+
+Programs ask for these, and people read why it did not work.
+
+"""
+
+GONE = """
+## Not there (`ENOSYS`)
+
+Libraries that try one of these take the older way.
+
+"""
+
+
+def page() -> str:
+    """The whole page, as it should be."""
+    some = {*filters.EXAMINED, *filters.EXAMINED_TOO, *filters.UNMAPPED, *filters.SEGMENTS}
+
+    def lines(table: dict[str, str]) -> str:
+        found = ""
+        for topic, text in table.items():
+            entries = text.split(",") if "," in text else text.split()
+            names = [entry.split()[0] for entry in entries]
+            found += f"- {topic}: {', '.join(f'`{name}`*' if name in some else f'`{name}`' for name in names)}\n"
+        return found
+
+    return HEAD + lines(syscalls.LET_THROUGH) + RULES + lines(syscalls.FORBIDDEN) + GONE + lines(syscalls.ABSENT)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
