@@ -236,7 +236,8 @@ class Confinement:
         if self._places is not None:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS)
             files.read("/")
-            writable = ["/tmp", rooms.OTHER_TMP, "/dev", "/proc", self._places.data]
+            # Not /proc: among what a process may write of itself is its name in the kernel's audit log.
+            writable = ["/tmp", rooms.OTHER_TMP, "/dev", self._places.data]
             writable += self._places.writable
         else:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | landlock.SCOPE_SIGNALS)

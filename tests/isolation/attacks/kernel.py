@@ -670,6 +670,38 @@ def pages_of_its_own_in_a_pipe(t):
     return syscall(278 if os.uname().machine == "x86_64" else 75, writing, pages, 1, 0) > 0
 
 
+@attack("restricted")
+def settings_of_its_own_process(t):
+    """Files that every process has of its own and may write, those for auditing and for security modules among them."""
+    import os
+
+    found = []
+    for name in (
+        "loginuid",
+        "attr/current",
+        "clear_refs",
+        "oom_score_adj",
+        "timerslack_ns",
+        "autogroup",
+        "uid_map",
+        "mem",
+    ):
+        try:
+            os.close(os.open(f"/proc/self/{name}", os.O_WRONLY))
+            found.append(name)
+        except OSError:
+            continue
+    return found
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def another_name_in_the_audit_log(t):
+    """Who has no number there yet may give himself one."""
+    with open("/proc/self/loginuid", "w") as file:
+        file.write("1234")
+    return open("/proc/self/loginuid").read() == "1234"
+
+
 @attack("restricted", root=NOT_HERE, user=ONLY_ROOT)
 def to_be_the_last_that_is_killed(t):
     with open("/proc/self/oom_score_adj", "w") as file:
