@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +107,24 @@ async def test_two_sessions_do_not_see_each_other_and_are_two_users_where_the_se
     assert await value(service, other, f"import os\nos.path.exists({folder.strip()!r})") == "False"
     if os.geteuid() == 0:
         assert await value(service, session, "os.getuid()") != await value(service, other, "os.getuid()")
+
+
+async def test_no_two_sessions_draw_the_same_numbers_of_a_library_that_was_loaded_beforehand(
+    mark: str, apart: Path, home: Path
+) -> None:
+    """OpenSSL and others know a fork by its number: with the zygote's own number in its room, a session would not be
+    one, and draw the keys of its neighbours."""
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(apart / "env")
+    (library,) = (apart / "env").glob("lib/python3*/site-packages")
+    (library / "early.py").write_text(
+        "import ssl, tempfile\nssl.RAND_bytes(1)\ntempfile.NamedTemporaryFile().close()\n"
+    )
+    settings = Settings(python=str(apart / "env/bin/python"), preload=["early"], pool=1, isolation="sandbox")
+    draw = "import ssl, tempfile\nprint(ssl.RAND_bytes(16).hex(), next(tempfile._get_candidate_names()))"
+    async with Service.local(settings, home) as service:
+        names = [(await service.create_session()).session_id for _ in range(3)]
+        drawn = [(await value(service, name, draw)).split() for name in names]
+    assert [len(set(each)) for each in zip(*drawn, strict=True)] == [len(names)] * 2, drawn
 
 
 async def test_when_the_last_process_is_gone_the_namespaces_are(service: Service, session: str) -> None:

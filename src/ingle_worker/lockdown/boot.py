@@ -17,6 +17,9 @@ from ingle_worker.lockdown.plan import add_places, read_plan
 
 GUEST = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+USED_UP = 64
+"""Numbers that nobody has where the zygote's cannot be chosen: a session's own is one of the first."""
+
 CANNOT = 42
 """Exit code by which a host is told that it cannot have this level; the reason is on stderr."""
 
@@ -74,6 +77,7 @@ def _isolate(plan_fd: int, rest: list[str]) -> None:
         try:
             kernel.die_with_parent()
             rooms.finish(places)
+            _go_to_last_number()
             if uid != 0:
                 calls.keep_capabilities()
             os.execv(sys.executable, [sys.executable, f"{GUEST}/__main__.py", *rest])
@@ -83,6 +87,29 @@ def _isolate(plan_fd: int, rest: list[str]) -> None:
         finally:
             os._exit(CANNOT)
     _wait_for(first)
+
+
+def _go_to_last_number() -> None:
+    """As the first process of the zygote's pid namespace: have the zygote, which is forked next, be called by a number
+    that no session comes to.
+
+    Each has a namespace of its own, and its numbers begin anew. Many libraries know by their number that they were
+    forked, OpenSSL's random numbers among them: as the zygote's own number they would not notice, and go on with what
+    the zygote had drawn, in all sessions alike.
+    """
+    last = calls.read_number("/proc/sys/kernel/pid_max") - 1
+    try:
+        fd = os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"%d" % (last - 1))
+        finally:
+            os.close(fd)
+    except OSError:  # a kernel that lets nobody choose
+        for _ in range(USED_UP):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
 
 
 def _wait_for(pid: int) -> None:
