@@ -6,12 +6,15 @@ descriptors were closed; where it has none, that is the work of the next subreap
 """
 
 import asyncio
+import contextlib
 import logging
 import os
+import signal
 from collections.abc import Callable
 
 PATIENCE = 2.0
-"""For all of it. A process that the kernel itself cannot end does not hold up whoever waits for the session."""
+"""Until init is killed, and once more for all of it. A process that the kernel itself cannot end does not hold up who
+waits for the session."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,23 +42,25 @@ class Departure:
         init: int,
         swept: "Callable[[], asyncio.Future[None]] | None",
         over: Callable[[], None],
+        *,
+        above: int | None = None,
     ) -> None:
         """`over` is called once, unless this is closed. `swept`: where init itself has not told that nothing is left
-        below it, somebody else will."""
+        below it, somebody else will. `above`: a process that goes after init, and is waited for in its place."""
         self._loop = loop
         self._init = init
         self._swept = swept
         self._over = over
         self._open = True
-        self._timer = loop.call_later(PATIENCE, self._give_up)
-        try:
-            self._pidfd = os.pidfd_open(init)
-        except (OSError, AttributeError):
+        self._timer = loop.call_later(PATIENCE, self._lose_patience)
+        # Now, while the numbers are theirs.
+        self._init_fd = _watch(init)
+        self._last_fd = self._init_fd if above is None else _watch(above)
+        if self._last_fd < 0:
             # It is gone, or this system does not tell.
-            self._pidfd = -1
             loop.call_soon(self._on_gone)
         else:
-            loop.add_reader(self._pidfd, self._on_gone)
+            loop.add_reader(self._last_fd, self._on_gone)
 
     def _on_gone(self) -> None:
         self._let_go()
@@ -63,6 +68,13 @@ class Departure:
             self._end()
         elif self._open:
             self._swept().add_done_callback(lambda swept: self._end())
+
+    def _lose_patience(self) -> None:
+        """It hung up, and did not go: it was stopped, and somebody who had its socket too hung up for it."""
+        self._timer = self._loop.call_later(PATIENCE, self._give_up)
+        if self._init_fd >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
 
     def _give_up(self) -> None:
         if self._open:
@@ -75,15 +87,24 @@ class Departure:
             self._over()
 
     def _let_go(self) -> None:
-        if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
+        if self._last_fd >= 0:
+            self._loop.remove_reader(self._last_fd)
+        for fd in {self._init_fd, self._last_fd} - {-1}:
+            os.close(fd)
+        self._init_fd = self._last_fd = -1
 
     def close(self) -> None:
         self._open = False
         self._timer.cancel()
         self._let_go()
+
+
+def _watch(pid: int) -> int:
+    """A process, by a descriptor; -1 where it is gone, or this system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return -1
 
 
 class Sweeping:

@@ -563,7 +563,7 @@ class Worker:
             self._kill_timer.cancel()
         self._unwatch(self._status.fileno())
         asked = None if self._swept or self.sweeping is None else self._wait_swept
-        self._departure = Departure(self._loop, self.parent_pid or self.init_pid, asked, self._finish)
+        self._departure = Departure(self._loop, self.init_pid, asked, self._finish, above=self.parent_pid)
 
     def _wait_swept(self) -> "asyncio.Future[None]":
         """One word for the whole family, whose members all learn that their init is gone."""

@@ -157,3 +157,24 @@ def its_init_stopped(t):
     except OSError:
         pass
     return True
+
+
+@attack("limits", root=HELD, user=HELD, after=still_there)
+def an_init_that_is_stopped_and_hung_up_for(t):
+    """Where a process can have its init's socket, and stop it: the server then hears that init is going."""
+    import os
+    import signal
+    import socket
+    import time
+
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(60)
+        os._exit(0)
+    try:
+        way = socket_of_init()
+        os.kill(os.getppid(), signal.SIGSTOP)
+        way.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # then the process is what there is to end
+    return True
