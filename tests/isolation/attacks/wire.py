@@ -168,10 +168,10 @@ def a_descriptor_that_is_slow_to_close(t):
     except BlockingIOError:
         pass
     way.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10_000))
-    try:
-        socket.send_fds(wire(), [frame(66, NEVER)], [way.fileno()])
-    finally:
-        way.close()
+    # Kept if it cannot be sent: then it is here that closing it would take so long.
+    globals()["lingering"] = way
+    socket.send_fds(wire(), [frame(66, NEVER)], [way.fileno()])
+    way.close()
     return True
 
 
