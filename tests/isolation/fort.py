@@ -108,6 +108,7 @@ class Fort:
         self._doors: list[socket.socket] = []
         self._speaking: list[threading.Thread] = []
         self._session = ""
+        self.exit = ""
         self._workspace = -1
         self._process: subprocess.Popen[str] | None = None
         try:
@@ -286,9 +287,11 @@ class Fort:
         assert made.status_code == 201, made.text
         self._session = made.json()["session_id"]
         self._forget_peak()
+        self.descriptors_before = self.descriptors_of_the_server()
         try:
             result = self.execute(self._session, PRELUDE + attack.text + CALL.format(targets=self._targets), timeout=30)
             self._hold_folder()
+            self.exit = str(result["exit"])
             said = next(
                 (line for line in result["stdout"].splitlines() if line.startswith(("HELD", "EVIDENCE"))),
                 f"HELD the session ended: {result['exit']}",
@@ -325,6 +328,10 @@ class Fort:
             return Path(f"/proc/{self._process.pid}/root{path}").read_text()
         except OSError:
             return ""
+
+    def descriptors_of_the_server(self) -> int:
+        assert self._process is not None
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
 
     def environments_outside(self) -> list[str]:
         """Those of the server, and of what it keeps beside its sessions."""

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import fcntl
+import os
 import socket
 import struct
 import termios
 
 from ingle.workers.sender import Sender
+from ingle_worker.wire import BadMessage
 
 _NO_BYTES = b"\0\0\0\0"
 _CREDENTIALS = struct.Struct("3i")
@@ -52,6 +54,15 @@ def refuse_descriptors(sock: socket.socket) -> None:
     as long as the sender likes: a connection that lingers blocks who closes it last, for hours."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+
+
+def as_socket(fd: int) -> socket.socket:
+    """A descriptor that came along, and is ours now. Raises BadMessage when it is no socket."""
+    try:
+        return socket.socket(fileno=fd)
+    except OSError as error:
+        os.close(fd)
+        raise BadMessage(f"a door that is none: {error.strerror}") from None
 
 
 def expect_pid(sock: socket.socket) -> None:

@@ -26,6 +26,8 @@ from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
 from ingle.workers.pipes import Pipes
 from ingle.workers.sender import Sender
 from ingle.workers.sockets import (
+    MAX_FDS,
+    as_socket,
     expect_pid,
     receive_with_all,
     receive_with_pid,
@@ -474,8 +476,10 @@ class Worker:
         elif kind is messages.Ready:
             if not self.ready.done():
                 self.ready.set_result(message)
+        elif kind is messages.NotCopied and not self.ready.done():
+            self._break(message.reason[:1000])
         elif kind is messages.NotCopied:
-            self._broken = self._broken or message.reason[:1000]
+            self.break_off("it says that it could not be made")
         elif kind is messages.EndsWanted or kind is messages.Copied:
             self.forks.on_message(message)
         else:
@@ -525,6 +529,8 @@ class Worker:
             try:
                 for frame in self._status_reader.feed(data):
                     self._handle_status(codec.decode(frame))
+                if len(self._doors) > MAX_FDS:
+                    raise WireError("it sends descriptors that nobody asked for")
             except WireError as error:
                 self._broken = self._broken or f"the session's init broke the protocol ({error})"
                 self._kill_hard()
@@ -535,9 +541,9 @@ class Worker:
                 self.joined = message.joined
                 self.init_up.set_result(None)
         elif isinstance(message, messages.NotEntered):
-            self._broken = self._broken or f"the session's room could not be prepared ({message.reason})"
+            self._break(f"the session's room could not be prepared ({message.reason[:1000]})")
         elif isinstance(message, messages.Door) and self._doors and self.door is None:
-            self.door = socket.socket(fileno=self._doors.pop(0))
+            self.door = as_socket(self._doors.pop(0))
         elif isinstance(message, messages.Signalled):
             sent = self.signalled.pop(message.order, None)
             if sent is not None and not sent.done():

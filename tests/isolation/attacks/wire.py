@@ -277,3 +277,88 @@ def what_the_server_said_to_it(t):
         except OSError:
             continue
     return True
+
+
+# --- out of turn ------------------------------------------------------------------------------------------------
+
+
+def not_ended_for_it(fort, evidence):
+    return "broke the protocol" not in fort.exit or harm_to_others(fort, evidence)
+
+
+@attack("limits", root=HELD, user=HELD, after=not_ended_for_it)
+def a_copy_that_was_never_made(t):
+    """Who says so on its own wire is not listened to any more. Nor may it go on, and keep the server awake with what
+    nobody reads."""
+    import time
+
+    way = wire()
+    way.sendall(frame(88, {"reason": "made up"}))
+    for _ in range(10_000):
+        way.send(b"x" * 1000)
+        time.sleep(0.001)
+
+
+def answers_wrongly(fort, evidence):
+    """What comes after it, in the same session, is told as it is."""
+    results = [fort.execute(fort._session, f"{number} * 7", wait=60) for number in (6, 7)]
+    return [each["result"] for each in results] != [{"text/plain": "42"}, {"text/plain": "49"}] or harm_to_others(
+        fort, evidence
+    )
+
+
+@attack("limits", root=HELD, user=HELD, after=answers_wrongly)
+def ends_that_are_none(t):
+    """Of this cell before it is over, twice, and of cells that nobody has sent."""
+    way = wire()
+    for cell in (1, 1, 2, 3, 0, -1):
+        forged = {"cell": cell, "status": "ok", "execution_time": 0.5, "value": {"text/plain": "forged"}}
+        way.sendall(frame(73, forged))
+        way.sendall(frame(65, {"cwd": "/forged"}))
+        way.sendall(frame(83, {"ticket": 1}) + frame(70, {"wait": 1}) + frame(80, {"ticket": 1, "variables": []}))
+    return True
+
+
+@attack("limits", root=HELD, user=HELD, after=answers_wrongly)
+def a_frame_byte_by_byte(t):
+    way = wire()
+    for byte in frame(66, {**NEVER, "begin": 0}) * 20:
+        way.sendall(bytes([byte]))
+    return True
+
+
+# --- as init ----------------------------------------------------------------------------------------------------
+
+
+@attack("limits", root=HELD, user=HELD, after=harm_to_others)
+def lies_of_its_init(t):
+    """What no process ends with, a door that is none, an order that nobody gave."""
+    import os
+    import socket
+
+    way = socket_of_init()
+    file = os.open("/dev/null", os.O_RDONLY)
+    socket.send_fds(way, [frame(109, {"port": 1})], [file])
+    for body in ({"status": 2**80}, {"status": -1}, {"status": 0x7F}):
+        way.sendall(frame(98, {**body, "cpu_seconds": 1e308, "peak_kib": -(2**80)}))
+    way.sendall(frame(97, {"order": 1, "ignored": True}) + frame(96, {"pid": t.server, "worker": t.server}))
+    for number in range(10_000):
+        way.sendall(frame(103, {"pid": number}))
+    return True
+
+
+def holds_them(fort, evidence):
+    """Descriptors that the server took and has kept."""
+    return fort.descriptors_of_the_server() - fort.descriptors_before > 100 or harm_to_others(fort, evidence)
+
+
+@attack("limits", root=HELD, user=HELD, after=holds_them)
+def descriptors_sent_as_its_init(t):
+    import os
+    import socket
+
+    way = socket_of_init()
+    kept = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
+    for _ in range(200):
+        socket.send_fds(way, [frame(97, {"order": 99, "ignored": False})], kept)
+    return True
