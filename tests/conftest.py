@@ -152,7 +152,7 @@ def own_processes(service: Service, workers: int) -> int:
 def session_folders(service: Service, home: Path) -> list[Path]:
     """What sessions have on disk; not what prepared workers have for those to come."""
     assert isinstance(service._placement, Local)
-    prepared = service._placement.manager._launchers._laid
+    prepared = service._placement.manager._spares._sessions
     return [folder for folder in (home / "sessions").iterdir() if folder.name not in prepared]
 
 

@@ -761,7 +761,9 @@ async def test_a_folder_that_cannot_be_made_is_told_and_tried_no_more_than_asked
     sessions.write_text("in the way")
 
     async def use() -> None:
-        # Whether the session is refused or its first cell is: nothing runs, and nothing is tried over and over.
+        # The one that was made ahead has its folders. The next is refused, or its first cell is: nothing runs, and
+        # nothing is tried over and over.
+        await service.create_session("ahead")
         await service.create_session("s")
         await service.execute("s", "1")
         await service.execute("s", "1")

@@ -73,7 +73,6 @@ class Parked:
 class Checkpoints:
     def __init__(self, owner: Owner, limit: int, *, auto: bool) -> None:
         self._owner = owner
-        self._id = owner.id
         self._limit = limit
         self.auto = auto
         self._parked: dict[str, Parked] = {}
@@ -135,7 +134,7 @@ class Checkpoints:
         """Keep this one, in place of one of its name; notices of what had to go."""
         if self._closed:
             parked.worker.kill()
-            raise errors.SessionNotFound(self._id)
+            raise errors.SessionNotFound(self._owner.id)
         self.drop(parked.name)
         self._why_gone.pop(parked.name, None)
         self._parked[parked.name] = parked
@@ -173,7 +172,7 @@ class Checkpoints:
             else:
                 name = next(reversed(self._parked), None)
         if name is None or name not in self._parked:
-            raise errors.CheckpointNotFound(self._id, name, sorted(self._parked), self._why_gone.get(name or ""))
+            raise errors.CheckpointNotFound(self._owner.id, name, sorted(self._parked), self._why_gone.get(name or ""))
         return self._parked[name]
 
     def uses(self, tmp: str) -> bool:

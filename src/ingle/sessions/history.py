@@ -18,11 +18,12 @@ from ingle.outputs.timeline import Timeline
 from ingle.render.bundles import shown_texts
 from ingle.render.wording import left_out_notices
 from ingle.sessions.cell import NO_TEXT, RunningCell
+from ingle.sessions.plans import Named
 
 
 class History:
-    def __init__(self, session_id: str, timeline: Timeline, limit: int) -> None:
-        self._id = session_id
+    def __init__(self, owner: Named, timeline: Timeline, limit: int) -> None:
+        self._owner = owner
         self._timeline = timeline
         self._landmarks = Landmarks(timeline)
         self._limit = limit
@@ -75,9 +76,11 @@ class History:
 
     def check(self, cell: int) -> None:
         if not 1 <= cell <= self.count:
-            raise errors.CellNotFound(self._id, cell, self.count)
+            raise errors.CellNotFound(self._owner.id, cell, self.count)
         if cell <= self._inherited:
-            raise errors.CellElsewhere(self._id, cell, self._origin) if self._origin else errors.CellForgotten(cell)
+            if not self._origin:
+                raise errors.CellForgotten(cell)
+            raise errors.CellElsewhere(self._owner.id, cell, self._origin)
 
     def _span(self, cell: int) -> tuple[int, int]:
         """First and last event of a cell so far."""
@@ -94,7 +97,7 @@ class History:
         """A cell's result as it is now; with `from_event`, only what was printed and shown from that event on."""
         first, last = self._span(cell)
         if running is not None and running.number == cell:
-            result = running.result(self._id)
+            result = running.result(self._owner.id)
             characters, lines = running.counted()
             shown = running.displays.events
         else:
@@ -166,10 +169,10 @@ class History:
             # Up to the next cell, or until now.
             last = self._first_events[cell] - 1 if cell < self.count else self._timeline.next_seq - 1
         if reading.stream in PRINTED:
-            return await self._landmarks.read(first, last, reading, self._id, cell)
+            return await self._landmarks.read(first, last, reading, self._owner.id, cell)
         # From so far on, a result brings no printed text.
         texts = whole(shown_texts(await self.result(cell, running, sys.maxsize), reading.stream))
-        return await read_lines(texts, reading, self._id, cell)
+        return await read_lines(texts, reading, self._owner.id, cell)
 
     async def cells(self, first: int, count: int, running: RunningCell | None) -> list[CellInfo]:
         infos = []

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from ingle import errors
 from ingle.events import VariableInfo, Variables, VariableValue
+from ingle.sessions.plans import Named
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
@@ -30,8 +31,8 @@ Answer = messages.Listed | messages.Asked
 
 
 class Inquiries:
-    def __init__(self, session_id: str, grace: float) -> None:
-        self._session_id = session_id
+    def __init__(self, owner: Named, grace: float) -> None:
+        self._owner = owner
         self._grace = grace
         self._loop = asyncio.get_running_loop()
         self._ticket = 0
@@ -69,13 +70,13 @@ class Inquiries:
                 why_not = "the session did not answer; the variables are those of the last finished cell"
         known = sorted(name for name in names if not name.startswith("_"))
         kept = [VariableInfo(name) for name in known[:MAX_VARIABLES]]
-        return Variables(self._session_id, kept, len(known) - len(kept), [why_not] if why_not else [])
+        return Variables(self._owner.id, kept, len(known) - len(kept), [why_not] if why_not else [])
 
     def _listed(self, answer: messages.Listed) -> Variables:
         kept = answer.variables[:MAX_VARIABLES]
         more = max(answer.more, 0) + len(answer.variables) - len(kept)
         notices = [f"{more} more variables are not listed"] if more else []
-        return Variables(self._session_id, [_info(each) for each in kept], more, notices)
+        return Variables(self._owner.id, [_info(each) for each in kept], more, notices)
 
     def _forget_listing(self, _: object) -> None:
         self._listing = None
@@ -100,7 +101,7 @@ class Inquiries:
         if answer.variable is None:
             raise errors.VariableNotFound(name, difflib.get_close_matches(name, names(), 3))
         notices = [each[:1000] for each in answer.notices[:10]]
-        return VariableValue(self._session_id, _info(answer.variable), notices)
+        return VariableValue(self._owner.id, _info(answer.variable), notices)
 
     def _ask(
         self, worker: Worker, kind: Callable[..., object], limit: float, *about: str

@@ -12,6 +12,7 @@ from ingle.events import AnyEvent
 from ingle.outputs.figures import Figures
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
+from ingle.sessions.plans import Named
 from ingle.workers.merge import STDOUT
 from ingle_worker.wire import messages
 
@@ -34,8 +35,8 @@ _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Intake:
-    def __init__(self, session_id: str, timeline: Timeline, figures: Figures) -> None:
-        self._id = session_id
+    def __init__(self, owner: Named, timeline: Timeline, figures: Figures) -> None:
+        self._owner = owner
         self._timeline = timeline
         self._figures = figures
         # Apart for cells and for the background: half a character of the one must not begin a text of the other.
@@ -103,7 +104,7 @@ class Intake:
 
     def _append(self, running: RunningCell | None, kind: Callable[..., AnyEvent], *content: Any) -> None:
         number = running.number if running is not None else None
-        self._timeline.append(kind(self._timeline.next_seq, time.time(), self._id, number, *content))
+        self._timeline.append(kind(self._timeline.next_seq, time.time(), self._owner.id, number, *content))
 
 
 def bounded(metadata: events.Metadata) -> events.Metadata:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
@@ -15,17 +16,23 @@ from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
 
+class Owner(Protocol):
+    """The session that lives there."""
+
+    plan: Plan
+
+
 class Lodging:
     def __init__(
         self,
-        plan: Plan,
+        owner: Owner,
         home: Home,
         launcher: Launcher,
         bounding: Bounding | None,
         egress: Egress | None,
         refused: Callable[[Family, str], None],
     ) -> None:
-        self._plan = plan
+        self._owner = owner
         self._home = home
         self._launcher = launcher
         self._bounding = bounding
@@ -33,25 +40,21 @@ class Lodging:
         self._refused = refused
         """Told of a host that was asked for and is not granted."""
         self._workers = 0
+        self._told_tmp = ""
         self.tmp = ""
         """The folder for temporary files that is the host's to remove."""
         self._has_room = launcher.confinement is not None and launcher.confinement.has_rooms
 
-    def move_in(self, worker: Worker) -> bool:
-        """Make a prepared worker that of this session. It need not be there yet. True when it was begun as that ahead,
-        and has nothing to be told."""
-        tmp, plan = self._new_tmp(), self._plan
-        self._enter(worker, tmp)
-        begun = worker.begun if self._is_laid_for(worker) else None
-        if begun is not None and plan.cwd is None and begun.env == plan.env and begun.tmp == tmp:
-            # In the same folders; and what of the rest can differ is the same.
-            return True
-        worker.send(start_of(self._home, tmp, room=self._has_room, cwd=plan.cwd, env=plan.env))
-        return False
+    def move_in(self, worker: Worker) -> None:
+        """Make a prepared worker that of this session. It need not be there yet."""
+        self._told_tmp = self._new_tmp()
+        self._enter(worker)
+        self.tell(worker)
 
-    def _is_laid_for(self, worker: Worker) -> bool:
-        """It has the folders of this very session: a fork shares those of the first one, and has its own below."""
-        return worker.laid == self._home.name and self._home.is_first
+    def tell(self, worker: Worker) -> None:
+        """Where it begins, and with which environment. Before its first cell it may be told again."""
+        plan = self._owner.plan
+        worker.send(start_of(self._home, self._told_tmp, room=self._has_room, cwd=plan.cwd, env=plan.env))
 
     def move_on(self, copy: Worker, *, reseed: bool) -> None:
         """Make a copy of another session's worker that of this one."""
@@ -70,26 +73,24 @@ class Lodging:
         self.tmp = "" if self._has_room else tmp
         return tmp
 
-    def _enter(self, worker: Worker, tmp: str) -> None:
+    def _enter(self, worker: Worker) -> None:
         """Have this session's folders laid into the worker's room; where it has none, its init knows them at least."""
         confinement = self._launcher.confinement
         if confinement is None:
             return
         self._home.user = worker.user
-        if worker.laid == self._home.name:
-            return
         data = confinement.data_folder
-        within = [each for each in self._plan.grant.mounts if Mount(data).holds(each.folder)]
+        within = [each for each in self._owner.plan.grant.mounts if Mount(data).holds(each.folder)]
         shared = [each.folder for each in within if not each.read_only]
         shown = [f"{self._home.root}/{SHELL}", *(each.folder for each in within if each.read_only)]
-        own = own_folders(self._home, tmp, room=self._has_room)
+        own = own_folders(self._home, self._told_tmp, room=self._has_room)
         worker.enter(
             messages.Enter(*([os.path.relpath(each, data) for each in folders] for folders in (own, shared, shown)))
         )
 
     async def bound(self, worker: Worker) -> None:
         """Its limits, before it runs anything."""
-        limits = self._plan.grant.limits
+        limits = self._owner.plan.grant.limits
         if self._bounding is None or limits == SessionLimits():
             return
         await worker.init_up
@@ -99,7 +100,7 @@ class Lodging:
 
     async def open_door(self, worker: Worker) -> None:
         """Its way out, where a proxy is the only one: for it and all its copies, who have the same network."""
-        if self._egress is None or not self._has_room or self._plan.grant.network != "allowlist":
+        if self._egress is None or not self._has_room or self._owner.plan.grant.network != "allowlist":
             return
         await worker.init_up
         if worker.door is None:

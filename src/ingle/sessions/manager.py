@@ -32,6 +32,7 @@ from ingle.sessions.resting import Resting
 from ingle.sessions.session import Session
 from ingle.sessions.shell_rooms import ShellRooms
 from ingle.sessions.shelves import Shelves
+from ingle.sessions.spares import Spares
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
 from ingle.state.registry import Row
@@ -58,7 +59,8 @@ class Manager:
         home = Path(os.path.realpath(home))
         self._claim = Claim(home)
         self._loop = asyncio.get_running_loop()
-        self._launchers = Launchers(settings, home, self._claim.server)
+        self._spares = Spares(home, self._claim.server, self._make_ahead)
+        self._launchers = Launchers(settings, home, self._spares.furnish)
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
@@ -114,6 +116,11 @@ class Manager:
         session.starting.make_room = self._make_room
         return session
 
+    def _make_ahead(self, plan: Plan, launcher: Launcher) -> Session:
+        session = self._session(plan, launcher)
+        self._durables.keep_here(session, plan.folder.name.rpartition(".")[2])
+        return session
+
     async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
         """A new session, ready for its first cell; `prepare` is done with it before anybody else finds it.
 
@@ -140,10 +147,9 @@ class Manager:
                 await self._resting.make_room(lambda: self._live() - 1)
             grant = await self.granting.grant(wanted, key)
             launcher = self.granting.launcher(grant)
-            home = None if wanted.durable else self._launchers.offer(grant, launcher)
-            if home is not None:
-                lodging, folder = home.name, home.folder
-                uid = lodging.rpartition(".")[2]
+            spare = None if wanted.durable else self._spares.offer(grant, launcher)
+            if spare is not None:
+                lodging, folder = spare.home.name, spare.home.folder
             else:
                 uid = secrets.token_hex(8)
                 folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
@@ -153,23 +159,29 @@ class Manager:
                 name,
                 folder,
                 grant.cwd,
-                {**grant.environment, **wanted.env},
+                {**grant.environment, **wanted.env} if wanted.env else grant.environment,
                 self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
                 wanted.one_off,
                 key,
                 await self.stdlibs.read(wanted.tenant) if wanted.include_stdlib else None,
                 grant,
-                home,
+                None if spare is None else spare.home,
                 (wanted.checkpoints or self.settings.checkpoints) == "auto",
             )
-            session = self._session(plan, launcher)
+            if spare is None:
+                session = self._session(plan, launcher)
+            else:
+                session = spare
+                session.become(plan)
             self._making[key] = session
             try:
                 if wanted.durable:
                     # Unpickled nowhere that is less confined than where it was made.
                     made = msgspec.structs.replace(wanted, isolation=grant.isolation)
                     self._durables.keep(session, await self._durables.add(uid, name, made))
-                elif not wanted.one_off:
+                elif wanted.one_off:
+                    session.keeper = None
+                elif spare is None:
                     self._durables.keep_here(session, uid)
                 await session.start()
                 if prepare is not None:
@@ -182,7 +194,7 @@ class Manager:
         finally:
             del self._making[key]
             if launcher is not None:
-                self._launchers.withdraw(launcher, lodging)
+                self._spares.withdraw(launcher, lodging)
         self._sessions[key] = session
         self.record.session_made(key, time.monotonic() - began, grant.isolation, grant.network)
         return session
@@ -379,6 +391,7 @@ class Manager:
         await self._durables.registry.close()
         self.shelves.close()
         await self._launchers.stop()
+        await self._spares.stop()
         await self.granting.close()
         if self.record.audit is not None:
             await self.record.audit.close()

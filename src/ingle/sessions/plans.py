@@ -2,11 +2,18 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from ingle.isolation.policy import NO_GRANT, Grant
 from ingle.sessions.checkpoints import Moment
 from ingle.sessions.homes import Home
 from ingle.state.stdlib import Library
+
+
+class Named(Protocol):
+    """A session, for whoever has to say which one. One that was made ahead is named when somebody asks for it."""
+
+    id: str
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,11 @@ class Plan:
     home: Home | None = None
     """Where its code's own files are, if not in its folder: a fork shares those of its original."""
     auto_checkpoints: bool = False
+
+    def is_like(self, other: "Plan") -> bool:
+        """Whether a worker that was made ready for the one is ready for the other."""
+        same_place = self.grant is other.grant and self.cwd == other.cwd
+        return same_place and self.env == other.env and self.library is other.library
 
 
 @dataclass(frozen=True)

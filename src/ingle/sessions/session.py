@@ -101,7 +101,7 @@ class Session:
         self.last_executed: float | None = None
         self.home = plan.home or Home(plan.folder)
         self.cwd = plan.cwd or self.home.workspace
-        self._lodging = Lodging(plan, self.home, launcher, bounding, egress, _tell_refused)
+        self._lodging = Lodging(self, self.home, launcher, bounding, egress, _tell_refused)
         self.checkpoints = Checkpoints(self, settings.max_checkpoints, auto=plan.auto_checkpoints)
         self.timeline = Timeline(
             f"{plan.folder}/timeline.ndjson",
@@ -110,10 +110,10 @@ class Session:
             self._on_room,
         )
         self._figures = Figures(f"{plan.folder}/figures", settings.figures_disk)
-        self._intake = Intake(self.id, self.timeline, self._figures)
+        self._intake = Intake(self, self.timeline, self._figures)
         self._asking = Asking(self._move, self._append)
-        self._history = History(self.id, self.timeline, settings.result_chars)
-        self._inquiries = Inquiries(self.id, settings.timeout_grace)
+        self._history = History(self, self.timeline, settings.result_chars)
+        self._inquiries = Inquiries(self, settings.timeout_grace)
         self._patience = Patience(self._loop)
         self._preparing = Preparing(settings.timeout_grace)
         self._keeping = Keeping()
@@ -129,6 +129,15 @@ class Session:
             self._move,
             self._append,
         )
+
+    def become(self, plan: Plan) -> None:
+        """One that was made ahead, and is somebody's from now on. Its folders are those that it has."""
+        self.plan = plan
+        self.id = plan.session_id
+        self.key = plan.key
+        self.created_at = time.time()
+        self.last_used = time.monotonic()
+        self.checkpoints.auto = plan.auto_checkpoints
 
     def come_back(self, row: Row) -> None:
         """Be the session that an earlier server had. Its process is gone; the next call brings it back."""
@@ -718,6 +727,11 @@ class Session:
 
     def on_gone(self, exit: Exit) -> None:
         """The worker has ended, and everything below it; all its output has been seen."""
+        if not self.id:
+            # Nobody's yet, and now nobody will have it.
+            self._worker = None
+            self.starting.on_gone(exit)
+            return
         cell = self._cell
         if self._worker is not None and self._worker.group is not None:
             group = self._worker.group

@@ -48,8 +48,7 @@ class Shelves:
         return self._snapshots[tenant]
 
     def store(self, session: Session, shelf: str, name: str, limit: int) -> "SessionStore":
-        tenant = session.key.rpartition("/")[0]
-        return SessionStore(self.of(tenant), self.executor, session, shelf, name, limit)
+        return SessionStore(self, session, shelf, name, limit)
 
     def tidy(self, shelf: str, wanted: Callable[[str], bool], older_than: float = 0.0) -> None:
         """Remove from this shelf of every tenant what is not wanted. Blocks; the chunks go with a later save."""
@@ -74,15 +73,18 @@ class Shelves:
 class SessionStore:
     """The saves of one session."""
 
-    def __init__(
-        self, snapshots: Snapshots, executor: ThreadPoolExecutor, session: Session, shelf: str, name: str, limit: int
-    ) -> None:
-        self._snapshots = snapshots
-        self._executor = executor
+    def __init__(self, shelves: Shelves, session: Session, shelf: str, name: str, limit: int) -> None:
+        self._shelves = shelves
+        self._executor = shelves.executor
         self._session = session
         self._shelf = shelf
         self._name = name
         self._limit = limit
+
+    @property
+    def _snapshots(self) -> Snapshots:
+        """Those of the tenant whose session it is. One that was made ahead is nobody's yet."""
+        return self._shelves.of(self._session.key.rpartition("/")[0])
 
     async def save(self, copy: Worker, cell: int) -> Save:
         plan, python = self._session.plan, copy.ready.result().python

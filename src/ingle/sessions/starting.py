@@ -103,7 +103,10 @@ class Starting:
         self._move = move
         self._append: Callable[..., Any] = append
         self._loop = asyncio.get_running_loop()
-        self._library = owner.plan.library
+        self._prepared: Plan | None = None
+        """It was made ahead, after this plan, and waits for a name."""
+        self._spoilt = False
+        """The user's library ended the process that loaded it."""
         self._task: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[None] = self._loop.create_future()
         """The worker has said that it is this session's."""
@@ -117,6 +120,8 @@ class Starting:
 
     async def first(self) -> None:
         """Until the first worker is ready."""
+        if self._is_ready():
+            return
         self.begin()
         assert self._task is not None
         await self._task
@@ -157,6 +162,27 @@ class Starting:
             self._task.cancel()
             await asyncio.wait({self._task})
 
+    # --- a worker that was made ready ahead ---
+
+    async def ahead(self, worker: Worker) -> None:
+        """Have a worker of the pool be this session's, and ready, before anybody has asked for the session."""
+        self._adopt(worker)
+        await self._make_ready(worker, None)
+        await self._begun
+        self._prepared = self._owner.plan
+
+    def _is_ready(self) -> bool:
+        """Whether nothing is left to be done: what is wanted now is what was prepared."""
+        owner, prepared = self._owner, self._prepared
+        self._prepared = None
+        plan, worker = owner.plan, owner.worker
+        if prepared is None or worker is None or not worker.alive or not plan.is_like(prepared):
+            return False
+        owner.launcher.accept(worker.laid)
+        self._move(states.IDLE)
+        self._record.worker_started(owner.key, worker.pid, 0.0)
+        return True
+
     # --- a fresh worker ---
 
     def begin(self) -> None:
@@ -192,10 +218,17 @@ class Starting:
 
     def _adopt(self, worker: Worker) -> None:
         """Make a prepared worker this session's. It need not be there yet."""
-        self._owner.take(worker)
-        if self._lodging.move_in(worker):
-            # It was told ahead, and has done so by now.
-            self.on_begun()
+        if self._owner.worker is worker:
+            # It lives here already; only what it was told ahead is not what is wanted.
+            self.expect()
+            self._lodging.tell(worker)
+        else:
+            self._owner.take(worker)
+            self._lodging.move_in(worker)
+
+    @property
+    def _library(self) -> Library | None:
+        return None if self._spoilt else self._owner.plan.library
 
     async def _make_ready(self, worker: Worker, keeper: Keeper | None) -> None:
         await self._lodging.bound(worker)
@@ -222,7 +255,7 @@ class Starting:
             comes_back = self.comes_back and keeper is not None and keeper.has_something
             loaded = await self._preparing.load(worker, library, run=not comes_back)
             if loaded is None:
-                self._library = None
+                self._spoilt = True
                 self._note(f"the user's library is not loaded: it ended the process, which {_end_of(worker)}")
                 raise errors.StartFailed("the user's library ended the worker")
             self._owner.names.update(loaded.names)

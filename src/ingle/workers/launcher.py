@@ -9,7 +9,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
@@ -55,8 +55,8 @@ class Launcher:
         self._pool: list[Worker] = []
         self._offered: dict[str, Worker] = {}
         self._leaving: set[Worker] = set()
-        self.prelay: Callable[[Worker], None] | None = None
-        """Begins a spare worker with the folders of a session to come."""
+        self.furnish: Callable[[Worker], Awaitable[None]] | None = None
+        """Makes a spare worker that of a session to come."""
         self._soon: asyncio.TimerHandle | None = None
         self._refill: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
@@ -96,10 +96,19 @@ class Launcher:
         """Whoever was to take this one does not need it: it ends. None when it was taken."""
         worker = self._offered.pop(name, None)
         if worker is not None:
-            self._leaving.add(worker)
-            worker.gone.add_done_callback(lambda gone: self._leaving.discard(worker))
-            worker.kill()
+            self._dismiss(worker)
         return worker
+
+    def _dismiss(self, worker: Worker) -> None:
+        """Nobody wants it."""
+        self._leaving.add(worker)
+        worker.gone.add_done_callback(lambda gone: self._leaving.discard(worker))
+        worker.kill()
+
+    def accept(self, name: str) -> None:
+        """Whoever was offered this one has it already."""
+        self._offered.pop(name, None)
+        self._fill_later()
 
     def _new(self, user: int = 0) -> Worker:
         worker = Worker(self._loop)
@@ -165,6 +174,15 @@ class Launcher:
                 if self._stopped:
                     return
                 worker = await self._make()
+                try:
+                    if self.furnish is not None:
+                        await self.furnish(worker)
+                except BaseException as error:
+                    self._dismiss(worker)
+                    if not isinstance(error, StartFailed):
+                        raise
+                    continue
+                worker.rest()
                 self._pool.append(worker)
                 worker.gone.add_done_callback(functools.partial(self._leave_pool, worker))
 
@@ -175,12 +193,16 @@ class Launcher:
             self._pool.remove(worker)
 
     def _fill_later(self) -> None:
-        if self._forks and not self._stopped and self._soon is None and (self._refill is None or self._refill.done()):
+        if self._forks and not self._stopped and self._soon is None:
             self._soon = self._loop.call_later(REFILL_DELAY, self._begin_filling)
 
     def _begin_filling(self) -> None:
         self._soon = None
-        self._refill = self._loop.create_task(self._fill())
+        if self._refill is None or self._refill.done():
+            self._refill = self._loop.create_task(self._fill())
+        else:
+            # It has counted already how many were missing then; one more was taken since.
+            self._fill_later()
 
     async def _fill(self) -> None:
         # A start that fails will fail again for whoever asks, and be told there.
@@ -242,10 +264,6 @@ class Launcher:
                 raise
             self.version = ready.python
             worker.spare = spare
-            if spare:
-                if self.prelay is not None:
-                    self.prelay(worker)
-                worker.rest()
             return worker
         why = self._zygotes.last.last_words if self._zygotes.last is not None else ""
         raise StartFailed(

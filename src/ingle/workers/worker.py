@@ -122,8 +122,6 @@ class Worker:
         """Where it is told what its init left behind, if that was killed and the kernel does not see to it."""
         self.tasks_sweeping = Sweeping(loop)
         """The same of shell tasks in its room, whose inits are below this one."""
-        self.begun: messages.Start | None = None
-        """What it was told ahead, of that session."""
         self.door: socket.socket | None = None
         """Listens inside of the session's network, where the host's proxy is its only way out."""
         self._doors: list[int] = []
