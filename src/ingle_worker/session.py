@@ -130,12 +130,13 @@ class Worker:
         self._looping = Looping(self._interrupts)
         self._compiler = Compiler()
         self._cell = 0
-        self._names: set[str] = set()
         self._screen = display.Screen(self._link, self._channel)
         self._input.before_wait = self._screen.figures.input_waits
         self._main = types.ModuleType("__main__")
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
+        self._names = set(self._first_names)
+        """Those that the host knows of; it is told what is new and what is gone."""
         self._inquiries = Inquiries(self._link, self._interrupts, self._main)
         self._preparing = Preparing(
             self._link, self._interrupts, self._main, self._reset_main, self._looping, self._compiler
@@ -253,7 +254,7 @@ class Worker:
         linecache.clearcache()
         origins.forget()
         self._channel.forget()
-        self._names.clear()
+        self._names = set(self._first_names)
         self._reset_main()
 
     def run(self, fds: list[int], shared: memoryview, *, spare: bool) -> None:
@@ -308,14 +309,14 @@ class Worker:
                 self._inquiries.answer(message)
             elif isinstance(message, (LoadStdlib, EditStdlib, Clear)):
                 self._preparing.answer(message)
-                self._names.clear()  # the next cell tells all that there are
+                self._names = set(self._first_names)  # the next cell tells all that there are
             elif isinstance(message, ForkSelf):
                 self._fork(message)
             elif isinstance(message, Save):
                 self._keeping.save(message, self._copying.running)
             elif isinstance(message, Load):
                 self._keeping.load(message)
-                self._names.clear()
+                self._names = set(self._first_names)
             elif isinstance(message, Rehome):
                 self._copying.rehome(message)
                 self._inherited = {name: id(value) for name, value in vars(self._main).items()}
@@ -470,7 +471,7 @@ class Worker:
         if crowded:
             done["crowded"] = True
         if added or removed:
-            done["names_added"] = [name for name in added if name not in self._first_names]
+            done["names_added"] = added
             done["names_removed"] = removed
         if notices:
             done["notices"] = notices
