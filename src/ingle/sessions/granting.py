@@ -29,6 +29,7 @@ class Granting:
         self.policy = Policy(settings, home)
         self.bounding = Bounding(self.policy.limits, settings.nice)
         self._settling: asyncio.Task[Verdict] | None = None
+        self._verdict: Verdict | None = None
 
     async def start(self) -> None:
         """Find out which level is in force. One that is asked for by name is had from the first moment, or refused."""
@@ -38,10 +39,10 @@ class Granting:
 
     async def settled(self) -> Verdict:
         """The level in force, once it is known."""
+        if self._verdict is not None:
+            return self._verdict
         assert self._settling is not None
         if self._settling.done():
-            if self._settling.exception() is None:
-                return self._settling.result()
             # The interpreter could not be started, which may have been repaired.
             self._settling = self._loop.create_task(self._settle())
         return await asyncio.shield(self._settling)
@@ -67,7 +68,8 @@ class Granting:
         for wanted, why in missing.items():
             logger.warning("sessions are held at %s, and not at %s: %s", level, wanted, why)
         logger.info("isolation %s, network %s", level, self.policy.network)
-        return Verdict(level, asked, missing)
+        self._verdict = Verdict(level, asked, missing)
+        return self._verdict
 
     async def _try(self, level: str) -> tuple[Policy, Bounding]:
         """What sessions are given at this level; the zygote that they come from is on its way."""
@@ -85,7 +87,8 @@ class Granting:
 
     async def grant(self, wanted: NewSession, key: str) -> Grant:
         """What the operator's policy gives it, if this machine can."""
-        await self.settled()
+        if self._verdict is None:
+            await self.settled()
         try:
             if wanted.cwd is None and wanted.python is None:
                 grant = self.policy.settle(wanted)

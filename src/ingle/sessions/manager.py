@@ -5,12 +5,10 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -61,6 +59,7 @@ class Manager:
         self._loop = asyncio.get_running_loop()
         self._spares = Spares(home, self._claim.server, self._make_ahead)
         self._launchers = Launchers(settings, home, self._spares.furnish)
+        self._names = _random_names()
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
@@ -130,7 +129,7 @@ class Manager:
             raise errors.Unavailable("the server is stopping; start it again")
         name = wanted.session_id
         if name is None:
-            name = secrets.token_hex(8)
+            name = next(self._names)
         else:
             check_name(name)
         key = key_of(wanted.tenant, name)
@@ -151,7 +150,7 @@ class Manager:
             if spare is not None:
                 lodging, folder = spare.home.name, spare.home.folder
             else:
-                uid = secrets.token_hex(8)
+                uid = next(self._names)
                 folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
                 lodging = folder.name
                 launcher.hurry(lodging, grant.network)
@@ -211,7 +210,7 @@ class Manager:
         tenant = tenant_of(key)
         keys = {}
         for name in names:
-            given = name if name is not None else secrets.token_hex(8)
+            given = name if name is not None else next(self._names)
             check_name(given)
             its_key = key_of(tenant, given)
             if its_key in self._sessions or its_key in self._making or its_key in keys:
@@ -232,8 +231,8 @@ class Manager:
                 notices.append("this fork is not durable, though its original is: save it to keep it")
             origin = Origin(original.id, moment, notices, reseed)
             for (its_key, name), copy in zip(keys.items(), workers, strict=True):
-                identity = secrets.token_hex(8)
-                plan = replace(
+                identity = next(self._names)
+                plan = msgspec.structs.replace(
                     original.plan,
                     session_id=name,
                     key=its_key,
@@ -305,10 +304,10 @@ class Manager:
         """A session that nobody is told of; not started yet."""
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
-        name = f".{kind}-{secrets.token_hex(4)}"
+        name = f".{kind}-{next(self._names)}"
         key = f"{wanted.tenant}/{name}"
         grant = await self.granting.grant(wanted, key)
-        folder = self._claim.folder(secrets.token_hex(8))
+        folder = self._claim.folder(next(self._names))
         plan = Plan(name, folder, grant.cwd, key=key, grant=grant)
         return self._session(plan, self.granting.launcher(grant))
 
@@ -457,6 +456,14 @@ def check_name(name: str) -> None:
         raise errors.InvalidName(
             f"{name[:80]!r} is not a name: 1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
         )
+
+
+def _random_names() -> Iterator[str]:
+    """Names that nobody guesses. Drawn many at a time: whoever asks for a session need not wait for the system."""
+    while True:
+        drawn = os.urandom(64 * 8).hex()
+        for at in range(0, len(drawn), 16):
+            yield drawn[at : at + 16]
 
 
 def _raise_file_limit() -> None:

@@ -1,8 +1,10 @@
 """How a session is to be made: from nothing, or as a copy of another."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from ingle.isolation.policy import NO_GRANT, Grant
 from ingle.sessions.checkpoints import Moment
@@ -16,14 +18,13 @@ class Named(Protocol):
     id: str
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """How a session is to be made."""
 
     session_id: str
     folder: Path
     cwd: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = {}
     idle_timeout: float = 300.0
     one_off: bool = False
     key: str = ""
