@@ -6,22 +6,26 @@ holder ── zygote ── init ── worker
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conftest import marked_processes, on_host, own_processes, until, wait_until
-from ingle.errors import StartFailed
+from ingle import events
+from ingle.errors import CellNotFound, StartFailed
 from ingle.events import Exit, Result
 from ingle.placement.local import Local
 from ingle.service import Service
 from ingle.sessions.session import Session
+from ingle.sessions.starting import Starting
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker
 from ingle.workers.zygote import Zygote
 from ingle.workers.zygotes import Zygotes
+from ingle_worker.wire import messages
 
 WORKER_NOTICE = "the session's variables, functions and imports are lost, and a fresh worker takes its place"
 
@@ -560,6 +564,87 @@ async def test_a_prepared_worker_is_the_session_that_is_asked_for(service: Servi
         assert count == 1
         assert Path(tmp).parent == session.home.folder
         assert "cwd" in options or files == []
+
+
+async def test_a_session_made_ahead_is_told_only_what_is_different(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who it is, nothing says but what was asked for."""
+    started = []
+    send = Worker.send
+
+    def note(self: Worker, message: Any) -> None:
+        if isinstance(message, messages.Start):
+            started.append((self.laid, message.env.get("GIVEN")))
+        send(self, message)
+
+    for name, env, told in (("plain", {}, []), ("given", {"GIVEN": "yes"}, ["yes"])):
+        await service.warm()
+        with monkeypatch.context() as patch:
+            patch.setattr(Worker, "send", note)
+            began = time.time()
+            info = await service.create_session(name, env=env)
+            assert [given for laid, given in started if laid == session_of(service, name).home.name] == told
+        assert (info.session_id, info.state) == (name, "idle")
+        assert info.created_at >= began
+        assert await value(service, name, "1 + 1") == "2"
+        seen = []
+        async for event in service.events(name):
+            seen.append(event)
+            if isinstance(event, events.Done):
+                break
+        assert {each.session_id for each in seen} == {name}
+        assert min(each.time for each in seen) >= began
+        with pytest.raises(CellNotFound, match=name):
+            await service.read_output(name, 9)
+
+
+async def test_one_that_ends_while_it_is_made_ahead_holds_up_nobody(
+    service: Service, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+    ahead = Starting.ahead
+
+    async def end(self: Starting, worker: Worker) -> None:
+        ended.append(worker)
+        worker.kill()
+        await ahead(self, worker)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Starting, "ahead", end)
+        await service.warm()
+    (worker,) = ended
+    assert launcher_of(service).prepared == 0
+    await worker.gone
+    assert await until(lambda: not (home / "sessions" / worker.laid).exists())
+    await service.create_session("s")
+    assert await value(service, "s", "1 + 1") == "2"
+    assert await until(lambda: launcher_of(service).prepared == 1)
+
+
+async def test_one_that_is_taken_while_the_pool_is_filled_is_followed_by_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    ahead = Starting.ahead
+
+    async def wait(self: Starting, worker: Worker) -> None:
+        begun.set()
+        await go_on.wait()
+        await ahead(self, worker)
+
+    async with Service.local(Settings(preload=[], pool=2, exit_grace=0.5), home) as service:
+        await service.warm()
+        with monkeypatch.context() as patch:
+            patch.setattr(Starting, "ahead", wait)
+            patch.setattr("ingle.workers.launcher.REFILL_DELAY", 0.0)
+            await service.create_session("a")
+            await begun.wait()
+            await service.create_session("b")
+            for _ in range(10):
+                await asyncio.sleep(0)
+            go_on.set()
+            assert await until(lambda: launcher_of(service).prepared == 2)
 
 
 async def test_a_server_that_stops_prepares_no_more_workers_while_it_ends_its_sessions(
