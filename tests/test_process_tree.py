@@ -608,6 +608,7 @@ async def test_one_that_ends_while_it_is_made_ahead_holds_up_nobody(
     async def end(self: Starting, worker: Worker) -> None:
         ended.append(worker)
         worker.kill()
+        await worker.gone
         await ahead(self, worker)
 
     with monkeypatch.context() as patch:
@@ -615,7 +616,6 @@ async def test_one_that_ends_while_it_is_made_ahead_holds_up_nobody(
         await service.warm()
     (worker,) = ended
     assert launcher_of(service).prepared == 0
-    await worker.gone
     assert await until(lambda: not (home / "sessions" / worker.laid).exists())
     await service.create_session("s")
     assert await value(service, "s", "1 + 1") == "2"
