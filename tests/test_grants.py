@@ -67,6 +67,78 @@ async def test_the_way_to_what_it_may_not_write_cannot_be_moved_aside(
     assert (granted / "services" / "another" / "deep").exists()
 
 
+PLANTED = """
+status = open("/proc/self/status").read()
+held = "NoNewPrivs:\\t1" in status
+if not held:
+    open({proof!r}, "w").close()
+"""
+PLANT = """
+import os
+os.makedirs("later")
+for name in ("src/sitecustomize", "src/usercustomize", "src/fuel", "later/sitecustomize", "later/leftover"):
+    with open(f"{name}.py", "w") as file:
+        file.write(PLANTED)
+"""
+SEEN = """
+import sys
+names = ("sitecustomize", "usercustomize", "fuel", "leftover")
+print([name for name in names if name in sys.modules], [path.rpartition("/")[2] for path in sys.path][-2:])
+import fuel, leftover
+open(os.path.join(os.path.dirname(fuel.__file__), "made"), "w").close()
+print(fuel.held, leftover.held)
+"""
+
+
+@pytest.mark.parametrize("preload", [[], ["fuel"]])
+async def test_nothing_that_sessions_can_write_is_loaded_by_who_is_not_held(
+    mark: str, home: Path, settings: Settings, granted: Path, preload: list[str]
+) -> None:
+    """An environment often names folders of a project for its modules. Python looks there for what it begins with, and
+    the zygote for what it loads beforehand: once outside of the room, and once in it with all its rights."""
+    environment = granted / "env"
+    venv.create(environment, with_pip=False, symlinks=True)
+    (granted / "src").mkdir()
+    (library,) = environment.glob("lib/python3*/site-packages")
+    (library / "project.pth").write_text(f"{granted}/src\n{granted}/later\n")
+    (library / "remains.pth").write_text("import leftover\n")
+    python = str(environment / "bin" / "python")
+    proof = granted / "proof"
+    wanted = replace(settings, mount=[str(granted)], pythons=[python], preload=preload)
+    async with Service.local(wanted, home) as service:
+        first = (await service.create_session(cwd=str(granted))).session_id
+        planted = f"PLANTED = {PLANTED.format(proof=str(proof))!r}\n{PLANT}"
+        assert await tried(service, first, planted) == ""
+        second = (await service.create_session(python=python)).session_id
+        result = await service.execute(second, f"import os\n{SEEN}")
+        assert result.stdout.splitlines() == ["[] ['src', 'later']", "True True"], (result.stdout, result.error)
+    assert not proof.exists()
+    assert (granted / "src" / "made").exists()
+
+
+async def test_a_folder_that_may_be_written_in_one_that_may_not_is_not_the_zygotes_either(
+    mark: str, home: Path, settings: Settings, granted: Path
+) -> None:
+    granted.chmod(0o755)
+    (granted / "open" / "closed").mkdir(parents=True)
+    library = granted / "library"
+    venv.create(library, with_pip=False, symlinks=True)
+    (packages,) = library.glob("lib/python3*/site-packages")
+    (packages / "project.pth").write_text(f"{granted}/open\n")
+    (granted / "open" / "fuel.py").write_text(PLANTED.format(proof=str(granted / "open" / "proof")))
+    python = str(library / "bin" / "python")
+    mounts = [f"{granted}:ro", str(granted / "open"), f"{granted}/open/closed:ro"]
+    wanted = replace(settings, mount=mounts, python=python, preload=["fuel"])
+    async with Service.local(wanted, home) as service:
+        session = (await service.create_session()).session_id
+        code = "import sys\n'fuel' in sys.modules, __import__('fuel').held"
+        assert (await service.execute(session, code)).result == {"text/plain": "(False, True)"}
+        assert await tried(service, session, f"open('{granted}/open/made', 'w')") == ""
+        assert await tried(service, session, f"open('{granted}/open/closed/made', 'w')") != ""
+        assert await tried(service, session, f"open('{granted}/made', 'w')") != ""
+    assert not (granted / "open" / "proof").exists()
+
+
 MAKE_PROGRAM = """
 with open("program", "wb") as file:
     file.write(b"#!/bin/sh")

@@ -169,6 +169,26 @@ def test_the_interpreter_that_the_server_runs_on_is_kept_from_writing_too(
     assert grant.mounts == (Mount(str(granted)), Mount(str(granted / "env"), read_only=True))
 
 
+@pytest.mark.parametrize("link", [True, False])
+def test_what_an_operators_environment_is_one_of_is_kept_from_writing_too(
+    tmp_path: Path, granted: Path, link: bool
+) -> None:
+    base = granted / "python" / "bin" / "python"
+    base.parent.mkdir(parents=True)
+    base.write_text("#!/bin/sh\n")
+    base.chmod(0o755)
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    if link:
+        python.symlink_to(base)
+    else:
+        python.write_bytes(base.read_bytes())
+        python.chmod(0o755)
+        (tmp_path / "env" / "pyvenv.cfg").write_text(f"version = 3.12\nhome = {base.parent}\n")
+    grant = policy(tmp_path, mount=[str(granted)], python=str(python)).settle(NewSession())
+    assert grant.mounts == (Mount(str(granted)), Mount(str(granted / "python"), read_only=True))
+
+
 def test_an_interpreter_is_not_started_over_a_link_that_sessions_could_turn(
     tmp_path: Path, granted: Path, environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ folder and any interpreter, as in a shell of his own; those with a token for oth
 a stronger level later takes nothing from them.
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -286,9 +287,10 @@ class Policy:
 
     def _kept_from_writing(self) -> tuple[Mount, ...]:
         """Interpreters of the operator's that lie in a folder which sessions write: other sessions load them, too. And
-        the one that this server runs on."""
+        the one that this server runs on; and those that they are environments of."""
         found = []
-        for path in sorted({*self._pythons, self._in_place(os.path.abspath(sys.executable))}):
+        named = {*self._pythons, self._in_place(os.path.abspath(sys.executable))}
+        for path in sorted({*named, *(base for each in named for base in _bases(each))}):
             within = self._within(path)
             if within is not None and not within.read_only:
                 folder = os.path.realpath(os.path.dirname(os.path.dirname(path)))
@@ -321,7 +323,21 @@ def _links(path: str) -> Iterator[str]:
 
 def _in_environment(path: str) -> bool:
     """Whether it is that of a virtual environment, by the file that marks one."""
-    return os.path.isfile(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg"))
+    return os.path.isfile(_mark(path))
+
+
+def _mark(path: str) -> str:
+    return os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg")
+
+
+def _bases(path: str) -> Iterator[str]:
+    """The interpreters that this one is a link to, or an environment of."""
+    yield os.path.realpath(path)
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(_mark(path), encoding="utf-8") as file:
+        for line in file:
+            name, _, value = line.partition("=")
+            if name.strip() == "home":
+                yield os.path.realpath(os.path.join(value.strip(), os.path.basename(path)))
 
 
 def _stricter(order: tuple[str, ...], first: str, second: str | None) -> str:

@@ -31,13 +31,18 @@ STOP_PATIENCE = 10.0
 """How long a zygote that was ready may take to end everything below it."""
 
 
+ON_THE_HOST = ("-S", "-s")
+"""Without anything that an interpreter runs of itself: what begins outside of a room finds its modules itself."""
+
+
 def start_process(
     python: str, args: list[str], fds: list[int], stderr: int, confinement: Confinement | None = None
 ) -> "subprocess.Popen[bytes]":
     """Blocking, for a thread."""
+    options = ON_THE_HOST if confinement is not None and confinement.has_rooms else ()
     try:
         return subprocess.Popen(
-            [python, str(GUEST), *args],
+            [python, *options, str(GUEST), *args],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -27,6 +27,7 @@ CANNOT = 42
 def main(args: list[str]) -> None:
     plan_fd = int(args[1])
     _cache_bytecode()
+    _find_modules()
     try:
         _isolate(plan_fd, args[2:])
     except calls.Refused as error:
@@ -58,6 +59,21 @@ def _is_cached(path: str) -> bool:
         return os.stat(importlib.util.cache_from_source(path)).st_mtime >= os.stat(path).st_mtime
     except OSError:
         return False
+
+
+def _find_modules() -> None:
+    """Learn where this interpreter looks for modules, and load none of them.
+
+    It was started without `site`, which runs what it finds on its way, and in these folders may be some that sessions
+    write. Here that would run on the host. In the room it runs as always, where such folders are not to be seen.
+    """
+    import site
+
+    def nothing(*args: object) -> None:
+        return None
+
+    vars(site).update(exec=nothing, execsitecustomize=nothing, execusercustomize=nothing)
+    site.main()
 
 
 def _isolate(plan_fd: int, rest: list[str]) -> None:

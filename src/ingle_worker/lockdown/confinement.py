@@ -161,6 +161,7 @@ class Confinement:
         if self._places is not None:
             os.read(self._gate, 8)
             os.close(self._gate)
+            rooms.search_all(self._places)
         elif self.plan.level == "restricted":
             own = [folder for folder in (*start.folders[1:], start.packages) if folder]
             for folder in (start.folders[0], *own):

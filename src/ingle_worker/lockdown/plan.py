@@ -37,5 +37,5 @@ def read_plan(fd: int) -> Plan:
 def add_places(fd: int, places: rooms.Places) -> None:
     """Hand on what was found out before the root changed."""
     plain = json.loads(os.pread(fd, MAX_PLAN, 0))
-    plain["places"] = [places.data, places.later, places.writable]
+    plain["places"] = [places.data, places.later, places.search, places.aside]
     os.pwrite(fd, json.dumps(plain).encode(), 0)

@@ -11,6 +11,7 @@ import fcntl
 import os
 import struct
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ingle_worker.lockdown import calls
@@ -84,9 +85,17 @@ SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
 
 
 def interpreter_paths() -> list[str]:
-    """What this interpreter is made of, where it may be asked for: prefixes, folders it imports from, its links."""
+    """What this interpreter is made of, where it may be asked for, and the folders it imports from."""
+    return [*_own_paths(), *_search_paths()]
+
+
+def _search_paths() -> list[str]:
+    return [path for path in sys.path if path and os.path.exists(path)]
+
+
+def _own_paths() -> list[str]:
+    """Prefixes, the guest's own folder, links."""
     paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
-    paths += [path for path in sys.path if path and os.path.exists(path)]
     paths.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     link = os.path.abspath(sys.executable)
     while os.path.islink(link):
@@ -100,8 +109,21 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
+def _is_among(path: str, folders: Iterable[str]) -> bool:
+    return any(_is_below(path, folder) for folder in folders)
+
+
 def _is_private(path: str) -> bool:
-    return any(_is_below(path, place) for place in PRIVATE)
+    return _is_among(path, PRIVATE)
+
+
+def _is_written(path: str, granted: dict[str, bool]) -> bool:
+    """Whether sessions may, by the innermost folder that was granted; where links lead there, too."""
+    for each in (os.path.abspath(path), os.path.realpath(path)):
+        around = [folder for folder in granted if _is_below(each, folder)]
+        if around and granted[max(around, key=len)]:
+            return True
+    return False
 
 
 class Shown:
@@ -112,7 +134,7 @@ class Shown:
         self.real = os.path.realpath(path)
         self.writable = writable
         self.hidden = ""
-        """Where a copy of it waits, if it lies in a place that is a session's own."""
+        """Where it waits for a session, if that binds it itself."""
 
     @property
     def attributes(self) -> int:
@@ -127,7 +149,12 @@ class Layout:
         self.real_data = os.path.realpath(data)
         wanted: dict[str, bool] = {os.path.abspath(path): writable for path, writable in granted}
         self.links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
-        for path in interpreter_paths():
+        own = _own_paths()
+        self.search = _search_paths()
+        self.aside = [path for path in self.search if _is_written(path, wanted) and not _is_among(path, own)]
+        """Of the folders with modules, those that sessions write: what lies there may be anything, and nothing of it is
+        loaded by who is not held."""
+        for path in [*own, *(path for path in self.search if path not in self.aside)]:
             for each in (os.path.abspath(path), os.path.realpath(path)):
                 if not any(_is_below(each, link) for link, _ in self.links):
                     wanted[each] = False
@@ -141,28 +168,35 @@ class Layout:
             if os.path.exists(path) and (not around or around[-1].writable != writable):
                 self.shown.append(Shown(path, writable))
         written = [each.path for each in self.shown if each.writable]
-        self.later = [
-            each
-            for each in self.shown
-            if _is_private(each.path) or (not each.writable and any(_is_below(each.path, path) for path in written))
-        ]
-        """What every session binds again: it lies where that has a file system of its own, or inside of a folder that
-        it may write to, and covers in its own way."""
+        self.later = [each for each in self.shown if _is_private(each.path) or _is_among(each.path, written)]
+        """What every session binds itself: where it may write, what lies inside of that, and what lies in a place where
+        it has a file system of its own."""
         for number, one in enumerate(self.later):
             one.hidden = f"{HIDDEN}/later-{number}"
 
     def places(self) -> "Places":
-        writable = [each.path for each in self.shown if each.writable]
-        return Places(self.data, [(each.hidden, each.path) for each in self.later], writable)
+        later = [(each.hidden, each.path, each.writable) for each in self.later]
+        return Places(self.data, later, self.search if self.aside else [], self.aside)
 
 
 class Places:
     """What of the layout is still of interest inside: it cannot be worked out again there."""
 
-    def __init__(self, data: str, later: list[tuple[str, str]], writable: list[str]) -> None:
+    def __init__(self, data: str, later: list[tuple[str, str, bool]], search: list[str], aside: list[str]) -> None:
         self.data = data
         self.later = later
-        self.writable = writable
+        """Where each waits, where it belongs, and whether it may be written. Parents first."""
+        self.search = search
+        self.aside = aside
+        self.writable = [path for _, path, writable in later if writable]
+
+
+def search_all(places: Places) -> None:
+    """As a session that is held: look for modules also in what sessions write, in the order that there was."""
+    for path in places.aside:
+        before = places.search[: places.search.index(path)]
+        at = [sys.path.index(each) + 1 for each in before if each in sys.path]
+        sys.path.insert(max(at, default=len(sys.path)), path)
 
 
 def _make_place(path: str, like: str) -> None:
@@ -240,33 +274,46 @@ def finish(places: Places) -> None:
     # While the host's own is still there: without one in sight, an ordinary user gets no new one.
     calls.mount("proc", "/proc", "proc", SAFE | calls.MS_NOEXEC)
     calls.unmount(OLD)
-    _lay_tmp(places, "size=64m", first=True)
+    _lay_tmp(places, "size=64m")
+    for number, (hidden, path, writable) in enumerate(places.later):
+        if writable:
+            # What sessions write is not for the zygote, which would load it: an empty folder is in its place.
+            cover = f"{HIDDEN}/cover-{number}"
+            os.mkdir(cover)
+            _bind(cover, path)
+        elif _is_among(path, places.writable):
+            _bind(hidden, path)
     calls.set_mount("/", READ_ONLY, recursive=False)
 
 
-def _lay_tmp(places: Places, size: str, *, first: bool = False) -> None:
+def _lay_tmp(places: Places, size: str) -> None:
     """A /tmp of one's own, and in it what the host has there for us."""
     calls.mount("tmp", "/tmp", "tmpfs", SAFE, f"mode=1777,{size},nr_inodes={INODES}")
     os.mkdir(HOME_FOLDER, 0o700)
     os.mkdir(OTHER_FOLDER)
     os.chmod(OTHER_FOLDER, 0o1777)
     calls.mount(OTHER_FOLDER, OTHER_TMP, flags=calls.MS_BIND)
-    _lay_later(places, [(hidden, path) for hidden, path in places.later if first or _is_private(path)])
+    for hidden, path, _ in places.later:
+        if not _is_among(path, places.writable):
+            _bind(hidden, path)
 
 
-def _lay_later(places: Places, some: list[tuple[str, str]]) -> None:
-    """Cover parts of folders that may be written, and keep them where they are.
+def _lay_written(places: Places, uid: int, gid: int) -> None:
+    """Folders that may be written, and what in them may not be: that covers its part, and is kept where it is.
 
     Nothing that is mounted on can be moved. But a folder above it could, and with it what is mounted there: then
     something else would stand in its place, for the host too. So every folder on the way is mounted on itself.
     """
     pinned: set[str] = set()
-    for hidden, path in some:
-        for folder in _ways(path, places.writable):
-            if folder not in pinned:
-                pinned.add(folder)
-                calls.mount(folder, folder, flags=calls.MS_BIND | calls.MS_REC)
-        _bind(hidden, path)
+    for hidden, path, writable in places.later:
+        if writable:
+            _share(hidden, path, uid, gid)
+        elif _is_among(path, places.writable):
+            for folder in _ways(path, places.writable):
+                if folder not in pinned:
+                    pinned.add(folder)
+                    calls.mount(folder, folder, flags=calls.MS_BIND | calls.MS_REC)
+            _bind(hidden, path)
 
 
 def _ways(path: str, writable: list[str]) -> list[str]:
@@ -324,10 +371,7 @@ def introduce(places: Places, uid: int, gid: int) -> None:
     _write(f"{folder}/group", f"root:x:0:\n{NAME}:x:{gid}:\n".encode())
     if os.geteuid() != uid:
         os.chown(HOME_FOLDER, uid, gid)
-        for path in places.writable:
-            _share(path, path, uid, gid)
-        inside = [each for each in places.later if any(_is_below(each[1], way) for way in places.writable)]
-        _lay_later(places, [(hidden, path) for hidden, path in inside if path not in places.writable])
+    _lay_written(places, uid, gid)
 
 
 def lay(places: Places, order: "messages.Enter", uid: int, gid: int) -> None:
