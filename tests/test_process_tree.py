@@ -411,6 +411,23 @@ async def test_every_deadly_signal_arrives_by_name(service: Service) -> None:
     assert result.exit == Exit(signal=f"signal {number}", message=f"was killed by signal {number}")
 
 
+async def test_what_the_server_ignores_is_not_ignored_in_its_sessions(home: Path, mark: str) -> None:
+    """As when it is started by `nohup`."""
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    try:
+        async with Service.local(Settings(preload=[], pool=0), home) as service:
+            await service.create_session("main")
+            for name in ("SIGHUP", "SIGUSR2"):
+                result = await service.execute("main", f"import os, signal; os.kill(os.getpid(), signal.{name})")
+                assert result.exit == Exit(signal=name, message=f"was killed by {name}")
+            code = "import signal; signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN"
+            assert await value(service, "main", code) == "True"
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
 # --- a session's own children ------------------------------------------------------------------------------
 
 

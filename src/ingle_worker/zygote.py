@@ -42,6 +42,8 @@ TAKEN = b"t"
 
 INIT = INIT_NAME.encode()
 
+IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
+
 Order = tuple[bytes, list[int]]
 """A `Fork` as it came, and the descriptors that came along."""
 
@@ -49,6 +51,7 @@ Order = tuple[bytes, list[int]]
 def main(args: list[str]) -> None:
     """`zygote LIFE CONTROL PLAN MODULE...`, or `spawn STDIN STDOUT STDERR WIRE STATUS`."""
     mode, *rest = args
+    _forget_inherited()
     if mode == "spawn":
         spawn([int(number) for number in rest])
     life, control, plan = (int(number) for number in rest[:3])
@@ -57,6 +60,14 @@ def main(args: list[str]) -> None:
     fork_below(life, control, b"ingle-zygote")
     Zygote(control, rest[3:], _confinement(plan)).run()
     os._exit(0)
+
+
+def _forget_inherited() -> None:
+    """What was ignored or blocked where the server was started, by `nohup` for one, is not so in sessions."""
+    for number in signal.valid_signals() - IGNORED_BY_PYTHON:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _confinement(plan: int) -> "Confinement | None":
