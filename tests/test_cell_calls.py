@@ -12,6 +12,7 @@ import pytest
 from conftest import session_folders, until
 from ingle import errors
 from ingle.service import Service
+from ingle.sessions.session import Session
 from ingle.settings import Settings
 
 
@@ -212,6 +213,55 @@ async def test_a_queued_cell_whose_caller_leaves_never_runs_and_the_rest_keeps_i
     gate.open()
     assert [r.status for r in await asyncio.gather(first, queued[1], queued[3])] == ["ok", "ok", "ok"]
     assert counter.lines == ["queued 1", "queued 3"]
+
+
+@pytest.mark.req("cell.busy")
+async def test_a_caller_who_leaves_in_the_moment_of_his_turn_gives_it_to_the_next(
+    service: Service, run, gate: Gate, counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = asyncio.ensure_future(run(gate.code))
+    await gate.wait()
+    queued = [asyncio.ensure_future(run(counter.code(f"queued {number}"), queue=True)) for number in range(2)]
+    session = service._placement.manager.get("s")  # type: ignore[attr-defined]
+    assert await until(lambda: len(session.turns.queue) == 2)
+    finish, complaints = Session._finish_cell, []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+
+    def leave(self: Session, *args: object) -> None:
+        queued[0].cancel()
+        finish(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "_finish_cell", leave)
+    gate.open()
+    assert [r.status for r in await asyncio.gather(first, queued[1])] == ["ok", "ok"]
+    assert (queued[0].cancelled(), counter.lines, complaints) == (True, ["queued 1"], [])
+
+
+@pytest.mark.req("cell.busy")
+async def test_a_caller_who_leaves_when_it_is_his_turn_gives_it_to_the_next(
+    service: Service, run, gate: Gate, counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = asyncio.ensure_future(run(gate.code))
+    await gate.wait()
+    queued = [asyncio.ensure_future(run(counter.code(f"queued {number}"), queue=True)) for number in range(2)]
+    turns = service._placement.manager.get("s").turns  # type: ignore[attr-defined]
+    assert await until(lambda: len(turns.queue) == 2)
+    # Something that has to be over before a cell may begin.
+    under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    before_turn = Session.before_turn
+    monkeypatch.setattr(
+        Session,
+        "before_turn",
+        lambda self, worker: before_turn(self, worker) if under_way.done() else [under_way],
+    )
+    gate.open()
+    assert (await first).status == "ok"
+    assert await until(lambda: len(turns.queue) == 1)
+    queued[0].cancel()
+    under_way.set_result(None)
+    assert (await queued[1]).status == "ok"
+    assert (await run(counter.code("after"))).status == "ok"
+    assert counter.lines == ["queued 1", "after"]
 
 
 @pytest.mark.req("cell.busy")

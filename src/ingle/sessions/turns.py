@@ -60,12 +60,15 @@ class Turns:
                 assert worker is not None
                 under_way = self._owner.before_turn(worker)
                 if under_way is None:
-                    return
+                    break
                 if under_way:
                     await asyncio.wait(under_way)
-        finally:
+        except BaseException:
             if granted is not None:
-                self.granted = None
+                self._leave(granted)
+            raise
+        if granted is not None:
+            self.granted = None
 
     async def _line_up(self, queue: bool) -> "asyncio.Future[None]":
         """Until those before have had their turn; with what it is granted by."""
@@ -82,17 +85,21 @@ class Turns:
         return granted
 
     def _leave(self, turn: "asyncio.Future[None]") -> None:
+        """He does not want it any more, or cannot use it: it is the next one's."""
         if self.granted is turn:
             self.granted = None
             self.next()
-        else:
+        elif turn in self.queue:
             self.queue.remove(turn)
 
     def next(self) -> None:
         """It is the next one's turn, if somebody waits for it and nobody has it."""
-        if self.queue and self.granted is None and self._owner.running is None:
-            self.granted = self.queue.popleft()
-            self.granted.set_result(None)
+        while self.queue and self.granted is None and self._owner.running is None:
+            turn = self.queue.popleft()
+            # Who is called off in this very moment has yet to learn of it, and to leave.
+            if not turn.done():
+                self.granted = turn
+                turn.set_result(None)
 
     def refuse(self) -> NoReturn:
         running = self._owner.running
@@ -127,5 +134,6 @@ class Turns:
     def end(self, error: Exception) -> None:
         """There will be no more turns: who waits is told so."""
         for turn in self.queue:
-            turn.set_exception(error)
+            if not turn.done():
+                turn.set_exception(error)
         self.queue.clear()
