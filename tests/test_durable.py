@@ -424,6 +424,35 @@ async def test_whoever_exits_begins_anew_also_after_a_restart(kept: Path) -> Non
         assert await value(again, "'x' in globals()") == "False"
 
 
+async def test_what_comes_after_an_exit_is_kept_though_a_save_was_under_way_at_it(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = asyncio.Event()
+    write = Registry.saved
+    writing = 0
+
+    async def write_later(self: Registry, uid: str, save: Save | None) -> None:
+        nonlocal writing
+        writing += 1
+        await written.wait()
+        await write(self, uid, save)
+
+    monkeypatch.setattr(Registry, "saved", write_later)
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        await service.execute("s", "x = 5")
+        assert await until(lambda: writing == 1)
+        await service.execute("s", "exit()")
+        await service.execute("s", "y = 6")
+        keeper = service._placement.manager.get("s").keeper  # type: ignore[attr-defined]
+        assert await until(lambda: keeper._waiting is not None)
+        written.set()
+        await saved(service, 3)
+        await keeper.settle()
+    async with serving(kept) as again:
+        assert await value(again, "y, 'x' in globals()") == "(6, False)"
+
+
 # --- requests ----------------------------------------------------------------------------------------------
 
 

@@ -106,8 +106,10 @@ class Keeper:
         self.copying: asyncio.Task[None] | None = None
         """A copy is being made: no cell may begin."""
         self._saving: asyncio.Task[None] | None = None
+        """All that is written is, one after the other, by this."""
         self._waiting: tuple[Copies, int, int] | None = None
-        self._forgetting: asyncio.Task[None] | None = None
+        self._stale = False
+        """What there is, and what is just being saved, is to be forgotten before anything else is saved."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -186,8 +188,11 @@ class Keeper:
         if self._waiting is not None:
             self._waiting[0].kill()
         self._waiting = (copies, cell, version)
+        self._write()
+
+    def _write(self) -> None:
         if self._saving is None:
-            self._saving = self._loop.create_task(self._save_waiting())
+            self._saving = self._loop.create_task(self._write_waiting())
 
     async def save(self, worker: Worker, cell: int) -> bool:
         """Save what is there now; whether it is on the disk. The worker must be between cells."""
@@ -203,12 +208,16 @@ class Keeper:
 
     async def settle(self) -> None:
         """Until nothing is being saved any more."""
-        while under_way := [each for each in (self._saving, self.copying, self._forgetting) if each is not None]:
+        while under_way := [each for each in (self._saving, self.copying) if each is not None]:
             await asyncio.wait(under_way)
 
-    async def _save_waiting(self) -> None:
+    async def _write_waiting(self) -> None:
         try:
-            while self._waiting is not None:
+            while self._stale or self._waiting is not None:
+                if self._stale:
+                    await self._forget()
+                if self._waiting is None:
+                    continue
                 copies, cell, version = self._waiting
                 self._waiting = None
                 try:
@@ -293,20 +302,18 @@ class Keeper:
         if waiting is not None:
             waiting[0].kill()
         self._saved = self._copied = self._version
-        self._forgetting = self._loop.create_task(self._forget(self._saving))
+        self._stale = True
+        self._write()
 
-    async def _forget(self, saving: "asyncio.Task[None] | None") -> None:
+    async def _forget(self) -> None:
+        self.last = None
         try:
-            if saving is not None:
-                await asyncio.wait({saving})
-            self.last = None
             await self._store.forget()
             if self._registry is not None:
                 await self._registry.saved(self._uid, None)
         except (errors.IngleError, OSError) as error:
             self._fail(f"an earlier save could not be removed: {getattr(error, 'message', error)}")
-        finally:
-            self._forgetting = None
+        self._stale = False
 
     async def close(self, *, keep: bool, patience: float = 0.0) -> None:
         """No more saves. Those that there are stay, or go with the session."""
@@ -324,11 +331,13 @@ class Keeper:
         if self._count is not None:
             self._count.close()
             self._count = None
+        if keep and self._stale:
+            await self._forget()
         if not keep:
             try:
                 if self._registry is not None:
                     await self._registry.remove(self._uid)
-                if self.last is not None:
+                if self.last is not None or self._stale:
                     await self._store.forget()
             except (errors.RegistryBroken, OSError):
                 return  # what is left over is cleared away by a later server
