@@ -26,7 +26,7 @@ from ingle.sessions import preserving
 from ingle.sessions.preserving import Keeper
 from ingle.settings import Settings
 from ingle.state.blobs import Blobs
-from ingle.state.registry import Registry, Save
+from ingle.state.registry import Registry, Row, Save
 
 pytestmark = pytest.mark.req("state.restart")
 
@@ -615,6 +615,55 @@ async def test_a_key_that_is_none_is_named_and_what_it_signed_waits_for_it(kept:
     async with serving(kept) as third:
         assert await value(third, "x") == "1"
         await third.end_session("s")
+
+
+async def test_a_session_that_the_registry_does_not_know_rightly_costs_no_other(
+    kept: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(kept) as first:
+        for name in ("s", "t", "u"):
+            await first.create_session(name, durable=True)
+            await first.execute(name, "x = 5")
+    with contextlib.closing(sqlite3.connect(kept / "registry.db")) as db, db:
+        db.execute("UPDATE sessions SET made = '{' WHERE name = 's'")
+        db.execute("UPDATE sessions SET save = '[]' WHERE name = 't'")
+    async with serving(kept) as second:
+        assert [each.session_id for each in await second.list_sessions()] == ["u"]
+        assert await value(second, "x", "u") == "5"
+    assert "sessions in registry.db that cannot be read, and do not come back: 2" in caplog.text
+    with contextlib.closing(sqlite3.connect(kept / "registry.db")) as db:
+        assert db.execute("SELECT count(*) FROM sessions").fetchone() == (3,)
+
+
+async def test_a_registry_that_cannot_be_opened_is_named(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (kept / "registry.db").mkdir(parents=True)
+    async with serving(kept) as service:
+        assert "no session comes back: registry.db in the data folder cannot be used" in caplog.text
+        with pytest.raises(errors.RegistryBroken, match=r"registry\.db in the data folder cannot be used"):
+            await service.create_session("s", durable=True)
+        await service.create_session("s")
+        assert await value(service, "1") == "1"
+
+
+async def test_a_session_whose_making_is_called_off_does_not_come_back(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Registry.add
+    added = asyncio.Event()
+
+    async def add_slowly(self: Registry, place: str, row: Row) -> None:
+        await add(self, place, row)
+        added.set()
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(Registry, "add", add_slowly)
+    async with serving(kept) as first:
+        making = asyncio.create_task(first.create_session("s", durable=True))
+        await added.wait()
+        making.cancel()
+        await asyncio.wait({making})
+    async with serving(kept) as second:
+        assert await second.list_sessions() == []
 
 
 async def test_a_registry_of_a_later_version_is_left_alone(kept: Path, caplog: pytest.LogCaptureFixture) -> None:

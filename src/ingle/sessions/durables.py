@@ -6,6 +6,7 @@ number.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -108,8 +109,10 @@ class Durables:
         self._shelves.tidy(DURABLE, lambda name: name not in expired)
         self._shelves.tidy(DURABLE, known.__contains__, LEFT_OVER)
         for folder in self._sessions.glob(f"{PREFIX}*"):
-            if folder.name.removeprefix(PREFIX) not in known and time.time() - folder.stat().st_mtime > LEFT_OVER:
-                folders.remove(folder)
+            # Another server may be at the same.
+            with contextlib.suppress(FileNotFoundError):
+                if folder.name.removeprefix(PREFIX) not in known and time.time() - folder.stat().st_mtime > LEFT_OVER:
+                    folders.remove(folder)
         for uid in mine:
             for name in STALE:
                 path = self.folder(uid) / name
@@ -123,8 +126,13 @@ class Durables:
         if not self._settings.durable_size:
             raise errors.InvalidRequest("this server saves no session by itself (durable_size is 0); leave durable out")
         row = Row(uid, name, wanted, time.time())
-        await self.registry.add(self._place, row)
-        await self._count(uid)
+        try:
+            await self.registry.add(self._place, row)
+            await self._count(uid)
+        except BaseException:
+            # Whoever asked for it may have left meanwhile: then there is no such session.
+            self.registry.remove_later(uid)
+            raise
         return row
 
     def keep(self, session: Session, row: Row) -> None:

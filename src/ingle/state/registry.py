@@ -8,6 +8,7 @@ a request began is written down before it begins, so that no restart makes it be
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import sqlite3
 import time
@@ -103,7 +104,7 @@ class Registry:
             raise RegistryBroken("the server is stopping")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(self._open()))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise RegistryBroken(f"{self._path.name} in the data folder cannot be used: {error}") from None
 
     def later(self, work: Callable[[sqlite3.Connection], object]) -> None:
@@ -154,7 +155,10 @@ class Registry:
     # --- what servers do ---
 
     async def adopt(self, place: str, is_dead: Callable[[str], bool]) -> list[Row]:
-        """Take over what servers of this place left behind; sessions by the age of their last save, newest first."""
+        """Take over what servers of this place left behind; sessions by the age of their last save, newest first.
+
+        One that cannot be read, since it is damaged or of another version, is left as it is, and told to the log.
+        """
 
         def work(db: sqlite3.Connection) -> list[Row]:
             with _transaction(db):
@@ -162,9 +166,17 @@ class Registry:
                     "SELECT owner, uid, name, made, created_at, cells, save FROM sessions WHERE place = ?", (place,)
                 ).fetchall()
                 dead = {owner: not owner or is_dead(owner) for owner in {each[0] for each in found} - {self._server}}
-                rows = [_row(db, *each[1:]) for each in found if dead.get(each[0])]
+                rows, unread = [], 0
+                for owner, *columns in found:
+                    if dead.get(owner):
+                        try:
+                            rows.append(_row(db, *columns))
+                        except msgspec.MsgspecError:
+                            unread += 1
                 for row in rows:
                     db.execute("UPDATE sessions SET owner = ? WHERE uid = ?", (self._server, row.uid))
+            if unread:
+                logger.error("sessions in %s that cannot be read, and do not come back: %d", self._path.name, unread)
             return sorted(rows, key=lambda row: row.save.time if row.save is not None else row.created_at, reverse=True)
 
         return await self._do(work)
@@ -175,11 +187,7 @@ class Registry:
         def work(db: sqlite3.Connection) -> list[str]:
             with _transaction(db):
                 found = db.execute("SELECT uid, owner, created_at, save FROM sessions").fetchall()
-                old = [
-                    (uid, owner)
-                    for uid, owner, created_at, save in found
-                    if (msgspec.json.decode(save, type=Save).time if save is not None else created_at) < before
-                ]
+                old = [(uid, owner) for uid, owner, *times in found if _last_time(*times) < before]
                 gone = [uid for uid, owner in old if not owner or (owner != self._server and is_dead(owner))]
                 for uid in gone:
                     db.execute("DELETE FROM sessions WHERE uid = ?", (uid,))
@@ -204,6 +212,9 @@ class Registry:
 
     async def remove(self, uid: str) -> None:
         await self._do(lambda db: db.execute("DELETE FROM sessions WHERE uid = ?", (uid,)))
+
+    def remove_later(self, uid: str) -> None:
+        self.later(lambda db: db.execute("DELETE FROM sessions WHERE uid = ?", (uid,)))
 
     async def saved(self, uid: str, save: Save | None) -> None:
         """A save is complete, and is the session's last one when this returns; None when there is none any more."""
@@ -263,6 +274,14 @@ class Registry:
             # Our lock says the same, once we are gone.
             logger.warning("%s in the data folder cannot be used: %s", self._path.name, error)
         self._thread.shutdown(wait=False)
+
+
+def _last_time(created_at: float, save: bytes | None) -> float:
+    """When it was last saved, or made."""
+    try:
+        return created_at if save is None else msgspec.json.decode(save, type=Save).time
+    except msgspec.MsgspecError:
+        return math.inf  # nobody can tell
 
 
 def _row(
