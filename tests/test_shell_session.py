@@ -177,6 +177,23 @@ async def test_an_interrupt_at_any_moment_stops_its_command_and_no_other(service
         assert outcome(after) == ("done", "yes\n", "", 0), (n, after)
 
 
+async def test_an_interrupt_reaches_a_program_that_was_slow_in_the_making(service: Service, tmp_path: Path) -> None:
+    """What bash has forked is bash until it becomes a program: it catches SIGINT, and the program learns nothing."""
+    gate = tmp_path / "gate"
+    await run(service, "kept=yes")
+    making = f"trap : INT; echo begun; until [ -e {gate} ]; do :; done; exec sleep 600"
+    task = await run(service, f"({making}); echo not reached", wait=0)
+    assert await until_text(service, task.task_id, "begun\n")
+    await service.shell_interrupt(task.task_id, wait=0)
+    (console,) = service._placement.tasks._consoles.values()  # type: ignore[attr-defined]
+    # All that was sent has landed, by init's word.
+    assert await until(lambda: not console._signals)
+    gate.touch()
+    over = await service.shell_status(task.task_id, wait=20)
+    assert outcome(over) == ("done", "begun\n", "", 130)
+    assert outcome(await run(service, "echo $kept")) == ("done", "yes\n", "", 0)
+
+
 async def test_an_interrupt_that_comes_too_late_hurts_nothing(service: Service) -> None:
     await run(service, "kept=yes")
     for n in range(30):

@@ -76,6 +76,11 @@ def tag_of(pid: int) -> int:
     return -1
 
 
+def command_line(pid: int) -> bytes:
+    """Its arguments, as they lie in its memory; empty when there is no such process."""
+    return _read(f"/proc/{pid}/cmdline")
+
+
 def parent_of(pid: int) -> int:
     """0 when there is no such process."""
     after_name = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()

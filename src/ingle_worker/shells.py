@@ -146,6 +146,8 @@ class TaskInit:
         self._peak = 0
         self._interrupts: list[messages.Signal] = []
         self._interrupted: set[int] = set()
+        self._unmade: set[int] = set()
+        """What was the program itself when SIGINT was sent: forked by it to become another, or part of it."""
         self._checks = 0
         self._again = AGAIN
 
@@ -243,17 +245,22 @@ class TaskInit:
         return True
 
     def _signal(self, order: messages.Signal) -> None:
-        interrupts = order.number == _signal.SIGINT and self._run is not None
-        if interrupts:
-            self._interrupted.update(reaper.below(os.getpid()))
-        self._send_signal(order)
-        if interrupts:
-            # Told when it has landed for sure.
-            self._interrupted.update(reaper.below(os.getpid()))
-            self._interrupts.append(order)
-            self._checks = CHECKS
-        else:
+        if order.number != _signal.SIGINT or self._run is None:
+            self._send_signal(order)
             self._send(messages.Signalled(order.order, False))
+            return
+        if order.again:
+            own = kernel.command_line(self._program)
+            self._interrupted.update(pid for pid in self._unmade if kernel.command_line(pid) != own)
+        else:
+            self._interrupted.update(reaper.below(os.getpid()))
+            self._send_signal(order)
+            self._interrupted.update(reaper.below(os.getpid()))
+            own = kernel.command_line(self._program)
+            self._unmade = {pid for pid in self._interrupted if kernel.command_line(pid) == own} - {self._program}
+        # Told when it has landed for sure.
+        self._interrupts.append(order)
+        self._checks = CHECKS
 
     def _send_signal(self, order: messages.Signal) -> None:
         if order.group and self._program:
@@ -275,6 +282,7 @@ class TaskInit:
 
         One that would end by SIGINT and was there when it was sent must have missed it, and then so may have bash,
         which gives up a command only when both got it. Whoever caught it gets it twice then, in this one case.
+        On a busy machine it may be long in the making: the host asks again as long as the command goes on.
         """
         self._checks -= 1
         lost = [pid for pid in self._interrupted if kernel.takes_sigint(pid)]

@@ -204,7 +204,7 @@ class Console:
 
         def on_sent(sent: "asyncio.Future[None]") -> None:
             self._signals.discard(sent)
-            self._loop.call_later(KNOCK, self.knock, turn, KNOCK)
+            self._loop.call_later(KNOCK, self._knock, turn, KNOCK)
 
         sent.add_done_callback(on_sent)
 
@@ -226,11 +226,15 @@ class Console:
                 self._process.kill()
                 await self._process.gone
 
-    def knock(self, turn: "Turn", pause: float) -> None:
-        """After an interrupt: have the status told again, should its report have gone lost with the line it was in."""
+    def _knock(self, turn: "Turn", pause: float) -> None:
+        """After an interrupt: have the status told again, should its report have gone lost with the line it was in; and
+        SIGINT sent again, should a program have missed it that was not one yet."""
         if self._turn is turn and self._process is not None and self._process.alive:
             self._send(f"\n\nbuiltin echo {self._token} {turn.number} 130\n")
-            self._loop.call_later(pause, self.knock, turn, min(2 * pause, MAX_KNOCK))
+            sent = self._process.signal(signal.SIGINT, group=True, again=True)
+            self._signals.add(sent)
+            sent.add_done_callback(self._signals.discard)
+            self._loop.call_later(pause, self._knock, turn, min(2 * pause, MAX_KNOCK))
 
     # --- what init tells ---
 

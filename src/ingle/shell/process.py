@@ -102,15 +102,18 @@ class Process:
         """Until it is known whether the program was started."""
         await asyncio.wait({self.ready})
 
-    def signal(self, number: int, *, group: bool = False) -> "asyncio.Future[None]":
-        """A signal for the whole tree, or the program's group; done when it has been sent."""
+    def signal(self, number: int, *, group: bool = False, again: bool = False) -> "asyncio.Future[None]":
+        """A signal for the whole tree, or the program's group; done when it has been sent.
+
+        `again`: SIGINT once more, if one of those that were to have it has missed it.
+        """
         self._orders += 1
         sent: asyncio.Future[None] = self._loop.create_future()
         if self.gone.done():
             sent.set_result(None)
             return sent
         self._signalled[self._orders] = sent
-        self._out.write(messages.encode(messages.Signal(self._orders, number, group)))
+        self._out.write(messages.encode(messages.Signal(self._orders, number, group, again)))
         return sent
 
     def kill(self) -> None:

@@ -191,11 +191,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal for everything below init, or for the program's process group alone; told by Signalled."""
+    """A signal for everything below init, or for the program's process group alone; told by Signalled.
+
+    `again`: the last SIGINT once more, if somebody has missed it who was to have it; else none.
+    """
 
     order: int
     number: int
     group: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)
