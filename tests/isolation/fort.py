@@ -154,7 +154,9 @@ class Fort:
         program = [sys.executable, str(Path(__file__).with_name("as_user.py")), str(self.uid), str(self.folder)]
         program += [sys.executable, "-m", "ingle", "serve", "--port", "0", "--preload", "", "--pool", "1"]
         program += ["--isolation", self.level, "--python", str(self.environment / "bin" / "python")]
-        program += ["--network", "allowlist", "--allow-host", "pypi.org", "--timeline-memory", "2000"]
+        # A name that is listed and has an address of this machine: that is not granted by it.
+        hosts = f"pypi.org,localhost:{self.ports[0]}"
+        program += ["--network", "allowlist", "--allow-host", hosts, "--timeline-memory", "2000"]
         program += ["--timeline-disk", str(100 * MIB), "--figures-disk", str(32 * MIB)]
         program += ["--log-file", str(self.home / "server.log"), "--log-level", "info"]
         for name, value in LIMITS.items():

@@ -198,7 +198,8 @@ def loopback_through_the_proxy(t):
     for name in ("127.0.0.1", "localhost", "0.0.0.0", "[::1]", "127.1", "[::ffff:127.0.0.1]", "2130706433", t.lan):
         for request in (f"CONNECT {name}:{t.port}", f"GET http://{name}:{t.port}/"):
             with socket.create_connection((host, int(port)), 5) as way:
-                way.sendall(f"{request} HTTP/1.1\r\n\r\n".encode())
+                way.sendall(f"{request} HTTP/1.1\r\n\r\nin a tunnel who asks speaks first".encode())
+                way.shutdown(socket.SHUT_WR)
                 found += way.makefile("rb").read()
     return found
 
@@ -212,3 +213,92 @@ def a_host_that_is_not_listed_through_the_proxy(t):
     with socket.create_connection((host, int(port)), 5) as way:
         way.sendall(b"CONNECT example.com:443 HTTP/1.1\r\n\r\n")
         return b" 200 " in way.makefile("rb").readline()
+
+
+@attack("sandbox", root="there is no proxy", user="there is no proxy", passes="", secret=True)
+def loopback_through_the_proxy_in_other_words(t):
+    import os
+    import socket
+
+    host, _, port = os.environ["HTTP_PROXY"].rpartition("/")[2].partition(":")
+    names = ["localhost.", "LOCALHOST", "127.0.0.1.", "0", "0x7f.1", "0177.0.0.1", "[::ffff:7f00:1]", "[::1%25lo]"]
+    names += [
+        "[0:0:0:0:0:0:0:1]",
+        "[64:ff9b::7f00:1]",
+        "①27.0.0.1",
+        "127。0。0。1",
+        "user@127.0.0.1",
+        "pypi.org@127.0.0.1",
+    ]
+    names += ["pypi.org:443@127.0.0.1", "pypi.org%00.127.0.0.1", "127.0.0.1%00.pypi.org", "127.0.0.1\0.pypi.org"]
+    requests = [f"CONNECT {name}:{t.port} HTTP/1.1" for name in names]
+    requests += [f"GET http://{name}:{t.port}/ HTTP/1.1" for name in names]
+    requests += [f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{t.port}", f"GET http://127.0.0.1:{t.port}@localhost/ HTTP/1.1"]
+    requests += [f"CONNECT unix:{t.host_socket}:1 HTTP/1.1", f"GET http+unix://{t.host_socket}/ HTTP/1.1"]
+    requests += [f"CONNECT \0{t.host_abstract}:1 HTTP/1.1", f"CONNECT localhost:{t.port}:443 HTTP/1.1"]
+    found = b""
+    for request in requests:
+        with socket.create_connection((host, int(port)), 5) as way:
+            way.sendall(f"{request}\r\n\r\nin a tunnel who asks speaks first".encode())
+            way.shutdown(socket.SHUT_WR)
+            found += way.makefile("rb").read()
+    return found
+
+
+@attack("sandbox", root="there is no proxy", user="there is no proxy", passes="")
+def the_server_itself_through_the_proxy(t):
+    import os
+    import socket
+
+    host, _, port = os.environ["HTTP_PROXY"].rpartition("/")[2].partition(":")
+    address = t.url.rpartition("/")[2]
+    for request in (f"GET http://{address}/healthz", f"GET http://localhost:{address.partition(':')[2]}/healthz"):
+        with socket.create_connection((host, int(port)), 5) as way:
+            way.sendall(f"{request} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+            if b" 200 " in way.makefile("rb").readline():
+                return True
+
+
+@attack("sandbox", root="there is no proxy", user="there is no proxy", passes="")
+def connections_of_everybody(t):
+    """More than one session may have, each left in the middle of its first word."""
+    import os
+    import select
+    import socket
+
+    host, _, port = os.environ["HTTP_PROXY"].rpartition("/")[2].partition(":")
+    held = []
+    for _ in range(200):
+        way = socket.create_connection((host, int(port)), 5)
+        way.sendall(b"CONNECT py")
+        held.append(way)
+    ended = 0
+    while held and (ready := select.select(held, [], [], 1)[0]):
+        for way in ready:
+            held.remove(way)
+            ended += way.recv(1000).startswith(b"HTTP/1.1 503 ")
+    return len(held) > 64 or ended < 100
+
+
+def took_memory(fort, evidence):
+    return fort.memory_taken() > 64 * 1024**2 or not fort.unharmed()
+
+
+@attack("sandbox", root="there is no proxy", user="there is no proxy", passes="", after=took_memory)
+def memory_of_the_server_through_the_proxy(t):
+    """Words without end, and answers that nobody reads."""
+    import contextlib
+    import os
+    import socket
+
+    host, _, port = os.environ["HTTP_PROXY"].rpartition("/")[2].partition(":")
+    sent = 0
+    for line in (b"x" * 65536, b"X: y\r\n" * 10000, b"CONNECT a.example:443 HTTP/1.1\r\n\r\n" * 2000):
+        for _ in range(40):
+            way = socket.create_connection((host, int(port)), 5)
+            way.settimeout(0.05)
+            with contextlib.suppress(OSError):
+                while sent < 1 << 30:
+                    sent += way.send(line)
+            globals().setdefault("unread", []).append(way)
+    return sent
