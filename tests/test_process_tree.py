@@ -555,24 +555,6 @@ class TestPreloading:
         assert (ready.preloaded, ready.missing) == (["xml.dom.minidom"], ["no_such_module_anywhere"])
 
 
-@pytest.mark.req("exit.crash")
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGQUIT"])
-async def test_a_session_heeds_what_its_server_was_told_to_ignore(home: Path, name: str) -> None:
-    """As `nohup` does, and a script that starts the server in the background."""
-    number = getattr(signal, name)
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        async with Service.local(Settings(preload=[], pool=0, exit_grace=0.5), home) as service:
-            await service.create_session("s")
-            told = await value(service, "s", f"import signal; signal.getsignal({int(number)})")
-            assert told == "<Handlers.SIG_DFL: 0>"
-            result = await service.execute("s", f"import os; os.kill(os.getpid(), {int(number)})")
-            assert result.exit is not None
-            assert result.exit.signal == name
-    finally:
-        signal.signal(number, before)
-
-
 # --- begun ahead --------------------------------------------------------------------------------------------
 
 AROUND = "import os, sys; os.getcwd(), os.environ.get('GIVEN'), sys.path.count(''), os.environ['TMPDIR'], os.listdir()"

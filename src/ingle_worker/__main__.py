@@ -76,19 +76,8 @@ def load_guest(mode):  # type: ignore[no-untyped-def]
         sys.meta_path.remove(Finder)
 
 
-def heed_signals():  # type: ignore[no-untyped-def]
-    """Of a server that was started with `nohup`, or in the background of a script, a session inherits signals that are
-    ignored, and so would all that it starts. Those that Python ignores by itself stay so."""
-    import signal
-
-    for number in signal.valid_signals():
-        if signal.getsignal(number) == signal.SIG_IGN and number not in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-
-
 if __name__ == "__main__":
     refuse_old_python()  # type: ignore[no-untyped-call]
     # The script's own folder came first on sys.path: its modules must not be taken for anybody's else.
     del sys.path[0]
-    heed_signals()  # type: ignore[no-untyped-call]
     load_guest(sys.argv[1]).main(sys.argv[1:])  # type: ignore[no-untyped-call]

@@ -190,10 +190,12 @@ class Manager:
                 if self._stopped:
                     raise errors.Unavailable("the server is stopping; start it again") from None
                 raise
-        finally:
-            del self._making[key]
+        except BaseException:
             if launcher is not None:
                 self._spares.withdraw(launcher, lodging)
+            raise
+        finally:
+            del self._making[key]
         self._sessions[key] = session
         self.record.session_made(key, time.monotonic() - began, grant.isolation, grant.network)
         return session

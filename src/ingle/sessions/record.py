@@ -63,7 +63,8 @@ class Record:
         log("session ended", session=key, seconds=seconds, reason=reason)
 
     def worker_started(self, key: str, pid: int | None, seconds: float) -> None:
-        log("worker started", session=key, pid=pid, seconds=seconds)
+        if logger.isEnabledFor(logging.INFO):
+            log("worker started", session=key, pid=pid, seconds=seconds)
 
     def worker_ended(self, key: str, exit: Exit, wanted: bool) -> None:
         reason = "ended" if wanted else exit.signal or ("exit" if exit.code == 0 else "failed")

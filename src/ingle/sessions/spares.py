@@ -55,7 +55,7 @@ class Spares:
         return self._looked_at[1]
 
     def withdraw(self, launcher: Launcher, name: str) -> None:
-        """Who was to live in this folder has a worker by now, or never will. What was offered, and not taken, goes."""
+        """Nobody will live in this folder. A worker that was on its way to it, or had it already, goes."""
         worker = launcher.withdraw(name)
         if worker is not None and worker.laid:
             worker.gone.add_done_callback(functools.partial(self._remove, name))
