@@ -25,6 +25,7 @@ from conftest import until
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers import codec
+from ingle.workers import worker as workers
 from ingle.workers.exits import exit_of
 from ingle.workers.sockets import as_socket, unread
 from ingle.workers.worker import Worker
@@ -103,22 +104,22 @@ class MadeUp:
             data = data[size:]
 
 
-def guest_end(worker: Worker) -> socket.socket:
-    """The worker's own end of its wire, taken from it."""
-    assert worker.pid is not None
+def socket_of(pid: int | None) -> socket.socket:
+    """A process's own end of the one socket that it has to the host, taken from it."""
+    assert pid is not None
     pidfd_getfd = 438
     libc = ctypes.CDLL(None, use_errno=True)
-    pidfd = os.pidfd_open(worker.pid)
+    pidfd = os.pidfd_open(pid)
     try:
-        for name in os.listdir(f"/proc/{worker.pid}/fd"):
-            if stat.S_ISSOCK(os.stat(f"/proc/{worker.pid}/fd/{name}").st_mode):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if stat.S_ISSOCK(os.stat(f"/proc/{pid}/fd/{name}").st_mode):
                 fd = libc.syscall(pidfd_getfd, pidfd, int(name), 0)
                 if fd < 0:
                     pytest.skip("this system does not let a process have descriptors of its children's")
                 return socket.socket(fileno=fd)
     finally:
         os.close(pidfd)
-    raise AssertionError("there is no wire")
+    raise AssertionError("it has no socket")
 
 
 @contextmanager
@@ -134,9 +135,9 @@ def nothing_goes_wrong() -> Iterator[None]:
     assert not wrong
 
 
-async def say(worker: Worker, pieces: Iterator[bytes]) -> None:
+async def say(worker: Worker, pieces: Iterator[bytes], *, as_init: bool = False) -> None:
     """Until the host has read it all, or has broken off with that worker."""
-    with guest_end(worker) as way:
+    with socket_of(worker.init_pid if as_init else worker.pid) as way:
         way.setblocking(False)
         for piece in pieces:
             while piece and worker.alive:
@@ -145,7 +146,8 @@ async def say(worker: Worker, pieces: Iterator[bytes]) -> None:
                 except BlockingIOError:
                     pass
                 await asyncio.sleep(0)
-    assert await until(lambda: not worker.alive or unread(worker._wire.fileno()) == 0, 20)
+    ours = worker._status if as_init else worker._wire
+    assert await until(lambda: not worker.alive or unread(ours.fileno()) == 0, 20)
 
 
 async def test_whatever_a_message_holds_it_is_read_or_refused() -> None:
@@ -162,8 +164,11 @@ async def test_whatever_a_message_holds_it_is_read_or_refused() -> None:
 
 
 @pytest.mark.req("safe.input")
-@pytest.mark.parametrize("seed", range(4))
-async def test_messages_that_no_guest_means_cost_that_worker_at_most(shared: Service, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "as_init"), [(0, False), (1, False), (2, False), (3, False), (4, True), (5, True)])
+async def test_messages_that_no_guest_means_cost_that_worker_at_most(
+    shared: Service, monkeypatch: pytest.MonkeyPatch, seed: int, as_init: bool
+) -> None:
+    monkeypatch.setattr(workers, "LEAVE_PATIENCE", 0.05)
     made_up = MadeUp(seed, 0.002)
     name, neighbour = f"hostile-{seed}", f"neighbour-{seed}"
     for each in (name, neighbour):
@@ -182,7 +187,7 @@ async def test_messages_that_no_guest_means_cost_that_worker_at_most(shared: Ser
                 continue
             now = session.running.number if session.running is not None else session.last_cell
             data = b"".join(made_up.frame(now) for _ in range(BATCH))
-            await say(worker, made_up.pieces(data))
+            await say(worker, made_up.pieces(data), as_init=as_init)
         result = await shared.execute(neighbour, "6 * 7")
         assert result.result == {"text/plain": "42"}
         for each in (name, neighbour):
@@ -200,6 +205,17 @@ async def test_a_worker_that_says_it_could_not_be_made_is_ended(shared: Service)
     assert result.exit is not None
     assert result.exit.message == "the session's process broke the protocol (it says that it could not be made)"
     await shared.end_session("unmade")
+
+
+async def test_a_worker_whose_init_says_that_it_has_ended_is_ended(shared: Service) -> None:
+    """And replaced: it was neither alive nor gone, and nobody waited for anything."""
+    await shared.create_session("ended")
+    await shared.execute("ended", "import time; time.sleep(1000)", wait=0)
+    worker = shared._placement.manager.get("ended").worker  # type: ignore[attr-defined]
+    await say(worker, iter([wire.encode(wire.Exited(0, 0.1, 5))]), as_init=True)
+    assert (await shared.wait("ended", 1, wait=30)).status == "exit"
+    assert (await shared.execute("ended", "6 * 7", wait=30)).result == {"text/plain": "42"}
+    await shared.end_session("ended")
 
 
 @pytest.mark.parametrize("status", [-1, 0x7F, 0x137F, 0xFFFF, 0x10000, 2**31, 2**80])

@@ -47,6 +47,9 @@ KILL_PATIENCE = 0.5
 FAMILY_PATIENCE = 2.0
 """The same where an init has more than one worker in its care."""
 
+LEAVE_PATIENCE = 2.0
+"""Between the word that a worker has ended and the end of its init."""
+
 ROUNDS = 16
 """How often output is read again because messages came meanwhile: a bound for a worker that floods the wire."""
 
@@ -549,6 +552,10 @@ class Worker:
         elif isinstance(message, messages.Exited):
             self.cpu_seconds = message.cpu_seconds
             self._exit = exit_of(message.status)
+            if self._kill_timer is None and len(self.family.members) == 1:
+                # What is left of it is killed now, and the socket closed. It may be somebody else who said so, and then
+                # nothing more would come. With others in its care, init may have much to do.
+                self._kill_timer = self._loop.call_later(LEAVE_PATIENCE, self._kill_hard)
         elif isinstance(message, messages.Swept):
             if message.pid:
                 self.tasks_sweeping.tell(message.pid)

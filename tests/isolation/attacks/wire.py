@@ -300,11 +300,9 @@ def a_copy_that_was_never_made(t):
 
 
 def answers_wrongly(fort, evidence):
-    """What comes after it, in the same session, is told as it is."""
-    results = [fort.execute(fort._session, f"{number} * 7", wait=60) for number in (6, 7)]
-    return [each["result"] for each in results] != [{"text/plain": "42"}, {"text/plain": "49"}] or harm_to_others(
-        fort, evidence
-    )
+    """Of itself a session can tell what it likes. When it has said all of it, what is asked of it is told as it is."""
+    answers = [fort.execute(fort._session, f"{number} * 7", wait=60)["result"] for number in (5, 6, 7)]
+    return answers[-1] != {"text/plain": "49"} or harm_to_others(fort, evidence)
 
 
 @attack("limits", root=HELD, user=HELD, after=answers_wrongly)
