@@ -17,6 +17,7 @@ from ingle.placement.local import Local
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.wanted import Limits
+from ingle_worker.wire import messages as wire
 from test_shell import WAIT, names, until_text
 
 
@@ -283,3 +284,27 @@ class TestCrowd:
             ("done", f"out {n}\n", f"err {n}\n", n % 100) for n in range(500)
         ]
         assert sorted(map(int, counter.read_text().split())) == list(range(500))
+
+
+LIAR = """
+import ctypes, os, socket, stat, sys, time
+libc = ctypes.CDLL(None)
+init = os.pidfd_open(os.getppid())
+for fd in range(3, 256):
+    got = libc.syscall(438, init, fd, 0)
+    if got >= 0 and stat.S_ISSOCK(os.fstat(got).st_mode):
+        socket.socket(fileno=got).sendall(bytes.fromhex(sys.argv[1]))
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("status", [2**80, -1, 0x7F])
+async def test_a_command_that_lies_for_its_init_is_ended(clean: Service, tmp_path: Path, status: int) -> None:
+    """Where nothing keeps a command from its init's socket."""
+    if (await clean.isolation()).level not in ("none", "limits"):
+        pytest.skip("something does")
+    (tmp_path / "liar.py").write_text(LIAR)
+    lie = wire.encode(wire.ProgramExited(status, 1e308, -(2**80), False)).hex()
+    task = await clean.shell(f"exec {sys.executable} {tmp_path}/liar.py {lie}", wait=30)
+    known = "its process tree was killed from within or from outside; how it ended is not known"
+    assert (task.status, task.exit_code, task.notices) == ("killed", None, [known])

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from ingle import processes
 from ingle.workers import codec
 from ingle.workers.departure import Departure, Sweeping
+from ingle.workers.exits import check_status
 from ingle.workers.sender import Sender
 from ingle.workers.sockets import expect_pid, receive_with_pid, refuse_descriptors
 from ingle.workers.worker import ChildEnds
@@ -187,6 +188,7 @@ class Process:
             if sent is not None and not sent.done():
                 sent.set_result(None)
         elif isinstance(message, messages.ProgramExited) and not self._exited:
+            check_status(message.status)
             self._exited = True
             self._used(message)
             if self.owner is not None:

@@ -10,10 +10,15 @@ MOST = 0xFFFF
 """No wait status is more."""
 
 
-def exit_of(status: int) -> Exit:
-    """A wait status in words. Raises BadMessage for what is none: it is a process's word for how another ended."""
+def check_status(status: int) -> None:
+    """Raises BadMessage for what is no wait status: it is a process's word for how another ended."""
     if not 0 <= status <= MOST or not (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
         raise BadMessage(f"no process ends with the status {status}")
+
+
+def exit_of(status: int) -> Exit:
+    """A wait status in words. Raises BadMessage, as above."""
+    check_status(status)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal_name(number)
