@@ -23,6 +23,14 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 """
 
 
+def keep_library(apart: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module `ahead` where it can be loaded beforehand: not in a folder that sessions write."""
+    folder = apart / "library"
+    folder.mkdir()
+    (folder / "ahead.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
 async def value(service: Service, code: str, session_id: str = "main") -> str:
     result = await service.execute(session_id, code)
     assert result.result is not None, result.error
@@ -30,11 +38,8 @@ async def value(service: Service, code: str, session_id: str = "main") -> str:
 
 
 @pytest.mark.parametrize("library", ["", LIBRARY, THREADED], ids=["nothing", "hooks", "threads"])
-async def test_a_session_is_as_after_a_fork_of_pythons_own(
-    home: Path, tmp_path: Path, library: str, monkeypatch
-) -> None:
-    (tmp_path / "ahead.py").write_text(library)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+async def test_a_session_is_as_after_a_fork_of_pythons_own(home: Path, apart: Path, library: str, monkeypatch) -> None:
+    keep_library(apart, library, monkeypatch)
     async with Service.local(Settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
         for name in ("main", "other"):
             await service.create_session(name)
@@ -76,9 +81,8 @@ sys.modules["numpy.random"] = types.SimpleNamespace(seed=lambda: seeds.append(1)
 """
 
 
-async def test_another_numpy_is_seeded_by_its_own_means(home: Path, tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "ahead.py").write_text(STRANGE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+async def test_another_numpy_is_seeded_by_its_own_means(home: Path, apart: Path, monkeypatch) -> None:
+    keep_library(apart, STRANGE, monkeypatch)
     async with Service.local(Settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
         await service.create_session("main")
         await service.execute("main", "import ahead")

@@ -1,6 +1,7 @@
 """What a sandboxed session can do by a folder that it was granted: nothing beyond the files in it."""
 
 import os
+import shutil
 import stat
 import tempfile
 import venv
@@ -114,6 +115,32 @@ async def test_nothing_that_sessions_can_write_is_loaded_by_who_is_not_held(
         assert result.stdout.splitlines() == ["[] ['src', 'later']", "True True"], (result.stdout, result.error)
     assert not proof.exists()
     assert (granted / "src" / "made").exists()
+
+
+async def test_a_variable_that_is_kept_leads_nobody_to_what_sessions_can_write_who_is_not_held(
+    mark: str, home: Path, settings: Settings, granted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYTHONPATH comes before all else: what lies there would be loaded in the place of Python's own modules."""
+    (granted / "src").mkdir()
+    apart = granted.with_name(f"{granted.name}-apart")
+    apart.mkdir(mode=0o755)
+    (apart / "beside.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", f"{granted}/src:{apart}")
+    proof = granted / "proof"
+    planted = PLANTED.format(proof=str(proof))
+    plant = f"for name in ('platform', 'selectors', 'fuel'):\n    open(name + '.py', 'w').write({planted!r})"
+    wanted = replace(settings, mount=[str(granted)], keep_env=["PYTHONPATH"], preload=["fuel"])
+    async with Service.local(wanted, home) as service:
+        session = (await service.create_session(cwd=str(granted))).session_id
+        assert await tried(service, session, f"os.chdir('src')\n{plant}") == ""
+    async with Service.local(wanted, home) as service:
+        session = (await service.create_session()).session_id
+        code = "import sys\nprint('fuel' in sys.modules, sys.path.count({!r}))\nimport beside, fuel\nfuel.held"
+        result = await service.execute(session, code.format(f"{granted}/src"))
+        assert (result.stdout, result.result) == ("False 1\n", {"text/plain": "True"}), result.error
+    assert not proof.exists()
+    (apart / "beside.py").unlink()
+    shutil.rmtree(apart)
 
 
 async def test_a_folder_that_may_be_written_in_one_that_may_not_is_not_the_zygotes_either(

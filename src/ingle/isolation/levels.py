@@ -57,19 +57,24 @@ class Confinement(msgspec.Struct, frozen=True):
     def open_plan(self) -> int:
         """A descriptor from which the guest reads this."""
         fd = os.memfd_create("plan", os.MFD_CLOEXEC)
-        os.write(fd, msgspec.json.encode(self))
+        os.write(fd, msgspec.json.encode({**msgspec.structs.asdict(self), "environment": self._kept_values()}))
         return fd
+
+    def _kept_values(self) -> dict[str, str]:
+        return {name: os.environ[name] for name in self.kept if name in os.environ}
 
 
 def environment(confinement: Confinement | None) -> dict[str, str]:
     """What workers see of the server's environment: without confinement all but the server's own settings and secrets,
-    else next to nothing."""
+    else next to nothing. Where there are rooms, what the operator keeps is set in there: it may lead an interpreter to
+    modules and libraries that sessions write, and the first one runs outside."""
     if confinement is None:
         return {name: value for name, value in os.environ.items() if not name.startswith("INGLE_")}
+    kept = () if confinement.has_rooms else confinement.kept
     seen = {
         name: value
         for name, value in os.environ.items()
-        if name in KEPT_VARIABLES or name.startswith("LC_") or name in confinement.kept
+        if name in KEPT_VARIABLES or name.startswith("LC_") or name in kept
     }
     if confinement.has_rooms:
         seen |= {"HOME": HOME, "USER": "session", "LOGNAME": "session", "SHELL": "/bin/sh", "TMPDIR": TMP}

@@ -13,7 +13,7 @@ import sys
 
 from ingle_worker import kernel
 from ingle_worker.lockdown import calls, rooms
-from ingle_worker.lockdown.plan import add_places, read_plan
+from ingle_worker.lockdown.plan import Plan, add_places, read_plan
 
 GUEST = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -27,9 +27,10 @@ CANNOT = 42
 def main(args: list[str]) -> None:
     plan_fd = int(args[1])
     _cache_bytecode()
-    _find_modules()
+    plan = read_plan(plan_fd)
+    _find_modules(plan.environment.get("PYTHONPATH", ""))
     try:
-        _isolate(plan_fd, args[2:])
+        _isolate(plan, plan_fd, args[2:])
     except calls.Refused as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
@@ -61,7 +62,7 @@ def _is_cached(path: str) -> bool:
         return False
 
 
-def _find_modules() -> None:
+def _find_modules(first: str) -> None:
     """Learn where this interpreter looks for modules, and load none of them.
 
     It was started without `site`, which runs what it finds on its way, and in these folders may be some that sessions
@@ -74,10 +75,10 @@ def _find_modules() -> None:
 
     vars(site).update(exec=nothing, execsitecustomize=nothing, execusercustomize=nothing)
     site.main()
+    sys.path[:0] = [os.path.abspath(path) for path in first.split(os.pathsep) if path]
 
 
-def _isolate(plan_fd: int, rest: list[str]) -> None:
-    plan = read_plan(plan_fd)
+def _isolate(plan: Plan, plan_fd: int, rest: list[str]) -> None:
     layout = rooms.Layout(plan.data_folder, plan.granted)
     places = layout.places()
     add_places(plan_fd, places)
@@ -96,7 +97,8 @@ def _isolate(plan_fd: int, rest: list[str]) -> None:
             _go_to_last_number()
             if uid != 0:
                 calls.keep_capabilities()
-            os.execv(sys.executable, [sys.executable, f"{GUEST}/__main__.py", *rest])
+            environment = {**os.environ, **plan.environment}
+            os.execve(sys.executable, [sys.executable, f"{GUEST}/__main__.py", *rest], environment)
         except OSError as error:
             sys.stderr.write(f"{error}\n")
             sys.stderr.flush()

@@ -25,6 +25,7 @@ class Plan:
         self.data: int = plain["data"]
         self.nice: int = plain["nice"]
         self.memfd: bool = plain["memfd"]
+        self.environment: dict[str, str] = plain["environment"]
         self.places: rooms.Places | None = None
         if "places" in plain:
             self.places = rooms.Places(*plain["places"])

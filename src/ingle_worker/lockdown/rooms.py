@@ -194,9 +194,11 @@ class Places:
 def search_all(places: Places) -> None:
     """As a session that is held: look for modules also in what sessions write, in the order that there was."""
     for path in places.aside:
-        before = places.search[: places.search.index(path)]
-        at = [sys.path.index(each) + 1 for each in before if each in sys.path]
-        sys.path.insert(max(at, default=len(sys.path)), path)
+        sys.path_importer_cache.pop(path, None)  # in the zygote there was nothing
+        if path not in sys.path:
+            before = places.search[: places.search.index(path)]
+            at = [sys.path.index(each) + 1 for each in before if each in sys.path]
+            sys.path.insert(max(at, default=len(sys.path)), path)
 
 
 def _make_place(path: str, like: str) -> None:
