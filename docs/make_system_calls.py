@@ -33,7 +33,8 @@ RULES = """
 | `chmod` and its like | modes without set-user-id and set-group-id |
 | `mknod`, `mknodat` | files, pipes and sockets. Not: devices |
 | `personality` | that of Linux, and of its 32 bits. Not: a layout of memory without chance |
-| `memfd_create`, `shmget`, `msgget` | where a cgroup counts the memory that they take |
+| `mmap` | all but huge pages, which no limit counts |
+| `memfd_create`, `shmget`, `msgget` | the same, and only where a cgroup counts the memory that they take |
 
 ## Not permitted (`EPERM`)
 

@@ -95,7 +95,10 @@ MODES = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
 
 PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)
 
-EXAMINED = ("ioctl", "fcntl", "prctl", "clone", "personality", "mknod", "mknodat", *MODES)
+HUGE = {"mmap": (3, 0x40000), "memfd_create": (1, 0x4), "shmget": (2, 0o4000)}
+"""Which argument asks for huge pages, by which flag. Operators reserve them for somebody, and no limit counts them."""
+
+EXAMINED = ("ioctl", "fcntl", "prctl", "clone", "personality", "mknod", "mknodat", *MODES, *HUGE)
 EXAMINED_TOO = ("socket", "socketpair", "setsockopt")
 """Let through with some arguments only."""
 
@@ -249,6 +252,12 @@ def _examine(asm: Assembler, known: dict[str, int]) -> None:
             asm.load_argument(argument)
             asm.add(AND, LENDS_OWNER)
             asm.is_in(_each(0), name, ALLOW, _refuse(errno.EPERM))
+
+    for name, (argument, flag) in HUGE.items():
+        asm.place(name)
+        asm.load_argument(argument)
+        asm.add(AND, flag)
+        asm.is_in(_each(0), name, ALLOW, _refuse(errno.EPERM))
 
 
 def _each(*values: int) -> Spans:

@@ -661,6 +661,20 @@ def memory_where_it_wants_it(t):
 
 
 @attack("restricted", root=NOT_HERE, user=NOT_HERE)
+def huge_pages_that_are_reserved_for_others(t):
+    """Told apart from a machine that has none to give, which would say that there is no memory."""
+    import errno
+    import mmap
+
+    huge = 0x40000
+    try:
+        mmap.mmap(-1, 2 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | huge)
+    except OSError as error:
+        return error.errno != errno.EPERM
+    return True
+
+
+@attack("restricted", root=NOT_HERE, user=NOT_HERE)
 def pages_of_its_own_in_a_pipe(t):
     import os
 
