@@ -14,6 +14,7 @@ import pytest
 
 from conftest import marked_processes, on_host, own_processes, until, wait_until
 from ingle import events
+from ingle.callers import Caller
 from ingle.errors import CellNotFound, StartFailed
 from ingle.events import Exit, Result
 from ingle.placement.local import Local
@@ -595,13 +596,19 @@ async def test_a_session_made_ahead_is_told_only_what_is_different(
             started.append((self.laid, message.env.get("GIVEN")))
         send(self, message)
 
-    for name, env, told in (("plain", {}, []), ("given", {"GIVEN": "yes"}, ["yes"])):
-        await service.warm()
+    owner, tenant = service, service.acting_for(Caller("token", "tenant"))
+    for service, name, env, told in (
+        (owner, "plain", {}, []),
+        (owner, "given", {"GIVEN": "yes"}, ["yes"]),
+        (tenant, "theirs", {}, []),
+    ):
+        await owner.warm()
+        key = f"{service.caller.tenant}/{name}".lstrip("/")
         with monkeypatch.context() as patch:
             patch.setattr(Worker, "send", note)
             began = time.time()
             info = await service.create_session(name, env=env)
-            assert [given for laid, given in started if laid == session_of(service, name).home.name] == told
+            assert [given for laid, given in started if laid == session_of(owner, key).home.name] == told
         assert (info.session_id, info.state) == (name, "idle")
         assert info.created_at >= began
         assert await value(service, name, "1 + 1") == "2"

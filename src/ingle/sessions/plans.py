@@ -39,8 +39,9 @@ class Plan(msgspec.Struct, frozen=True):
 
     def is_like(self, other: "Plan") -> bool:
         """Whether a worker that was made ready for the one is ready for the other."""
-        same_place = self.grant is other.grant and self.cwd == other.cwd
-        return same_place and self.env == other.env and self.library is other.library
+        # Each token has a grant of its own, and most give the same.
+        same = self.grant is other.grant or self.grant == other.grant
+        return same and self.cwd == other.cwd and self.env == other.env and self.library is other.library
 
 
 @dataclass(frozen=True)
