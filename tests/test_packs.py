@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ingle import errors
+from ingle.state import blobs as blobs_room
 from ingle.state import manifest
 from ingle.state.blobs import Blobs
 from ingle.state.packs import END, HEAD, MAX_INDEX, TAIL, Pack, Writer
@@ -151,8 +152,73 @@ def test_many_save_and_clear_away_at_once_and_nothing_that_is_used_is_lost(tmp_p
     assert [key for key in used if not late.has(key)] == []
     late.collect(used.copy)
     assert len(list((tmp_path / "chunks").glob("*.pack"))) < 30
-    for blobs in (*servers, late):
-        blobs.close()
+
+
+def save_one(blobs: Blobs, data: bytes) -> None:
+    with blobs.begin() as addition:
+        addition.put(digest(data), memoryview(data))
+        addition.finish()
+
+
+def test_where_somebody_always_saves_what_is_not_used_goes_all_the_same(tmp_path: Path) -> None:
+    """Each begins before the other is done, so that there is never a moment without a save."""
+    blobs = Blobs(tmp_path / "chunks")
+    entered, done, moved = [0, 0], [False, False], threading.Condition()
+    most, failed = 0, []
+
+    def save(me: int) -> None:
+        nonlocal most
+        other = 1 - me
+        try:
+            for number in range(100):
+                with blobs.shared():
+                    with moved:
+                        entered[me] += 1
+                        seen = entered[other]
+                        moved.notify()
+                    save_one(blobs, b"%d %d" % (me, number))
+                    with moved:
+                        # Where the other cannot begin, it is not waited for.
+                        moved.wait_for(lambda seen=seen: entered[other] > seen or done[other], 0.2)
+                blobs.collect(set)
+                most = max(most, len(list((tmp_path / "chunks").glob("*.pack"))))
+        except BaseException as error:  # told in the test's own thread
+            failed.append(error)
+        finally:
+            with moved:
+                done[me] = True
+                moved.notify()
+
+    threads = [threading.Thread(target=save, args=(me,)) for me in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert most < 60
+
+
+def test_while_one_takes_long_nobody_waits_for_it_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs_room, "PATIENCE", 0.01)
+    blobs = Blobs(tmp_path / "chunks")
+    with blobs.shared():
+        for number in range(1000):
+            with blobs.shared():
+                save_one(blobs, b"%d" % number)
+            blobs.collect(set)
+        assert len(list((tmp_path / "chunks").glob("*.pack"))) == 1000
+        # As many descriptors as before: there may be tens of thousands of packs by then.
+        assert not [each for each in open_files() if each.endswith(".pack")]
+    blobs.collect(set)
+    assert list((tmp_path / "chunks").glob("*.pack")) == []
+
+
+def open_files() -> list[str]:
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
 
 
 def test_what_is_used_is_asked_for_while_nobody_can_add_to_it(tmp_path: Path) -> None:

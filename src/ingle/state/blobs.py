@@ -2,7 +2,8 @@
 
 They lie in packs that are never changed: a save adds one with what was not there yet. What no manifest uses any more is
 removed, packs of which little is used are written anew, small ones are put together. Several servers may use one
-folder: who saves or loads holds its lock with others, who removes holds it alone, or lets it be.
+folder: who saves or loads holds its lock with others, who removes holds it alone, or lets it be. Where somebody always
+saves, it was let be once too often: then those of this server who come next wait for a moment.
 
 Every function blocks, and is called in a thread.
 """
@@ -12,6 +13,7 @@ import fcntl
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +30,15 @@ WASTED = 0.5
 
 SUFFIX = ".pack"
 
+MISSED = 16
+"""Times that removing was let be before it is waited for; twice as many after each time that this was in vain."""
+
+PATIENCE = 0.5
+"""Seconds for which it is: who loads or saves much may take minutes."""
+
+LOOK = 0.005
+"""How often it is tried meanwhile."""
+
 
 class Blobs:
     def __init__(self, folder: Path) -> None:
@@ -35,6 +46,10 @@ class Blobs:
         self._packs: dict[str, Pack] = {}
         self._where: dict[bytes, Pack] = {}
         self._changing = threading.RLock()
+        self._coming = threading.Lock()
+        """Held by who comes in, for as long as that takes; or by who waits for the others to be gone."""
+        self._missed = 0
+        self._bearable = MISSED
 
     def make_folder(self) -> None:
         make_folder(self._folder)
@@ -42,7 +57,9 @@ class Blobs:
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """While this lasts nobody removes anything."""
-        with self._locked(fcntl.LOCK_SH):
+        with contextlib.ExitStack() as stack:
+            with self._coming:
+                stack.enter_context(self._locked(fcntl.LOCK_SH))
             self.refresh()
             yield
 
@@ -82,7 +99,6 @@ class Blobs:
         for other in self._packs.values():
             for digest in pack.places.keys() & other.places.keys():
                 self._where.setdefault(digest, other)
-        pack.close()
 
     def has(self, digest: bytes) -> bool:
         return digest in self._where
@@ -127,12 +143,30 @@ class Blobs:
 
         What is used is asked for while nobody can add to it: else a save that ends in between would be torn.
         """
+        if self._try_to_collect(used):
+            self._missed, self._bearable = 0, MISSED
+            return
+        self._missed += 1
+        if self._missed < self._bearable:
+            return
+        self._missed = 0
+        with self._coming:
+            until = time.monotonic() + PATIENCE
+            while not self._try_to_collect(used):
+                if time.monotonic() > until:
+                    self._bearable *= 2
+                    return
+                time.sleep(LOOK)
+        self._bearable = MISSED
+
+    def _try_to_collect(self, used: Callable[[], set[bytes]]) -> bool:
         try:
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
                 self.refresh()
                 self._collect(used())
         except BlockingIOError:
-            return
+            return False
+        return True
 
     def _collect(self, used: set[bytes]) -> None:
         for name in os.listdir(self._folder):
@@ -171,12 +205,6 @@ class Blobs:
         for name in names:
             self._forget(name)
             os.unlink(self._folder / name)
-
-    def close(self) -> None:
-        for pack in self._packs.values():
-            pack.close()
-        self._packs.clear()
-        self._where.clear()
 
 
 class Addition:

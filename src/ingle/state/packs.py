@@ -87,10 +87,14 @@ class Writer:
 
 
 class Pack:
-    """A pack that is being read. It may be anybody's: `name` is what errors call it."""
+    """A pack that is being read. It may be anybody's: `name` is what errors call it.
 
-    def __init__(self, fd: int, name: str) -> None:
+    One with a path is opened for each chunk. There may be many of them, and descriptors are few.
+    """
+
+    def __init__(self, fd: int, name: str, path: Path | None = None) -> None:
         self._fd = fd
+        self._path = path
         self.name = name
         try:
             index = self._read_index()
@@ -102,10 +106,12 @@ class Pack:
         self.places: dict[bytes, Place] = {
             bytes.fromhex(digest): Place(offset, size) for digest, offset, size in index.chunks
         }
+        if path is not None:
+            self.close()
 
     @classmethod
     def open(cls, path: Path) -> "Pack":
-        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), path.name)
+        return cls(_open(path), path.name, path)
 
     def _read_index(self) -> Index:
         about = os.fstat(self._fd)
@@ -138,15 +144,35 @@ class Pack:
     def read(self, digest: bytes, size: int) -> bytes:
         """One chunk, checked."""
         place = self.places.get(digest)
-        data = b"" if place is None else os.pread(self._fd, place.size, place.offset)
+        data = b"" if place is None else self._read(place)
         if place is None or place.size != size or hashlib.sha256(data).digest() != digest:
             raise errors.SnapshotDamaged(self.name, "some of its bytes are missing or were changed")
         return data
+
+    def _read(self, place: Place) -> bytes:
+        try:
+            if self._path is None:
+                return os.pread(self._fd, place.size, place.offset)
+            fd = _open(self._path)
+            try:
+                return os.pread(fd, place.size, place.offset)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise errors.DataFolderFailed(
+                f"{self.name} cannot be read: {error.strerror or error}; see to the disk, and try again"
+            ) from None
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def write_whole(fd: int, data: "bytes | memoryview") -> None:
