@@ -22,7 +22,7 @@ from ingle import Client, errors, processes
 from ingle.callers import Caller
 from ingle.events import Result, SessionInfo, Stdout
 from ingle.service import Service
-from ingle.sessions import preserving
+from ingle.sessions import preserving, shelves
 from ingle.sessions.preserving import Keeper
 from ingle.settings import Settings
 from ingle.state.blobs import Blobs
@@ -337,6 +337,31 @@ async def test_a_cell_that_follows_at_once_waits_for_no_copy_while_one_is_being_
         await saved(service, 1)
         await service.execute("s", "x = 6")
         assert copied == 2
+
+
+async def test_a_session_that_takes_long_to_save_keeps_no_other_from_it(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelves, "LONG", 0.05)
+    gate = tmp_path / "gate"
+    slow = (
+        f"import os, time\nclass Slow:\n    def __reduce__(self):\n        while not os.path.exists({str(gate)!r}):\n"
+        "            time.sleep(0.01)\n        return int, ()\nx = Slow()"
+    )
+    async with serving(kept) as service:
+        slow_ones = [f"slow-{n}" for n in range(shelves.AT_ONCE + 1)]
+        for name in (*slow_ones, "s"):
+            await service.create_session(name, durable=True)
+        for name in slow_ones:
+            await service.execute(name, slow)
+            session = service._placement.manager.get(name)  # type: ignore[attr-defined]
+            assert await until(lambda session=session: session.keeper._saving is not None)
+        await service.execute("s", "x = 1")
+        await saved(service, 1)
+        assert [(await service.get_session(name)).saved_cell for name in slow_ones] == [None] * len(slow_ones)
+        gate.touch()
+        for name in slow_ones:
+            await saved(service, 1, name)
 
 
 async def test_a_session_beyond_the_bound_says_once_that_it_is_saved_on_request_only(kept: Path) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,13 +33,21 @@ DURABLE, RESTING = "sessions", "resting"
 AT_ONCE = 2
 """Saves and loads of sessions at a time; those that a caller asked for have threads of their own."""
 
+LONG = 5.0
+"""Seconds after which one of them gives its place to the next, and goes on beside it: it may be the session's own code
+that takes so long, and other sessions do not wait for that."""
+
+MOST = 64
+"""Those that go on so, at most: each has a thread."""
+
 
 class Shelves:
     def __init__(self, home: Path, limit: int) -> None:
         self._home = home
         self._limit = limit
         self._snapshots: dict[str, Snapshots] = {}
-        self.executor = ThreadPoolExecutor(AT_ONCE, "ingle-saves")
+        self.executor = ThreadPoolExecutor(AT_ONCE + MOST, "ingle-saves")
+        self.places = Places(AT_ONCE)
 
     def of(self, tenant: str) -> Snapshots:
         """All snapshots of a tenant."""
@@ -68,6 +76,31 @@ class Shelves:
 
     def close(self) -> None:
         self.executor.shutdown(wait=False, cancel_futures=True)
+
+
+class Places:
+    """So many at a time, of those that are quick."""
+
+    def __init__(self, count: int) -> None:
+        self._free = asyncio.Semaphore(count)
+
+    @contextlib.asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        await self._free.acquire()
+        held = True
+
+        def give_back() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(LONG, give_back)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            give_back()
 
 
 class SessionStore:
@@ -105,12 +138,17 @@ class SessionStore:
             return self._snapshots.save(self._name, connection, describe, self._shelf, self._limit)
 
         try:
-            made, _ = await Keeping().save(copy, take, self._executor)
+            async with self._shelves.places.one():
+                made, _ = await Keeping().save(copy, take, self._executor)
         except errors.TooLarge:
             raise errors.TooLarge(f"it holds more than {size(self._limit)} (durable_size)") from None
         return _save_of(made)
 
     async def load(self, feed: Feed) -> Returned:
+        async with self._shelves.places.one():
+            return await self._load(feed)
+
+    async def _load(self, feed: Feed) -> Returned:
         loop = asyncio.get_running_loop()
         opening = await loop.run_in_executor(self._executor, self._open)
         try:
