@@ -13,7 +13,7 @@ from ingle import errors
 from ingle.events import SessionInfo
 from ingle.mcp.door import Door
 from ingle.service import Service
-from ingle.sessions import manager
+from ingle.sessions import manager, resting
 from ingle.settings import Settings
 
 pytestmark = pytest.mark.req("state.hibernate")
@@ -233,6 +233,27 @@ async def test_when_the_number_of_sessions_presses_the_one_used_longest_ago_is_f
         assert await value(service, "x", "b") == "'b'"
         states = {info.session_id: info.state for info in await service.list_sessions()}
         assert states == {"a": "hibernated", "b": "idle", "c": "idle"}
+
+
+@pytest.mark.req("idle.expire")
+async def test_one_that_takes_long_to_be_freed_keeps_nobody_from_the_room_of_another(
+    at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting, "PATIENCE", 0.1)
+    gate = tmp_path / "gate"
+    slow = (
+        f"import os, time\nclass Slow:\n    def __reduce__(self):\n        while not os.path.exists({str(gate)!r}):\n"
+        "            time.sleep(0.01)\n        return int, ()\nx = Slow()"
+    )
+    async with serving(at_home, max_sessions=2) as service:
+        for name, code in (("slow", slow), ("quick", "x = 1")):
+            await service.create_session(name, idle_timeout=SOON)
+            await service.execute(name, code)
+        await wait_for(service, lambda info: info.saved_at, "quick")
+        await service.create_session("c", idle_timeout=600)
+        states = {info.session_id: info.state for info in await service.list_sessions()}
+        assert states == {"slow": "idle", "quick": "hibernated", "c": "idle"}
+        gate.touch()
 
 
 @pytest.mark.req("idle.expire")

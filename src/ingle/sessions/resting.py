@@ -16,6 +16,10 @@ from ingle_worker.wire import states
 AT_ONCE = 4
 """Sessions that are saved or freed at a time for being idle; the others have time."""
 
+PATIENCE = 5.0
+"""Seconds that one may take to be freed while somebody waits for its room; then the next is tried, and it goes on. What
+takes so long may be the session's own code."""
+
 
 class Resting:
     def __init__(
@@ -40,9 +44,13 @@ class Resting:
                 pressed = pressed or memory_is_short(self._settings.memory_floor)
                 free = (self._settings.idle_policy != "keep" or pressed) and not session.keeper.kept
                 if free or not (session.keeper.current or session.keeper.trouble):
-                    task = asyncio.get_running_loop().create_task(self._rest(session, free))
-                    self._tasks[session.key] = task
-                    task.add_done_callback(functools.partial(self._forget, session.key))
+                    self._begin(session, free)
+
+    def _begin(self, session: Session, free: bool) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(self._rest(session, free))
+        self._tasks[session.key] = task
+        task.add_done_callback(functools.partial(self._forget, session.key))
+        return task
 
     def _forget(self, key: str, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(key, None)
@@ -60,8 +68,13 @@ class Resting:
             for session in self._idle():
                 if live() < self._settings.max_sessions:
                     return
-                if session.state == states.IDLE:
-                    await session.hibernate()
+                if session.state != states.IDLE:
+                    continue
+                resting = self._tasks.get(session.key)
+                if resting is not None:
+                    await asyncio.wait({resting}, timeout=PATIENCE)
+                if session.state == states.IDLE and session.key not in self._tasks:
+                    await asyncio.wait({self._begin(session, free=True)}, timeout=PATIENCE)
         if live() >= self._settings.max_sessions:
             raise errors.TooManySessions(self._settings.max_sessions)
 
