@@ -579,6 +579,41 @@ async def test_who_does_not_read_makes_the_sender_wait(opened: Opening) -> None:
     server.close()
 
 
+def unsent(port: int) -> int:
+    """Bytes that the kernel has from us for those who connected to this port, and they have not taken."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    established = [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
+    return sum(int(row[4].partition(":")[0], 16) for row in established)
+
+
+async def test_the_kernel_keeps_little_for_who_does_not_read_on(opened: Opening) -> None:
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(pour, LOOP, 0)
+    far = server.sockets[0].getsockname()[1]
+    port, *_ = await opened(f"{LOOP}:{far}")
+    loop = asyncio.get_running_loop()
+    with socket.socket() as way:
+        way.setblocking(False)
+        await loop.sock_connect(way, (LOOP, port))
+        await loop.sock_sendall(way, request(f"http://{LOOP}:{far}/"))
+        taken = 0
+        while taken < 32 << 20:  # as long as one reads, the kernel takes it for a way on which more pays
+            taken += len(await loop.sock_recv(way, 1 << 20))
+        before = -1
+        while before != (now := unsent(port)) or now == 0:
+            before = now
+            await asyncio.sleep(0.2)
+        assert 0 < now < 1 << 20
+    server.close()
+
+
 async def test_connections_are_bounded_and_end_with_the_session(
     origin: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

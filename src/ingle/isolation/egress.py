@@ -142,6 +142,10 @@ class Egress:
             raise ValueError("only a socket that listens can be served")
         door = Door(self, on_refused or (lambda text: None))
         listening.setblocking(False)
+        for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            # Of each connection to come. Left to itself, the kernel keeps megabytes of ours for one who does not read;
+            # that pays for long ways, and to a session the way is short.
+            listening.setsockopt(socket.SOL_SOCKET, kind, 2 * CHUNK)
         door.server = await asyncio.start_server(door.serve, sock=listening, limit=MAX_HEAD)
         return door
 
