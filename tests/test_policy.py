@@ -33,10 +33,10 @@ def no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
 
-def policy(tmp_path: Path, level: str = "sandbox", **settings: object) -> Policy:
+def policy(tmp_path: Path, level: str = "sandbox", home: Path | None = None, **settings: object) -> Policy:
     """That grants what the test says, and nothing of what sessions of other tests are granted."""
     granted: dict[str, object] = {"mount": [], **settings}
-    return Policy(Settings(isolation=level, **granted), tmp_path / "home")  # type: ignore[arg-type]
+    return Policy(Settings(isolation=level, **granted), home or tmp_path / "home")  # type: ignore[arg-type]
 
 
 def test_a_session_starts_in_granted_folders_only(tmp_path: Path, granted: Path) -> None:
@@ -271,6 +271,38 @@ def test_the_package_index_is_granted_as_pip_is_configured(tmp_path: Path, monke
     assert policy(tmp_path, "none").settle(NewSession()).environment == {}
     with pytest.raises(errors.InvalidRequest, match="--allow-host"):
         policy(tmp_path, allow_host=["*"]).hosts()
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_configuration_of_pip_that_sessions_can_write_grants_nothing(
+    tmp_path: Path, granted: Path, monkeypatch: pytest.MonkeyPatch, link: bool
+) -> None:
+    """Else one would add a host or a folder to what the server grants when it is next started."""
+    (tmp_path / "private").mkdir()
+    config = tmp_path / "pip.conf"
+    written = granted / "pip.conf"
+    written.write_text(f"[global]\nextra-index-url = http://10.0.0.9/simple\nfind-links = {tmp_path}/private\n")
+    config.symlink_to(written)
+    monkeypatch.delenv("PIP_CONFIG_FILE")
+    without = policy(tmp_path, mount=[str(granted)])
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config if link else written))
+    operator = policy(tmp_path, mount=[str(granted)])
+    assert operator.settle(NewSession()) == without.settle(NewSession())
+    assert operator.hosts().entries == without.hosts().entries
+    for mounts in ([f"{granted}:ro"], [str(tmp_path), f"{granted}:ro"]) if not link else ([f"{granted}:ro"],):
+        read = policy(tmp_path, home=tmp_path.with_name("home"), mount=mounts)
+        assert Entry("10.0.0.9", 80, near=True) in read.hosts().entries
+        assert Mount(f"{tmp_path}/private", read_only=True) in read.settle(NewSession()).mounts
+
+
+def test_the_configuration_in_an_environment_that_is_kept_from_writing_counts(
+    tmp_path: Path, granted: Path, environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (granted / "env" / "pip.conf").write_text("[global]\nindex-url = http://10.0.0.9/simple\n")
+    monkeypatch.delenv("PIP_CONFIG_FILE")
+    for level, counts in (("sandbox", True), ("restricted", False)):
+        operator = policy(tmp_path, level, mount=[str(granted)], python=environment)
+        assert (Entry("10.0.0.9", 80, near=True) in operator.hosts().entries) == counts
 
 
 def test_an_index_on_the_disk_is_granted_with_the_files_beside_it_unless_sessions_can_write_it(

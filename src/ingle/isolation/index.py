@@ -5,6 +5,7 @@ handed on: sessions would see it.
 """
 
 import configparser
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -30,6 +31,9 @@ PAGE = 100_000
 """Characters of a page that are looked at: its first link tells where the files lie."""
 
 
+logger = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class PackageIndex:
     hosts: tuple[Entry, ...] = ()
@@ -47,7 +51,7 @@ def find(
 ) -> PackageIndex:
     """`prefix` is that of the sessions' interpreter, `written` tells which folders sessions write. Blocks."""
     environ = os.environ if environ is None else environ
-    given = _options(environ, prefix, root)
+    given = _options(environ, [file for file in _files(environ, prefix, root) if not _is_written(file, written)])
     variables = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
     variables |= {name: environ[name] for name in UV if environ.get(name)}
     environment: dict[str, str] = {}
@@ -112,10 +116,20 @@ def _bare(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def _options(environ: Mapping[str, str], prefix: str | None, root: Path) -> dict[str, str]:
+def _is_written(file: Path, written: Callable[[str], bool]) -> bool:
+    """By sessions, or a link to it: then it grants nothing."""
+    path = os.path.abspath(file)
+    if not any(written(os.path.dirname(each)) for each in (path, os.path.realpath(path))):
+        return False
+    if os.path.exists(path):
+        logger.warning("%s is not read: sessions can write it, and it says which package index they may reach", path)
+    return True
+
+
+def _options(environ: Mapping[str, str], files: list[Path]) -> dict[str, str]:
     """pip's options in force: of its files the later ones win, and the environment over all."""
     given: dict[str, str] = {}
-    for file in _files(environ, prefix, root):
+    for file in files:
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")

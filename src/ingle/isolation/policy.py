@@ -116,7 +116,7 @@ class Policy:
         self._kept = self._kept_from_writing()
         self._usual: dict[tuple[Bounds, bool], Grant] = {}
         prefix = os.path.dirname(os.path.dirname(self._own_python))
-        self._index = index.find(prefix=prefix, written=self._is_written)
+        self._index = index.find(prefix=prefix, written=self._is_left_to_sessions)
         self._index_folders = tuple(
             Mount(os.path.realpath(each), read_only=True) for each in self._index.folders if os.path.isdir(each)
         )
@@ -276,6 +276,13 @@ class Policy:
     def _is_written(self, folder: str) -> bool:
         real = os.path.realpath(folder)
         return any(mount.holds(real) for mount in self.mounts if not mount.read_only)
+
+    def _is_left_to_sessions(self, folder: str) -> bool:
+        """Whether they write it, and are not kept from that."""
+        real = os.path.realpath(folder)
+        within = self._within(os.path.join(real, "any"))
+        kept = self.level != "restricted" and any(mount.holds(real) for mount in self._kept)
+        return within is not None and not within.read_only and not kept
 
     def _within(self, path: str) -> Mount | None:
         """The mount whose rights an interpreter is under: the innermost. `restricted` gives what any of them gives."""
