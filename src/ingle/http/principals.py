@@ -72,16 +72,18 @@ class Principals:
     async def follow(self, home: Path) -> None:
         """Keep up with the file until cancelled."""
         seen: tuple[int, int] | None = (0, 0)
+        told: tuple[int, int] | None = (0, 0)
         while True:
+            stamp = await asyncio.to_thread(keyring.stamp, home)
             try:
-                stamp = await asyncio.to_thread(keyring.stamp, home)
                 if stamp != seen:
                     self.take(await asyncio.to_thread(keyring.read, home))
                     seen = stamp
             except (errors.IngleError, ValueError, KeyError) as error:
-                # As before, until somebody has put it right.
-                logger.error("the file of tokens was not taken: %s", error)
-                seen = stamp
+                # As before, until somebody has put it right; or until it can be read, as when descriptors were few.
+                if stamp != told:
+                    logger.error("the file of tokens was not taken: %s", error)
+                told = stamp
             await asyncio.sleep(REFRESH)
 
 

@@ -26,6 +26,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ingle import __version__, errors
+from ingle.chores import keep_up
 from ingle.http import keyring
 from ingle.http.app import BODY_SPARE, make_app, make_local_app
 from ingle.http.exchanges import Application
@@ -135,7 +136,8 @@ async def _serve(
             stopping = loop.create_task(stop.wait())
             chores = [loop.create_task(_warm(service))]
             if token is not None:
-                chores.append(loop.create_task(principals.follow(home)))
+                follow = partial(principals.follow, home)
+                chores.append(loop.create_task(keep_up("following the file of tokens", follow)))
             await asyncio.wait({door.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stop.clear()
             door.close()
@@ -206,7 +208,8 @@ class Door:
         self.task = asyncio.get_running_loop().create_task(self._serve())
 
     async def _serve(self) -> None:
-        sweeping = asyncio.get_running_loop().create_task(self._lobby.sweep(self._server.server_state))
+        sweep = partial(self._lobby.sweep, self._server.server_state)
+        sweeping = asyncio.get_running_loop().create_task(keep_up("looking after connections", sweep))
         try:
             await self._server.serve(sockets=[self._listener])
         finally:

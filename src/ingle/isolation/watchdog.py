@@ -65,7 +65,9 @@ class Watchdog:
         self._disks: dict[Path, _Disk] = {}
 
     async def run(self) -> None:
-        await asyncio.gather(self._look_at_trees(), self._look_at_disks())
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._look_at_trees())
+            both.create_task(self._look_at_disks())
 
     async def _look_at_trees(self) -> None:
         rounds = 0
@@ -169,4 +171,7 @@ def _own_size(folder: Path) -> int:
 
 
 def _tmp_size(folder: Path) -> int:
-    return sum(size(each) for each in folder.glob("tmp-*"))
+    try:
+        return sum(size(each) for each in folder.glob("tmp-*"))
+    except OSError:
+        return 0  # it has just gone, with its session

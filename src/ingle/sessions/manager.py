@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
+from ingle.chores import keep_up
 from ingle.events import Load, Metrics
 from ingle.isolation.audit import Audit
 from ingle.isolation.cgroups import MEMORY, PROCESSES
@@ -92,9 +93,9 @@ class Manager:
         for row in await self._durables.left_behind(self._claim.is_dead):
             await self._take_over(row)
         self._chores = [
-            self._loop.create_task(self._watch_raw_reads()),
-            self._loop.create_task(self._expire()),
-            self._loop.create_task(self._watchdog.run()),
+            self._loop.create_task(keep_up("looking for reads of standard input", self._watch_raw_reads)),
+            self._loop.create_task(keep_up("looking for idle sessions", self._expire)),
+            self._loop.create_task(keep_up("looking at what sessions use", self._watchdog.run)),
         ]
 
     async def warm(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ingle import errors, folders
+from ingle.chores import keep_up
 from ingle.settings import Settings
 from ingle.shell.console import Console
 from ingle.shell.launcher import Launcher
@@ -91,7 +92,8 @@ class Tasks:
             )
         if self._chore is None:
             await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True, mode=0o700)
-            self._chore = self._chore or self._loop.create_task(self._look_after())
+            if self._chore is None:
+                self._chore = self._loop.create_task(keep_up("looking for tasks to forget", self._look_after))
         shell = self._shell = self._shell or await asyncio.to_thread(_find, self._settings.shell)
         if shell is None:
             raise errors.StartFailed(f"there is no shell {self._settings.shell!r}; install it, or set shell to another")

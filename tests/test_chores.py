@@ -1,0 +1,74 @@
+"""What goes on for as long as a server lives: one failure ends none of it, and is told."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from conftest import until
+from ingle import chores, errors
+from ingle.http import keyring, principals
+from ingle.http.principals import Principals
+from ingle.isolation import watchdog
+from ingle.service import Service
+from ingle.sessions.resting import Resting
+from ingle.settings import Settings
+
+
+@pytest.mark.req("idle.expire")
+async def test_a_failure_in_looking_for_idle_sessions_is_told_and_the_next_look_comes(
+    home: Path, mark: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(chores, "PAUSE", 0.01)
+    look, failed = Resting.look, False
+
+    def fail_once(self: Resting) -> None:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise RuntimeError("by chance")
+        look(self)
+
+    monkeypatch.setattr(Resting, "look", fail_once)
+    async with Service.local(Settings(preload=[], pool=0, idle_policy="end"), home) as service:
+        await service.create_session("s", idle_timeout=0.01)
+        async with asyncio.timeout(30):
+            while await service.list_sessions():
+                await asyncio.sleep(0.01)
+    assert "looking for idle sessions: failed, and is begun anew" in caplog.text
+    assert "by chance" in caplog.text
+
+
+def test_a_folder_that_goes_while_it_is_counted_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp-1").mkdir()
+
+    def vanish(self: Path, pattern: str) -> None:
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "glob", vanish)
+    assert watchdog._tmp_size(tmp_path) == 0
+
+
+@pytest.mark.req("safe.token")
+async def test_a_file_of_tokens_that_cannot_be_read_for_a_moment_is_read_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(principals, "REFRESH", 0.01)
+    read, tries = keyring.read, 0
+    taken: list[object] = []
+
+    def read_at_last(home: Path) -> list[keyring.Entry]:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise errors.InvalidRequest("it cannot be read: Too many open files")
+        return read(home)
+
+    monkeypatch.setattr(keyring, "read", read_at_last)
+    known = Principals(Service(Settings(), None), "token")  # type: ignore[arg-type]
+    monkeypatch.setattr(known, "take", taken.append)
+    following = asyncio.create_task(known.follow(tmp_path))
+    assert await until(lambda: taken == [[]])
+    following.cancel()
+    await asyncio.wait({following})
+    assert caplog.text.count("the file of tokens was not taken") == 1
