@@ -40,8 +40,10 @@ MIB = 1024**2
 LIMITS = {"memory": 200 * MIB, "processes": 60, "files": 256, "file_size": 100 * MIB, "tmp": 16 * MIB, "disk": 8 * MIB}
 
 VICTIM = """
-import contextlib, ctypes, os, socket, tempfile, threading
+import contextlib, ctypes, os, signal, socket, tempfile, threading
 secret = {secret!r}
+heard = []
+signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
 open("secret.txt", "w").write(secret)
 held = open("secret.txt")
 for _ in range(200):

@@ -108,6 +108,27 @@ def signals_to_another_session(t):
     return True
 
 
+def was_heard(fort, evidence):
+    return fort.in_victim("print(len(heard)); heard.clear()") != "0"
+
+
+@attack("restricted", after=was_heard)
+def signals_to_another_session_by_a_descriptor(t):
+    """Whose owner is told, by any signal, when there is something to read."""
+    import fcntl
+    import os
+    import signal
+    import socket
+
+    set_signal, set_owner = 10, 8
+    here, there = socket.socketpair()
+    fcntl.fcntl(here, set_signal, signal.SIGUSR2)
+    fcntl.fcntl(here, set_owner, t.victim)
+    fcntl.fcntl(here, fcntl.F_SETFL, os.O_ASYNC)
+    there.send(b"x")
+    return True
+
+
 @attack("restricted")
 def signals_to_the_init_of_another_session(t):
     import os
