@@ -19,7 +19,7 @@ from ingle.workers.departure import Departure, Sweeping
 from ingle.workers.exits import check_status
 from ingle.workers.sender import Sender
 from ingle.workers.sockets import expect_pid, receive_with_pid, refuse_descriptors
-from ingle.workers.worker import ChildEnds
+from ingle.workers.worker import STATUS_CHUNK, ChildEnds
 from ingle_worker.wire import FrameReader, WireError, messages
 
 KILL_PATIENCE = 0.5
@@ -141,9 +141,9 @@ class Process:
         while self.alive:
             try:
                 if self.init_pid is None:
-                    data, self.init_pid = receive_with_pid(self._status, 65536)
+                    data, self.init_pid = receive_with_pid(self._status, STATUS_CHUNK)
                 else:
-                    data = self._status.recv(65536)
+                    data = self._status.recv(STATUS_CHUNK)
             except BlockingIOError:
                 return
             except OSError:
@@ -152,6 +152,8 @@ class Process:
                 self._see_off()
                 return
             try:
+                if len(data) == STATUS_CHUNK:
+                    raise WireError("it says more than an init has to say")
                 for frame in self._reader.feed(data):
                     self._handle(codec.decode(frame))
             except WireError:

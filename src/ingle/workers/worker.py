@@ -41,6 +41,9 @@ from ingle_worker.wire import FrameReader, WireError, messages
 WIRE_CHUNK = 1 << 15
 """Bytes read from the wire in one go: from 128 KiB on every read would map and unmap memory of its own."""
 
+STATUS_CHUNK = 1 << 16
+"""The same from init, whose words are some fifty bytes: so much at once is a flood, and keeps others from the loop."""
+
 KILL_PATIENCE = 0.5
 """How long init may take to end everything before it is killed itself."""
 
@@ -134,6 +137,8 @@ class Worker:
         self._killed_because: str | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._woken = False
+        self._deaf = False
+        """Init, or somebody in its name, does not keep to the protocol: it is not listened to any more."""
         self._swept = False
         """Init has told that nothing is left of it."""
         self._departure: Departure | None = None
@@ -517,7 +522,7 @@ class Worker:
         # then, the end above all, would never be told.
         while not self.gone.done() and self._departure is None:
             try:
-                data, pid, fds = receive_with_all(self._status, 65536)
+                data, pid, fds = receive_with_all(self._status, STATUS_CHUNK)
             except BlockingIOError:
                 return
             except OSError:
@@ -527,13 +532,20 @@ class Worker:
             if not data:
                 self._see_off()
                 return
+            if self._deaf:
+                # Until its end; but others have the loop in between.
+                self._loop.call_soon(self._on_status)
+                return
             try:
+                if len(data) == STATUS_CHUNK:
+                    raise WireError("it says more than an init has to say")
                 for frame in self._status_reader.feed(data):
                     self._handle_status(codec.decode(frame))
                 if len(self._doors) > MAX_FDS:
                     raise WireError("it sends descriptors that nobody asked for")
             except WireError as error:
                 self._broken = self._broken or f"the session's init broke the protocol ({error})"
+                self._deaf = True
                 self._kill_hard()
 
     def _handle_status(self, message: Any) -> None:

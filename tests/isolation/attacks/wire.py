@@ -360,3 +360,26 @@ def descriptors_sent_as_its_init(t):
     for _ in range(200):
         socket.send_fds(way, [frame(97, {"order": 99, "ignored": False})], kept)
     return True
+
+
+def goes_on_and_on(fort, evidence):
+    """Where it could begin, the session is ended for it soon, and the next one is told why."""
+    told = (fort.execute(fort._session, "1")["notices"] for _ in range(1000))
+    ended = not evidence or any("init broke the protocol" in str(notices) for notices in told)
+    return not ended or harm_to_others(fort, evidence)
+
+
+@attack("limits", root=HELD, user=HELD, after=goes_on_and_on)
+def a_flood_as_its_init(t):
+    """By a process that goes on with it while others are to be answered."""
+    import os
+
+    way = socket_of_init()
+    said = frame(97, {"order": 99, "ignored": False}) * 1000
+    if os.fork() == 0:
+        try:
+            while True:
+                way.sendall(said)
+        finally:
+            os._exit(0)
+    return True
