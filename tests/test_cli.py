@@ -425,6 +425,14 @@ def test_where_its_code_is_held_it_has_the_folder_it_was_started_in_unless_that_
     assert elsewhere.stderr.startswith("ingle: it runs in a folder of its own, since this one is not for code that is")
 
 
+def test_modules_in_the_folder_where_it_is_started_are_not_its_own(tmp_path: Path) -> None:
+    """Sessions of `ingle mcp` write there."""
+    for name in ("click", "msgspec", "uvloop"):
+        (tmp_path / f"{name}.py").write_text("open('proof', 'w').close()\n")
+    done = ingle("run", "print(6 * 7)", cwd=tmp_path)
+    assert (done.stdout, (tmp_path / "proof").exists()) == ("42\n", False), done.stderr
+
+
 @pytest.mark.parametrize("verb", [["serve", "--port", "0"], ["mcp"], ["run", "print(1)"]], ids=lambda verb: verb[0])
 def test_a_data_folder_that_cannot_be_used_is_named_in_one_line(apart: Path, verb: list[str]) -> None:
     (apart / "file").touch()

@@ -189,6 +189,20 @@ def test_what_an_operators_environment_is_one_of_is_kept_from_writing_too(
     assert grant.mounts == (Mount(str(granted)), Mount(str(granted / "python"), read_only=True))
 
 
+def test_folders_with_modules_of_the_servers_own_are_kept_from_writing(
+    tmp_path: Path, granted: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An editable install, for one: the server would run what a session put there when it is next started."""
+    (granted / "src").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(granted / "src"), str(granted / "not there")])
+    grant = policy(tmp_path, mount=[str(granted)]).settle(NewSession())
+    assert grant.mounts == (Mount(str(granted)), Mount(str(granted / "src"), read_only=True))
+    assert caplog.messages == []
+    monkeypatch.setattr(sys, "path", [*sys.path, str(granted)])
+    assert Mount(str(granted)) in policy(tmp_path, mount=[str(granted)]).settle(NewSession()).mounts
+    assert caplog.messages == [f"this server loads modules from {granted}, where sessions write: start it elsewhere"]
+
+
 def test_an_interpreter_is_not_started_over_a_link_that_sessions_could_turn(
     tmp_path: Path, granted: Path, environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

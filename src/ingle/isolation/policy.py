@@ -9,6 +9,7 @@ a stronger level later takes nothing from them.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -21,6 +22,8 @@ from ingle.isolation import index, limits
 from ingle.isolation.hosts import AllowList, BadHost, Entry, read_entry
 from ingle.settings import LEVELS, NETWORKS, Settings
 from ingle.wanted import Bounds, NewSession, SessionLimits
+
+logger = logging.getLogger(__name__)
 
 READ_ONLY = ":ro"
 
@@ -302,7 +305,17 @@ class Policy:
             if within is not None and not within.read_only:
                 folder = os.path.realpath(os.path.dirname(os.path.dirname(path)))
                 found.append(Mount(folder if within.holds(folder) else within.folder, read_only=True))
-        return tuple(found)
+        return (*found, *(Mount(folder, read_only=True) for folder in self._own_modules()))
+
+    def _own_modules(self) -> list[str]:
+        """Folders with modules of this server's own that sessions write: it would run what they put there."""
+        found = []
+        for path in sorted({os.path.realpath(path) for path in sys.path if path and os.path.isdir(path)}):
+            if any(Mount(path).holds(mount.folder) for mount in self.mounts if not mount.read_only):
+                logger.warning("this server loads modules from %s, where sessions write: start it elsewhere", path)
+            elif self._is_written(path):
+                found.append(path)
+        return found
 
 
 def interpreter(python: str) -> str:

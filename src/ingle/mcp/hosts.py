@@ -70,7 +70,8 @@ class Command:
         script = Path(sys.executable).absolute().parent / "ingle"
         if script.is_file():
             return cls(str(script), ("mcp",))
-        return cls(sys.executable, ("-m", "ingle", "mcp"))
+        # Not with the folder where it is started among its own modules: sessions write there.
+        return cls(sys.executable, ("-P", "-m", "ingle", "mcp"))
 
     def through_wsl(self, distribution: str) -> "Command":
         return Command("wsl.exe", ("-d", distribution, "--exec", self.program, *self.args))
