@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import until
 from ingle import errors
 from ingle.callers import IMPLIED, Caller
 from ingle.isolation import audit
@@ -96,6 +99,23 @@ async def test_it_is_bounded_and_the_oldest_goes(tmp_path: Path, monkeypatch: py
     assert "s199" in {each["session"] for each in kept}
     assert "s0" not in {each["session"] for each in kept}
     assert all(path.stat().st_size < 3000 for path in tmp_path.iterdir())
+
+
+async def test_at_its_end_lines_that_wait_for_a_thread_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "DELAY", 0.0)
+    loop, busy = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    loop.run_in_executor(None, busy.wait)
+    log = Audit(tmp_path)
+    log.note("cell")
+    assert await until(lambda: not log._waiting)
+    closing = asyncio.create_task(log.close())
+    await asyncio.wait({closing}, timeout=0.05)  # whatever it does at once
+    busy.set()
+    await closing
+    assert [each["action"] for each in lines(tmp_path)] == ["cell"]
 
 
 async def test_when_the_disk_is_behind_the_rest_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,5 @@ class Audit:
     async def close(self) -> None:
         """Until everything noted is written."""
         if self._writing is not None:
-            self._writing.cancel()
+            # Not called off: lines that wait for a thread would be lost.
             await asyncio.wait({self._writing})
-        if self._waiting:
-            await self._flush()
