@@ -12,6 +12,7 @@ from ingle import errors
 from ingle.events import Notice
 from ingle.placement.local import Local
 from ingle.service import Service
+from ingle.sessions import checkpoints
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 
@@ -317,3 +318,19 @@ async def test_a_session_that_ends_in_the_middle_of_a_rollback_leaves_nothing(
         allowed = errors.SessionNotFound | errors.StartFailed | errors.CheckpointNotFound | asyncio.CancelledError
         assert not isinstance(answer, BaseException) or isinstance(answer, allowed), repr(answer)
     assert len(session_folders(service, home)) == 1
+
+
+async def test_why_a_checkpoint_is_gone_is_remembered_of_the_last_ones(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "REMEMBERED", 3)
+    await service.create_session("s")
+    for number in range(6):
+        await service.checkpoint("s", f"c{number}")
+        await service.drop_checkpoint("s", f"c{number}")
+    for number, why in ((0, False), (5, True)):
+        with pytest.raises(errors.CheckpointNotFound) as refused:
+            await service.rollback("s", f"c{number}")
+        assert ("it was dropped" in refused.value.message) == why
+    made = service._placement.manager.get("s").checkpoints  # type: ignore[attr-defined]
+    assert list(made._why_gone) == ["c3", "c4", "c5"]

@@ -20,6 +20,9 @@ from ingle.workers.worker import Worker
 AUTO = ".auto"
 """The automatic one; no name that a user gives begins with a dot."""
 
+REMEMBERED = 100
+"""Checkpoints that are gone of which it is known why."""
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -143,7 +146,7 @@ class Checkpoints:
         notices = []
         for name in named[: max(0, len(named) - self._limit)]:
             self.drop(name)
-            self._why_gone[name] = f"it was dropped when there were more than {self._limit}"
+            self._remember(name, f"it was dropped when there were more than {self._limit}")
             notices.append(f"checkpoint {name!r} was dropped: a session keeps {self._limit}, and it was the oldest")
         return notices
 
@@ -151,7 +154,7 @@ class Checkpoints:
         """Give one up: its process is gone, and its memory free, when this returns."""
         worker = self.find(name).worker
         self.drop(name)
-        self._why_gone[name] = "it was dropped"
+        self._remember(name, "it was dropped")
         await worker.gone
 
     def drop(self, name: str) -> None:
@@ -162,7 +165,12 @@ class Checkpoints:
     def _on_gone(self, parked: Parked, how: str) -> None:
         if self._parked.get(parked.name) is parked:
             del self._parked[parked.name]
-            self._why_gone[parked.name] = f"its process {how}"
+            self._remember(parked.name, f"its process {how}")
+
+    def _remember(self, name: str, why: str) -> None:
+        self._why_gone[name] = why
+        if len(self._why_gone) > REMEMBERED:
+            del self._why_gone[next(iter(self._why_gone))]
 
     def find(self, name: str | None) -> Parked:
         """By name; without one, the state before the last cell, or where there are no automatic ones the newest."""

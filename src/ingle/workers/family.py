@@ -6,6 +6,7 @@ process that had it was seen to end. Copies are made all or none; whoever asked 
 
 import asyncio
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,13 +66,19 @@ class Family:
         self.swept: asyncio.Future[None] | None = None
         """Nothing is left of it; asked for when its init was killed."""
 
-    def take_place(self) -> int:
-        if self._free:
-            return self._free.pop(0)
-        if self._next == PLACES:
+    def take_places(self, count: int) -> list[int]:
+        """So many, or none."""
+        fresh = max(0, count - len(self._free))
+        if self._next + fresh > PLACES:
             raise StartFailed("this session and its forks have had too many copies; save it and load it anew")
-        self._next += 1
-        return self._next - 1
+        taken = [self._free.pop(0) for _ in range(count - fresh)]
+        taken += range(self._next, self._next + fresh)
+        self._next += fresh
+        return taken
+
+    def give_back(self, places: Iterable[int]) -> None:
+        """No process has had them."""
+        self._free += places
 
     def leave(self, worker: "Worker") -> None:
         """A member is gone."""
@@ -137,9 +144,7 @@ class Forking:
         self._loop = asyncio.get_running_loop()
         self.ticket = ticket
         self._made: dict[int, Worker] = {}
-        self._places: list[int] = []
-        for _ in range(count):
-            self._places.append(origin.family.take_place())
+        self._places = origin.family.take_places(count)
         self._copied: asyncio.Future[messages.Copied] = self._loop.create_future()
         self._giving: set[asyncio.Task[None]] = set()
         self._trouble = ""
@@ -163,6 +168,8 @@ class Forking:
         except BaseException:
             for worker in self._made.values():
                 worker.kill()
+            # Nobody is given the ends of the others any more.
+            origin.family.give_back(place for place in self._places if place not in self._made)
             raise
         finally:
             for task in self._giving:
