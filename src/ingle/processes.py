@@ -10,6 +10,9 @@ from collections.abc import Iterable
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 
+EXITING = 0x4
+"""A process's flag that says that it ends: set before any of its descriptors is closed."""
+
 MOST = 20_000
 """Processes looked at in one tree: a fork bomb is ended, not counted."""
 
@@ -107,6 +110,14 @@ def lives(pid: int) -> bool:
     """One that has ended and waits to be reaped does not."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in (b"Z", b"X")
+
+
+def is_departing(pid: int) -> bool:
+    """Whether a process has begun to end, or is gone. False where the system does not tell."""
+    fields = _stat(pid)
+    if not fields:
+        return os.path.isdir("/proc/self")
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & EXITING)
 
 
 def _inner_number(pid: int) -> int | None:

@@ -19,22 +19,6 @@ waits for the session."""
 logger = logging.getLogger(__name__)
 
 
-EXITING = 0x4
-"""A process's flag that says that it ends: set before any of its descriptors is closed."""
-
-
-def is_departing(pid: int) -> bool:
-    """Whether a process has begun to end, or is gone. False where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, *fields = file.read().rpartition(b")")[2].split()
-    except FileNotFoundError:
-        return os.path.isdir("/proc/self")
-    except ProcessLookupError:
-        return True
-    return state in (b"Z", b"X") or bool(int(fields[5]) & EXITING)
-
-
 class Departure:
     def __init__(
         self,

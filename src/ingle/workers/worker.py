@@ -19,7 +19,7 @@ from ingle.events import Exit
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import Group
 from ingle.workers import codec
-from ingle.workers.departure import Departure, Sweeping, is_departing
+from ingle.workers.departure import Departure, Sweeping
 from ingle.workers.exits import exit_of
 from ingle.workers.family import Copies, Family, Forks
 from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
@@ -514,7 +514,7 @@ class Worker:
 
     def _end_broken(self, why: str) -> None:
         # Init may only be late, on a busy machine: then how it died is still to be told, and this is not why.
-        died = self.pid is not None and is_departing(self.pid)
+        died = self.pid is not None and processes.is_departing(self.pid)
         self.kill(None if died else why)
 
     def _on_status(self) -> None:
