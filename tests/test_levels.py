@@ -66,6 +66,32 @@ async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
                 assert int((await service.shell("id -u", session_id=session)).stdout) >= 2_000_000_000
 
 
+@pytest.mark.parametrize("level", ["limits", "restricted"])
+async def test_a_session_is_copied_as_anywhere(level: str, mark: str, home: Path) -> None:
+    home.parent.chmod(0o755)
+    if not Path(PYTHON).exists() or await try_level(level, PYTHON, str(home)) is not None:
+        pytest.skip(f"{level} cannot be had here with {PYTHON}")
+    settings = Settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
+    use = "import tempfile; file = tempfile.TemporaryFile(); file.write(b'x'); open('seen', 'a').write('x'); x += 1; x"
+    async with Service.local(settings, home) as service:
+        await service.create_session("a")
+        await service.execute("a", "x = 0")
+        await service.checkpoint("a", "begin")
+        (fork,) = await service.fork_session("a", "b")
+        (again,) = await service.fork_session("b", "c")
+        assert (fork.isolation, again.isolation) == (level, level)
+        for session in ("a", "b", "c"):
+            result = await service.execute(session, use)
+            assert (result.result, result.error) == ({"text/plain": "1"}, None)
+        await service.rollback("a", "begin")
+        await service.execute("b", "import os; os.kill(os.getpid(), 9)")
+        await service.execute("b", "x = 1")
+        for session, count in (("a", "1"), ("b", "2")):
+            result = await service.execute(session, use)
+            assert (result.result, result.error) == ({"text/plain": count}, None)
+        assert (await service.execute("c", "open('seen').read()")).result == {"text/plain": "'xxxxx'"}
+
+
 async def test_a_command_waits_until_its_room_has_its_folder(mark: str, home: Path) -> None:
     home.parent.chmod(0o755)
     if not Path(PYTHON).exists() or await try_level("restricted", PYTHON, str(home)) is not None:

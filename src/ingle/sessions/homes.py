@@ -86,8 +86,13 @@ class Home:
 
 def start_of(home: Home, tmp: str, *, room: bool, cwd: str | None, env: dict[str, str]) -> messages.Start:
     """What a worker is told to be the session that has this home."""
-    # A room has those of the first session laid in, and made.
-    folders = [*home.folders[1:], tmp] if room else [*home.folders, home.workspace, tmp]
+    if room:
+        # It has those of the first session laid in, and made.
+        folders = [*home.folders[1:], tmp]
+    else:
+        # That of forks, too: walls are drawn around a worker once, and then around the copies of it as well.
+        own = [] if home.is_first else [str(home.folder)]
+        folders = [str(home.root), f"{home.root}/{FORKS}", *own, home.workspace, tmp]
     return messages.Start(cwd or home.workspace, tmp, folders, env, f"{home.folder}/packages")
 
 
@@ -95,7 +100,7 @@ def own_folders(home: Home, tmp: str, *, room: bool) -> list[str]:
     """What its code may write: where it has a room, that is laid in."""
     if room:
         return [f"{home.root}/{name}" for name in ROOM_FOLDERS]
-    return [home.workspace, tmp, f"{home.folder}/packages"]
+    return [home.workspace, tmp, f"{home.folder}/packages", f"{home.root}/{FORKS}"]
 
 
 def tmp_of(home: Home, number: int, *, room: bool) -> str:

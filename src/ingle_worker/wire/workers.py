@@ -20,7 +20,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Start:
-    """Turns a prepared child into a session. `folders` are made first, each below the one before it.
+    """Turns a prepared child into a session. `folders` are made first, in this order; the first holds the others.
 
     A second one, for a worker that was begun ahead for another session: this is what holds then.
     """
