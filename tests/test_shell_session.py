@@ -1,8 +1,10 @@
 """Persistent shells: `cd`, variables and functions last; the end of each command is known exactly, whatever it does."""
 
 import asyncio
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ from test_shell import WAIT, names, until_text
 
 
 async def run(service: Service, command: str, **how: object) -> Task:
-    return await service.shell(command, shell_session="main", **{"wait": 60, **how})  # type: ignore[arg-type]
+    return await service.shell(command, **{"shell_session": "main", "wait": 60, **how})  # type: ignore[arg-type]
 
 
 def outcome(task: Task) -> tuple[str, str, str, int | None]:
@@ -358,6 +360,33 @@ async def test_descriptors_and_files_do_not_grow_with_commands(service: Service,
         assert (await run(service, f"echo {n} >&2")).stderr == f"{n}\n"
     assert await until(lambda: held() <= before)
     assert (await run(service, COUNT_OWN)).stdout == inside
+
+
+@pytest.mark.parametrize("what", ["pipe", "open"])
+async def test_where_descriptors_run_out_it_is_said_and_none_is_lost(
+    service: Service, home: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run(service, "true", shell_session="other")  # what is made once
+    await until_prepared(service)
+    assert await until(lambda: not list(home.rglob("sessions/*/shell-*/*")))
+    before, calls, real = len(os.listdir("/proc/self/fd")), 0, getattr(os, what)
+
+    def run_out(*args: Any, **more: Any) -> Any:
+        nonlocal calls
+        if what == "open" and not str(args[0]).endswith(("/out", "/err")):
+            return real(*args, **more)
+        calls += 1
+        if calls == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(*args, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, what, run_out)
+        with pytest.raises(errors.StartFailed, match="Too many open files; raise the limit of open files"):
+            await run(service, "echo never", shell_session="main" if what == "pipe" else "other")
+    assert await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    assert await until(lambda: not list(home.rglob("sessions/*/shell-*/*")))
+    assert (await run(service, "echo fine", shell_session="other")).stdout == "fine\n"
 
 
 @pytest.mark.req("cell.once")

@@ -104,12 +104,16 @@ class Console:
             if self._process is None or self._ended:
                 await asyncio.to_thread(turn.remove_files)
                 raise errors.StartFailed("the shell ended before the command could begin; ask again for a fresh one")
+            try:
+                turn.open()
+            except OSError as error:
+                await asyncio.to_thread(turn.remove_files)
+                raise _no_pipe(error) from None
         finally:
             self._starting = False
         if self._lost is not None:
             task.notices.append(self._lost)
             self._lost = None
-        turn.open()
         self._turn = turn
         self._turns.add(turn)
         task.begin(turn)
@@ -126,9 +130,17 @@ class Console:
     async def _open(self, task: Task) -> None:
         """A fresh bash, in the task's folder and environment."""
         process = await self._launcher.take(self._room)
-        child_in, self._input = os.pipe()
-        self._reports, child_out = os.pipe()
-        child_err = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        made: list[int] = []
+        try:
+            made += os.pipe()
+            made += os.pipe()
+            made.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+        except OSError as error:
+            for fd in made:
+                os.close(fd)
+            process.close()
+            raise _no_pipe(error) from None
+        child_in, self._input, self._reports, child_out, child_err = made
         for fd in (self._input, self._reports):
             os.set_blocking(fd, False)
         self._sender = Sender(self._loop, self._input, lambda data: os.write(self._input, data), lambda: None)
@@ -350,11 +362,17 @@ class Turn:
 
     def open(self) -> None:
         """Our ends of the FIFOs: to read, and, until bash has opened its own, one to keep the end of file away."""
-        fds = {}
-        for number, name in ((STDOUT, "out"), (STDERR, "err")):
-            path = self.folder / name
-            fds[number] = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._keepers.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        fds: dict[int, int] = {}
+        try:
+            for number, name in ((STDOUT, "out"), (STDERR, "err")):
+                path = self.folder / name
+                fds[number] = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._keepers.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError:
+            self._let_go()
+            for fd in fds.values():
+                os.close(fd)
+            raise
         self._reader = Reader(self._loop, fds, self.task.on_output, self._on_end_of_output)
 
     def on_reported(self, status: int) -> None:
@@ -490,6 +508,10 @@ class Turn:
         for pid in self._left:
             found.update(dict.fromkeys(processes.below(pid)))
         return list(found)
+
+
+def _no_pipe(error: OSError) -> errors.StartFailed:
+    return errors.StartFailed(f"no pipe could be made: {error.strerror}; raise the limit of open files")
 
 
 def _quote(path: str) -> str:
