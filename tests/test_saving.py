@@ -15,7 +15,9 @@ from conftest import until
 from ingle import errors
 from ingle.callers import EXECUTE, IMPLIED, Caller
 from ingle.events import Skipped
+from ingle.placement import keeping
 from ingle.service import Service
+from ingle.sessions import shelves
 from ingle.settings import Settings
 from test_pythons import GOOD, Python
 
@@ -627,3 +629,52 @@ async def test_what_a_save_had_not_finished_when_its_server_was_killed_is_remove
     await service.create_session("main")
     await service.save_session("main", "kept")
     assert await until(lambda: sorted(path.name for path in folder.iterdir()) == ["kept.json"])
+
+
+HANGS = """
+import time
+class Hangs:
+    def __reduce__(self):
+        time.sleep(1000)
+it = Hangs()
+"""
+
+
+async def test_sessions_that_hang_while_they_are_saved_keep_nobody_from_saving_or_listing(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There were four threads for all of it, of all tenants, and each waited for what a session had to say."""
+    monkeypatch.setattr(shelves, "LONG", 0.05)
+    hanging = []
+    for number in range(keeping.SAVING + 1):
+        await service.create_session(f"hangs-{number}")
+        await run(service, HANGS, f"hangs-{number}")
+        hanging.append(asyncio.create_task(service.save_session(f"hangs-{number}", f"hung-{number}")))
+    await service.create_session("main")
+    await run(service, "x = 7")
+    async with asyncio.timeout(30):
+        await service.save_session("main", "calc")
+        assert [each.name for each in await service.list_snapshots()] == ["calc"]
+        restored = await service.load_session("calc", session_id="again")
+    assert restored.variables == 1
+    assert [each.done() for each in hanging] == [False] * len(hanging)
+    for each in hanging:
+        each.cancel()
+    await asyncio.wait(hanging)
+
+
+async def test_a_session_that_hangs_while_it_is_saved_is_gone_when_it_is_ended(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy lived on, for as long as it said a word now and then."""
+    monkeypatch.setattr(keeping, "AFTER_END", 0.05)
+    await service.create_session("main")
+    await run(service, HANGS)
+    members = service._placement.manager.get("main").worker.family.members  # type: ignore[attr-defined]
+    saving = asyncio.create_task(service.save_session("main", "calc"))
+    assert await until(lambda: len(members) == 2)
+    await service.end_session("main")
+    async with asyncio.timeout(30):
+        with pytest.raises(errors.SaveFailed, match="its session was ended"):
+            await saving
+    assert members == set()

@@ -24,15 +24,23 @@ from ingle.sessions.files import Folder, OpenFile, failing_plainly
 from ingle.sessions.keeping import Keeping as Copied
 from ingle.sessions.manager import NAME, Manager, tenant_of
 from ingle.sessions.session import Session
+from ingle.sessions.shelves import MOST, Places
 from ingle.settings import LEVELS
 from ingle.state import disk, manifest
 from ingle.state.manifest import Manifest, Summary
 from ingle.state.packs import write_whole
 from ingle.state.snapshots import NAMED, Opened, Opening, Snapshots
 from ingle.wanted import NewSession
+from ingle.workers.worker import Worker
 
 SAVING = 4
-"""Saves and loads at a time; others wait for their turn."""
+"""Saves and loads at a time, of those that are quick; others wait for their turn."""
+
+AFTER_END = 10.0
+"""Seconds in which a save that was begun before its session was ended may come to its own end."""
+
+READING = 4
+"""Threads for what is on the disk only, and waits for no session."""
 
 Result = TypeVar("Result")
 
@@ -40,7 +48,10 @@ Result = TypeVar("Result")
 class Keeping:
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self._executor = ThreadPoolExecutor(SAVING, "ingle-snapshots")
+        self._executor = ThreadPoolExecutor(READING, "ingle-snapshots")
+        # How long a session takes is its own doing: others have threads all the same.
+        self._channels = ThreadPoolExecutor(SAVING + MOST, "ingle-channels")
+        self._places = Places(SAVING)
         self._tasks: set[asyncio.Task[object]] = set()
 
     def of(self, tenant: str) -> Snapshots:
@@ -52,7 +63,8 @@ class Keeping:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._executor, self._channels):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     async def _finish(self, task: "asyncio.Task[Result]") -> Result:
         """Wait for something that is finished whether or not anybody waits."""
@@ -109,7 +121,13 @@ class Keeping:
                 draft.close()
             return saved
 
-        made, new = await Copied().save(copy, take, self._executor)
+        ending = asyncio.get_running_loop().create_task(_end_with(session, copy))
+        try:
+            async with self._places.one():
+                made, new = await Copied().save(copy, take, self._channels)
+        finally:
+            ending.cancel()
+            copy.kill()  # it may not have come to its turn
         took = time.monotonic() - began
         summary = made.summary
         return Saved(
@@ -196,7 +214,8 @@ class Keeping:
 
         async def fill(session: Session) -> None:
             summary = msgspec.json.encode(found.summary)
-            loaded = await session.load(summary, opened.send, self._executor, rerun=rerun)
+            async with self._places.one():
+                loaded = await session.load(summary, opened.send, self._channels, rerun=rerun)
             names.extend(loaded.names)
             failed.extend(Skipped(each.name, each.type, each.reason[:1000]) for each in loaded.failed)
             notices.extend(each[:1000] for each in loaded.notices[:20])
@@ -272,6 +291,13 @@ def _how_to_make(skipped: list[Skipped]) -> list[str]:
     cells = list(dict.fromkeys(each.made_by.strip("<>") for each in made))
     names = some([each.name for each in made])
     return [f"{names}: made by {some(cells)}; load it with rerun to run {'it' if len(cells) == 1 else 'them'} again"]
+
+
+async def _end_with(session: Session, copy: Worker) -> None:
+    """Code of the user's runs in a copy that is saved, and nothing of it outlives the session."""
+    await session.wait_ended()
+    await asyncio.sleep(AFTER_END)
+    copy.kill("was killed: its session was ended")
 
 
 def _place(target: str, folders: list[Folder]) -> tuple[Folder, str]:

@@ -462,6 +462,10 @@ class Session:
             await self.home.end(self.plan.folder)
         self._ended_event.set()
 
+    async def wait_ended(self) -> None:
+        """Until it is ended for good."""
+        await self._ended_event.wait()
+
     # --- reading ---
 
     @property
