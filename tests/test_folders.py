@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,32 @@ for name in ("folder/a/b/c", "folder/a/b", "folder/a", "folder"):
 folders.remove("folder")
 sys.exit(os.path.lexists("folder"))
 """
+
+
+@pytest.mark.parametrize("place", ["folder", "folder/inside"])
+def test_a_link_that_takes_the_place_of_a_closed_folder_changes_nobodys_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The original of a fork may be at work where the fork's folder is removed."""
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o755)
+    folder = tmp_path / "folder"
+    (folder / "inside" / "full").mkdir(parents=True)
+    swapped = tmp_path / place
+    real = os.open
+
+    def swap(path: Any, flags: int, *mode: int, dir_fd: int | None = None) -> int:
+        """It is closed; and by the time that somebody does something about it, it is a link."""
+        if not swapped.is_symlink() and Path(path).name == swapped.name:
+            swapped.rename(tmp_path / "aside")
+            swapped.symlink_to(kept)
+            raise PermissionError(13, "closed", str(path))
+        return real(path, flags, *mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", swap)
+    folders.remove(folder)
+    assert swapped.is_symlink() or not folder.exists()
+    assert kept.stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody to whom a folder is closed")

@@ -1,5 +1,6 @@
 """Removing a folder that somebody else has filled, whatever he has put there: nested as deep as the disk holds, or
-closed even to its owner. Links are removed and never followed. Nobody may be at work in it any more. Blocks.
+closed even to its owner. Links are removed and never followed, also where somebody is still at work in it and puts one
+in the place of a folder: the folder of a fork lies where its original may write. Blocks.
 """
 
 import contextlib
@@ -17,11 +18,7 @@ def remove(folder: str | os.PathLike[str]) -> None:
     to the top, emptied of its files there, and its own folders moved up in their turn.
     """
     with contextlib.suppress(OSError):
-        try:
-            top = os.open(folder, _FOLDER)
-        except PermissionError:
-            os.chmod(folder, 0o700)
-            top = os.open(folder, _FOLDER)
+        top = _open(folder)
         try:
             _empty(top)
         finally:
@@ -30,7 +27,6 @@ def remove(folder: str | os.PathLike[str]) -> None:
 
 
 def _empty(top: int) -> None:
-    os.fchmod(top, 0o700)
     moved, mark = 0, secrets.token_hex(8)
     todo = _clear(top)
     while todo:
@@ -64,11 +60,23 @@ def _clear(folder: int) -> list[str]:
     return found
 
 
-def _open(name: str, above: int) -> int:
+def _unlock(name: str | os.PathLike[str], above: int | None) -> None:
+    """Let its owner in. By a descriptor: its name may be that of a link by now, and of somebody else's folder."""
+    if not hasattr(os, "O_PATH"):
+        os.chmod(name, 0o700, dir_fd=above, follow_symlinks=False)
+        return
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+    finally:
+        os.close(fd)
+
+
+def _open(name: str | os.PathLike[str], above: int | None = None) -> int:
     try:
         fd = os.open(name, _FOLDER, dir_fd=above)
     except PermissionError:
-        os.chmod(name, 0o700, dir_fd=above)
+        _unlock(name, above)
         fd = os.open(name, _FOLDER, dir_fd=above)
     with contextlib.suppress(OSError):
         os.fchmod(fd, 0o700)
@@ -80,5 +88,5 @@ def _move_up(name: str, inside: int, as_name: str, top: int) -> None:
         os.rename(name, as_name, src_dir_fd=inside, dst_dir_fd=top)
     except PermissionError:
         # To move a folder is to write the name of the one above it, which is in there.
-        os.chmod(name, 0o700, dir_fd=inside)
+        _unlock(name, inside)
         os.rename(name, as_name, src_dir_fd=inside, dst_dir_fd=top)
