@@ -202,10 +202,6 @@ async def race(service: Service, chance: random.Random, rounds: int, mark: str, 
     for name in ("warm", "warm-too"):
         await service.end_session(name)
     await until_prepared(service)
-    (launcher,) = service._placement.manager._launchers.all  # type: ignore[attr-defined]
-    if launcher.confinement is not None and launcher.confinement.has_rooms:
-        # The socket that is its way out comes along a moment later.
-        assert await until(lambda: launcher._pool[0].door is not None)
     before = (len(os.listdir("/proc/self/fd")), own_processes(service, 1))
     seen: Counter[str] = Counter()
     for number in range(rounds):
