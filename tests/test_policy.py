@@ -197,6 +197,8 @@ def test_folders_with_modules_of_the_servers_own_are_kept_from_writing(
     monkeypatch.setattr(sys, "path", [*sys.path, str(granted / "src"), str(granted / "not there")])
     grant = policy(tmp_path, mount=[str(granted)]).settle(NewSession())
     assert grant.mounts == (Mount(str(granted)), Mount(str(granted / "src"), read_only=True))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert policy(tmp_path, mount=[str(granted)]).settle(NewSession()).mounts == grant.mounts
     assert caplog.messages == []
     monkeypatch.setattr(sys, "path", [*sys.path, str(granted)])
     assert Mount(str(granted)) in policy(tmp_path, mount=[str(granted)]).settle(NewSession()).mounts

@@ -13,7 +13,6 @@ one in a tunnel to the port of plain HTTP: it would name its host itself, and th
 import asyncio
 import base64
 import contextlib
-import logging
 import resource
 import socket
 from collections.abc import Callable
@@ -50,8 +49,6 @@ PLAIN_PORT = 80
 
 CHUNK = 64 * 1024
 """Read at once, and buffered in each direction before the sender has to wait."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass

@@ -311,7 +311,7 @@ class Policy:
         """Folders with modules of this server's own that sessions write: it would run what they put there."""
         found = []
         for path in sorted({os.path.realpath(path) for path in sys.path if path and os.path.isdir(path)}):
-            if any(Mount(path).holds(mount.folder) for mount in self.mounts if not mount.read_only):
+            if any(mount.folder == path and not mount.read_only for mount in self.mounts):
                 logger.warning("this server loads modules from %s, where sessions write: start it elsewhere", path)
             elif self._is_written(path):
                 found.append(path)
