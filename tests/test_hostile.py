@@ -13,6 +13,7 @@ import pytest
 from conftest import until
 from ingle import events
 from ingle.service import Service
+from ingle.sessions.session import MAX_NAME, MAX_NAMES
 from ingle.settings import Settings
 
 FIND_WIRE = (
@@ -196,3 +197,25 @@ async def test_who_floods_the_wire_gives_way_to_others(service: Service) -> None
         assert result.result == {"text/plain": str(number + 1)}
         assert await until(lambda: worker._giving_way is None, 60)
     await service.end_session("flood")
+
+
+NAMES = (
+    FIND_WIRE
+    + """
+import json, socket, struct
+way = socket.socket(fileno=os.dup(wire))
+names = [f"{CELL}_{number}" for number in range(60_000)] + ["x" * 100_000 + str(number) for number in range(10)]
+h = json.dumps({"cell": CELL, "status": "ok", "execution_time": 0, "names_added": names}).encode()
+way.sendall(struct.pack(">IIB", len(h), len(h), 73) + h)
+"""
+)
+
+
+async def test_who_makes_up_names_fills_no_memory(service: Service) -> None:
+    await service.create_session("liar")
+    for cell in range(1, 5):
+        assert (await service.execute("liar", NAMES.replace("CELL", str(cell)))).status == "ok"
+    names = (await service.get_session("liar")).variables
+    assert 60_000 < len(names) <= MAX_NAMES
+    assert max(map(len, names)) <= MAX_NAME
+    await service.end_session("liar")

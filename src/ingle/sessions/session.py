@@ -58,6 +58,10 @@ MAX_PATH = 4096
 MAX_NOTICES = 10
 """Of those that a worker sends with an answer."""
 
+MAX_NAMES = 100_000
+MAX_NAME = 1000
+"""Names of variables that are known here, and the characters of one."""
+
 SHORT = 0.05
 """A cell that took no longer has met no limit without an error of its own: it is not looked for one."""
 
@@ -397,7 +401,7 @@ class Session:
         self._history.forget()
         self._names.clear()
         if cleared is not None:
-            self._names.update(cleared.names)
+            self._learn(cleared.names)
             for notice in cleared.notices[:MAX_NOTICES]:
                 self._notices.tell(notice)
         self.changed()
@@ -427,7 +431,7 @@ class Session:
         await self.turns.wait(False)
         assert self._worker is not None
         loaded = await self._keeping.load(self._worker, summary, send, executor, rerun=rerun)
-        self._names.update(loaded.names)
+        self._learn(loaded.names)
         return loaded
 
     async def end(self, *, keep: bool = False) -> None:
@@ -638,7 +642,7 @@ class Session:
         self._crowded = done.crowded
         if done.names_removed or done.names_added:
             self._names.difference_update(done.names_removed)
-            self._names.update(done.names_added)
+            self._learn(done.names_added)
         if done.value is not None:
             cell.value = done.value
             timeline = self.timeline
@@ -660,6 +664,11 @@ class Session:
             self.keeper.changed(self._when_quiet)
         if self.turns.queue:
             self.turns.next()
+
+    def _learn(self, names: list[str]) -> None:
+        """Names of its variables, of which no more is kept than an honest session has."""
+        room = max(0, MAX_NAMES - len(self._names))
+        self._names.update([name for name in names[:room] if len(name) <= MAX_NAME])
 
     def _limits_met(self, cell: RunningCell, worker: Worker) -> list[str]:
         """What a cell that lived on was refused, or lost, by its limits."""
