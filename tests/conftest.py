@@ -22,7 +22,8 @@ from ingle.placement.local import Local
 from ingle.service import Service
 from ingle.settings import Settings
 
-MARK = "INGLETEST_MARK"
+MARK = "LC_INGLETEST"
+"""In the environment of every process that a test starts: of this kind every level keeps those that there are."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

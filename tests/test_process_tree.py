@@ -646,6 +646,40 @@ async def test_one_that_ends_while_it_is_made_ahead_holds_up_nobody(
     assert await until(lambda: launcher_of(service).prepared == 1)
 
 
+async def test_one_that_ends_in_the_moment_it_is_asked_for_is_replaced(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(service._placement, Local)
+    stdlibs = service._placement.manager.stdlibs
+    read = stdlibs.read
+    await service.warm()
+    (prepared,) = launcher_of(service)._pool
+    finish = Worker._finish
+    late = asyncio.Event()
+
+    def finish_late(self: Worker) -> None:
+        """Its end is known, and what it means for its session not yet."""
+        if self is not prepared or late.is_set():
+            finish(self)
+
+    async def end_first(tenant: str) -> None:
+        assert prepared.pid is not None
+        os.kill(prepared.pid, signal.SIGKILL)
+        assert await until(lambda: not prepared.alive)
+
+    monkeypatch.setattr(Worker, "_finish", finish_late)
+    stdlibs.read = end_first  # type: ignore[assignment, method-assign]
+    await service.create_session("s")
+    stdlibs.read = read  # type: ignore[method-assign]
+    worker = worker_of(service, "s")
+    assert worker is not prepared
+    late.set()
+    finish(prepared)
+    result = await service.execute("s", "1 + 1")
+    assert (result.result, result.notices) == ({"text/plain": "2"}, [])
+    assert worker_of(service, "s") is worker
+
+
 async def test_one_that_is_taken_while_the_pool_is_filled_is_followed_by_another(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,7 +171,10 @@ class Session:
         return self._worker
 
     def take(self, worker: Worker) -> None:
-        """This is its worker from now on. It need not be there yet, or any more."""
+        """This is its worker from now on. It need not be there yet, or any more. What becomes of the one before is none
+        of its business."""
+        if self._worker is not None:
+            self._worker.owner = None
         self._worker = worker
         self._crowded = False
         self._asking.reset()

@@ -329,7 +329,6 @@ class Starting:
         # What was to be told of the worker that is replaced is not true of this one.
         self._notices.replace([text, *parked.notices])
         if before is not None:
-            before.owner = None
             before.kill("the session was rolled back")
             await before.gone
         owner.drop_tmp(tmp)
