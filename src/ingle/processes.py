@@ -208,3 +208,22 @@ def proportional_memory(pid: int | None) -> int | None:
     """Bytes of one process: its own pages, and its share of those it has in common with others. Blocks for as long as
     the kernel counts, which is some milliseconds for a gigabyte."""
     return _sum(f"/proc/{pid}/smaps_rollup", b"Pss:")
+
+
+# --- a network ---------------------------------------------------------------------------------------------
+
+
+def waiting_in_network(pid: int) -> int:
+    """Bytes on their way in the TCP and UDP sockets of the network that a process is in. Blocks for a millisecond where
+    there are hundreds."""
+    total = 0
+    for kind in ("tcp", "tcp6", "udp", "udp6"):
+        try:
+            with open(f"/proc/{pid}/net/{kind}", "rb") as file:
+                next(file, None)
+                for line in file:
+                    sent, _, received = line.split(None, 5)[4].partition(b":")
+                    total += int(sent, 16) + int(received, 16)
+        except OSError:
+            continue
+    return total

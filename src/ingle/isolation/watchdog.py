@@ -48,6 +48,8 @@ class Watched:
     memory: bool = True
     """Whether memory and processes are to be looked at; the kernel may do it."""
     processes: bool = True
+    network: bool = False
+    """It has a network of its own, with its forks: what waits in the connections there is its memory too."""
     folder: Path | None = None
     """Its own folder, with `workspace` and `tmp-N` in it."""
 
@@ -124,14 +126,18 @@ def _breaches(watched: list[Watched]) -> list[tuple[Watched, str]]:
         pids = [each.root, *processes.below(each.root)]
         if each.processes and limits.processes is not None and processes.threads_of(pids) > limits.processes:
             found.append((each, words("processes", limits.processes)))
-        elif each.memory and limits.memory is not None and _too_much(pids, limits.memory):
+        elif each.memory and limits.memory is not None and _too_much(pids, limits.memory, each.network):
             found.append((each, words("memory", limits.memory)))
     return found
 
 
-def _too_much(pids: list[int], limit: int) -> bool:
+def _too_much(pids: list[int], limit: int, network: bool) -> bool:
+    waiting = processes.waiting_in_network(pids[0]) if network else 0
     # What forks share is counted for each at first, which is quick to read; only then exactly, which is not.
-    return sum(map(processes.rough_memory, pids)) > limit and sum(map(processes.exact_memory, pids)) > limit
+    return (
+        waiting + sum(map(processes.rough_memory, pids)) > limit
+        and waiting + sum(map(processes.exact_memory, pids)) > limit
+    )
 
 
 def size(folder: Path) -> int:

@@ -436,6 +436,7 @@ class Manager:
                 running=session.running is not None,
                 memory=MEMORY not in places,
                 processes=PROCESSES not in places,
+                network=session.launcher.confinement is not None and session.launcher.confinement.has_rooms,
                 folder=session.home.root,
             )
 

@@ -120,12 +120,13 @@ def memory_in_a_file_system(t):
                 os.remove(f"/dev/shm/{name}")
 
 
-UNSEEN = "without a cgroup nobody sees what the kernel holds for connections: SECURITY.md says so"
+UNSEEN = "without a cgroup nobody sees whose connections hold what in a network that all share: SECURITY.md says so"
 
 
-@attack("limits", known={(level, "user"): UNSEEN for level in ("limits", "restricted", "sandbox")})
+@attack("limits", known={(level, "user"): UNSEEN for level in ("limits", "restricted")})
 def memory_in_connections(t):
     import socket
+    import time
 
     door = socket.socket()
     door.bind(("127.0.0.1", 0))
@@ -141,6 +142,7 @@ def memory_in_connections(t):
                 total += way.send(b"x" * 65536)
         except BlockingIOError:
             continue
+    time.sleep(0.3)
     return total > t.memory
 
 
