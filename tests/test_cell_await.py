@@ -165,12 +165,19 @@ async def test_a_task_that_stops_the_loop_or_fails_does_not_stop_the_others(
 async def test_an_interrupt_cancels_the_awaiting_cell_and_nothing_of_it_resumes(
     service: Service, run, tmp_path: Path
 ) -> None:
-    code = f"""\
-import asyncio, pathlib
-folder = pathlib.Path({str(tmp_path)!r})
+    # Said by a thread that sees the cell wait: said by the cell itself, it may be interrupted while it says so.
+    await run(f"""
+import asyncio, pathlib, threading, time
+def tell(task):
+    while task._fut_waiter is None: time.sleep(0.001)
+    pathlib.Path({str(tmp_path / "begun")!r}).touch()
+""")
+    code = """\
+import asyncio
+tell_of = lambda task: threading.Thread(target=tell, args=(task,)).start()
 log = []
 async def deep():
-    (folder / "begun").touch()
+    tell_of(asyncio.current_task())
     try:
         await asyncio.sleep(3600)
         log.append("resumed inside")
@@ -182,8 +189,8 @@ log.append("resumed after")
     cell = await begin_and_see(service, code, tmp_path / "begun")
     result = await service.interrupt("s")
     assert (result.cell, result.status, result.error.name) == (cell, "interrupted", "KeyboardInterrupt")
-    assert '  File "<cell 1>", line 11, in <module>\n    await deep()\n' in result.error.traceback
-    assert '  File "<cell 1>", line 7, in deep\n    await asyncio.sleep(3600)\n' in result.error.traceback
+    assert f'  File "<cell {cell}>", line 11, in <module>\n    await deep()\n' in result.error.traceback
+    assert f'  File "<cell {cell}>", line 7, in deep\n    await asyncio.sleep(3600)\n' in result.error.traceback
     assert "ingle" not in result.error.traceback
     code = "for i in range(20): await asyncio.sleep(0.001)\nlog, asyncio.all_tasks() == {asyncio.current_task()}"
     assert outcome(await run(code)) == ("", "(['finally'], True)")
