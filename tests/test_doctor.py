@@ -103,7 +103,7 @@ def test_the_tour_is_a_readable_conversation(home: Path) -> None:
         "· from the shell",
         "exit code 3",
         "→ save_repl_session(session_id='calc', filepath='private/sessions/calc.pkl')",
-        "· session calc is saved as private/sessions/calc.pkl",
+        "· session calc is saved as private/sessions/calc.pkl.ingle",
         "→ load_repl_session(session_id='again', filepath='private/sessions/calc.pkl')",
         "· session again is ready with 6 variables",
         "· 18",

@@ -340,9 +340,9 @@ async def test_a_path_below_the_sessions_folder_is_one_portable_file(service: Se
     await service.create_session("main", cwd=str(start))
     await run(service, "x = [1, 2]")
     saved = await service.save_session("main", "private/sessions/calc.pkl", start=str(start))
-    file = start / "private" / "sessions" / "calc.pkl"
-    assert saved.snapshot == "private/sessions/calc.pkl"
-    assert (file.stat().st_mode & 0o777, os.listdir(file.parent)) == (0o600, ["calc.pkl"])
+    file = start / "private" / "sessions" / "calc.pkl.ingle"
+    assert saved.snapshot == "private/sessions/calc.pkl.ingle"
+    assert (file.stat().st_mode & 0o777, os.listdir(file.parent)) == (0o600, ["calc.pkl.ingle"])
     assert await service.list_snapshots() == []
     for number, path in enumerate(("private/sessions/calc.pkl", str(file))):
         await service.load_session(path, f"other-{number}", start=str(start))
@@ -484,7 +484,7 @@ async def test_a_damaged_file_is_refused_and_says_so(service: Service, tmp_path:
     await service.create_session("main", cwd=str(tmp_path))
     await run(service, "x = 'one' * 100_000")
     await service.save_session("main", "s/calc", start=str(tmp_path))
-    file = tmp_path / "s" / "calc"
+    file = tmp_path / "s" / "calc.ingle"
     size = file.stat().st_size
     if damage == "bytes":
         flip(file, 5000)
@@ -504,7 +504,7 @@ async def test_a_damaged_file_is_refused_and_says_so(service: Service, tmp_path:
     else:
         file.write_bytes(pickle.dumps([1]))
     for trust in (False, True):
-        with pytest.raises(errors.SnapshotDamaged, match=r"the snapshot 's/calc' cannot be used: "):
+        with pytest.raises(errors.SnapshotDamaged, match=r"the snapshot 's/calc.ingle' cannot be used: "):
             await service.load_session("s/calc", "other", start=str(tmp_path), trust=trust)
     assert [each.session_id for each in await service.list_sessions()] == ["main"]
 

@@ -156,18 +156,18 @@ async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service
     await call("python_session", code="g = (i for i in 'ab'); next(g);")
     told = await call("save_repl_session", filepath="private/sessions/calc.pkl", session_id="main")
     assert re.fullmatch(
-        r"session main is saved as private/sessions/calc.pkl: 2 variables, \d.* kB; "
+        r"session main is saved as private/sessions/calc.pkl.ingle: 2 variables, \d.* kB; "
         r"the session was held up for \d+ ms\.\n"
         r"not saved: g \(generator\): a generator that has begun: its place in running code cannot be saved "
         r"\(made by cell 2\)\n"
-        r"load_repl_session\(filepath='private/sessions/calc.pkl'\) brings it back\.",
+        r"load_repl_session\(filepath='private/sessions/calc.pkl.ingle'\) brings it back\.",
         told,
     ), told
-    assert (start / "private" / "sessions" / "calc.pkl").is_file()
+    assert (start / "private" / "sessions" / "calc.pkl.ingle").is_file()
     assert "exists already" in await call("load_repl_session", filepath="private/sessions/calc.pkl")
     await call("destroy_repl_session", session_id="main")
     told = await call("load_repl_session", filepath="private/sessions/calc.pkl", session_id="main")
-    assert told.startswith("session main is ready with 2 variables of private/sessions/calc.pkl: Python 3.")
+    assert told.startswith("session main is ready with 2 variables of private/sessions/calc.pkl.ingle: Python 3.")
     assert f" in {start}." in told
     assert told.endswith("g: made by cell 2; load it with rerun to run it again")
     told = await call("load_repl_session", filepath="private/sessions/calc.pkl", session_id="whole", rerun=True)

@@ -32,7 +32,7 @@ from select import POLLIN, poll
 from time import monotonic, sleep
 from typing import Any
 
-from ingle_worker import kernel, reaper
+from ingle_worker import file_agent, kernel, reaper
 from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, PLACES, RUNNING, TAGGED, WORDS, place
 from ingle_worker.kernel import become_subreaper
 from ingle_worker.wire import FrameReader, encode_frame, messages
@@ -143,10 +143,12 @@ class Init:
         """Lays the session's folders into its room, where it has one."""
         self.on_shell: Callable[[int], None] | None = None
         """Becomes the init of a shell task, on this status socket."""
+        self.on_files: Callable[[int], None] = file_agent.serve
+        """Serves a request for files of the session, on this socket."""
         self.joined = False
         """It is in the group that it was to join."""
         self._tasks: dict[int, tuple[int, Member]] = {}
-        """The inits of shell tasks, the tags by which what they leave behind is known, and for whom they were made."""
+        """Inits of shell tasks and file agents: the tag that marks all their descendants, and the worker they serve."""
         self._last_tag = PLACES
 
     def prepare(self) -> None:
@@ -263,7 +265,9 @@ class Init:
             elif isinstance(message, messages.Adopt):
                 self._adopt(message.slot, fds.pop())
             elif isinstance(message, messages.Shell):
-                self._run_shell(member, fds.pop())
+                self._run_child(member, self.on_shell, fds.pop())
+            elif isinstance(message, messages.ServeFiles):
+                self._run_child(member, self.on_files, fds.pop())
             elif isinstance(message, messages.Enter):
                 if not self._enter(member, message):
                     return False
@@ -271,10 +275,10 @@ class Init:
                 return False
         return True
 
-    def _run_shell(self, member: Member, fd: int) -> None:
-        """In a child of ours, and so in the same room. That it could not be had is told by the end of the socket."""
+    def _run_child(self, member: Member, run: Callable[[int], None] | None, fd: int) -> None:
+        """Run this in a child of init, and so inside the session's confinement. A closed socket reports a failure."""
         try:
-            pid = kernel.fork_bare() if self.on_shell is not None else -1
+            pid = kernel.fork_bare() if run is not None else -1
         except OSError:
             pid = -1
         self._last_tag += 1
@@ -286,8 +290,8 @@ class Init:
                 set_wakeup_fd(-1)
                 for each in (*(member.fd for member in self._members), self._wake_read, self._wake_write):
                     os.close(each)
-                assert self.on_shell is not None
-                self.on_shell(fd)
+                assert run is not None
+                run(fd)
                 os._exit(0)
             finally:
                 os._exit(FAILED)

@@ -203,6 +203,7 @@ def become_session(
     if confinement is not None:
         init.on_enter = confinement.enter
         init.on_shell = confinement.run_shell
+        init.on_files = confinement.serve_files
     status = fds.pop()
     fds += (0, 1, 2)
     for fd in fds:

@@ -131,6 +131,12 @@ class Fort:
         venv.EnvBuilder(symlinks=False, with_pip=False).create(self.environment)
         for folder in (self.home, self.user_home):
             folder.mkdir(mode=0o700)
+        self.shown = self.folder / "shown"
+        """A folder that sessions may read and not write."""
+        self.shown.mkdir(mode=0o777)
+        self.shown.chmod(0o777)
+        (self.shown / "file").write_text("as it was")
+        (self.shown / "file").chmod(0o666)
         self.host_file = self.user_home / "secret.txt"
         self.host_file.write_text(self.secret)
         (self.home / "config.toml").write_text(f"# {self.secret}\n")
@@ -161,6 +167,7 @@ class Fort:
         program += ["--network", "allowlist", "--allow-host", hosts, "--timeline-memory", "2000"]
         program += ["--timeline-disk", str(100 * MIB), "--figures-disk", str(32 * MIB)]
         program += ["--log-file", str(self.home / "server.log"), "--log-level", "info"]
+        program += ["--mount", f"{self.shown}:ro"]
         for name, value in LIMITS.items():
             program += [f"--limit-{name.replace('_', '-')}", str(value)]
         environ = {

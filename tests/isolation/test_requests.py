@@ -131,3 +131,20 @@ def test_a_tokens_bounds_hold_for_what_it_adds_to_its_library(fort: Fort) -> Non
         pass
     assert answer.status_code in (200, 201, 422), answer.text
     assert not proof.exists()
+
+
+def test_a_caller_writes_nothing_where_its_session_may_only_read(fort: Fort) -> None:
+    if fort.level in OPEN_LEVELS:
+        pytest.skip("the session itself may write there")
+    fort.client.post("/v1/sessions", json={"session_id": "shown", "cwd": str(fort.shown)}).raise_for_status()
+    files = "/v1/sessions/shown/files"
+    try:
+        assert fort.client.get(f"{files}/file").text == "as it was"
+        for name in ("file", "new", "folder/new"):
+            assert fort.client.put(f"{files}/{name}", content=b"changed").status_code in (403, 422)
+        assert fort.client.delete(f"{files}/file").status_code in (403, 422)
+        saved = fort.client.post("/v1/sessions/shown/save", json={"name": "./state"})
+        assert saved.status_code in (403, 422), saved.text
+        assert [(each.name, each.read_text()) for each in fort.shown.iterdir()] == [("file", "as it was")]
+    finally:
+        fort.client.delete("/v1/sessions/shown")

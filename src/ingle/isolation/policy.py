@@ -113,6 +113,11 @@ class Policy:
                     f"sessions could write the server's own data through --mount {mount.folder}; "
                     "mount a folder beside it, or set INGLE_HOME to another place"
                 )
+            if self.level == "restricted" and mount.holds(self._home):
+                raise InvalidRequest(
+                    f"sessions at 'restricted' could read the server's own data, its token among it, through --mount "
+                    f"{mount.folder}:ro; mount folders beside {self._home}, or set INGLE_HOME to another place"
+                )
         self.limits = limits.of_settings(settings) if self.level != "none" else SessionLimits()
         self._own_python = self._listed(settings.python)
         self._pythons = {self._own_python, *map(self._listed, settings.pythons)}
@@ -275,6 +280,13 @@ class Policy:
                 f"--pythons {path[:200]}, which keeps sandboxes from writing it, or for --mount {within.folder}:ro"
             )
         return path
+
+    def loads_code_from(self, folder: str) -> bool:
+        """Whether this server, or an interpreter of the operator's, loads code from this folder or one around it."""
+        pythons = {*self._pythons, os.path.abspath(sys.executable)}
+        prefixes = {os.path.dirname(os.path.dirname(each)) for python in pythons for each in (python, *_bases(python))}
+        modules = {path for path in sys.path if path and os.path.isdir(path)}
+        return any(Mount(os.path.realpath(each)).holds(folder) for each in {*prefixes, *modules} - {"/", "/usr"})
 
     def _is_written(self, folder: str) -> bool:
         real = os.path.realpath(folder)

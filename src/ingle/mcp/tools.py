@@ -167,8 +167,8 @@ TABLE = (
         "save_repl_session",
         "Save a session to disk",
         "Save a session's variables, functions and imports to disk; it goes on meanwhile. `filepath` is a "
-        "plain name, or a path below the session's folder: then it is one file that can be taken elsewhere. The answer "
-        "names what could not be saved, and why. Busy while a cell runs.",
+        "plain name, or a path below the session's folder: then it is one `.ingle` file that can be taken "
+        "elsewhere. The answer names what could not be saved, and why. Busy while a cell runs.",
         arguments.SaveSession,
         idempotent=True,
     ),

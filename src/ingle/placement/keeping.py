@@ -12,15 +12,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from ingle import errors
 from ingle.events import Restored, Saved, Skipped, SnapshotInfo
+from ingle.isolation.policy import Policy
 from ingle.render.wording import some
-from ingle.sessions.files import Folder, OpenFile, failing_plainly
+from ingle.sessions.files import LocalFile, SessionFiles, split_path, system_errors
 from ingle.sessions.keeping import Keeping as Copied
 from ingle.sessions.manager import NAME, Manager, tenant_of
 from ingle.sessions.session import Session
@@ -32,6 +32,11 @@ from ingle.state.packs import write_whole
 from ingle.state.snapshots import NAMED, Opened, Opening, Snapshots
 from ingle.wanted import NewSession
 from ingle.workers.worker import Worker
+
+SUFFIX = ".ingle"
+"""Of every file that a session is saved to: no interpreter and no other program takes it for its own."""
+
+CODE_FOLDERS = {"site-packages", "dist-packages"}
 
 SAVING = 4
 """Saves and loads at a time, of those that are quick; others wait for their turn."""
@@ -86,10 +91,8 @@ class Keeping:
         return await self._finish(asyncio.get_running_loop().create_task(self._save(session, target, start, shelf)))
 
     async def _save(self, session: Session, target: str, start: str | None, shelf: str) -> Saved:
-        if NAME.fullmatch(target):
-            place = None
-        else:
-            place = _place(target, [*([Folder(Path(start), fixed=False)] if start else []), session.files])
+        place = None if NAME.fullmatch(target) else await self._place_of_save(session, target, start)
+        target = target if place is None or target.endswith(SUFFIX) else target + SUFFIX
         began = time.monotonic()
         python, cell = session.info().python, session.last_cell
         copy, notices, paused = await session.copy()
@@ -108,26 +111,29 @@ class Keeping:
 
         snapshots = self.of(tenant_of(session.key))
 
+        scratch = await self._in_thread(snapshots.blobs.scratch) if place is not None else -1
+
         def take(connection: socket.socket) -> tuple[Manifest, int]:
             if place is None:
                 return snapshots.save(target, connection, describe, shelf)
-            folder, path = place
-            draft = folder.begin(path, 0o600)
-            try:
-                with failing_plainly(path):
-                    saved = snapshots.save_portable(draft.fileno(), connection, describe)
-                draft.finish()
-            finally:
-                draft.close()
-            return saved
+            return snapshots.save_portable(scratch, connection, describe)
 
         ending = asyncio.get_running_loop().create_task(_end_with(session, copy))
         try:
             async with self._places.one():
                 made, new = await Copied().save(copy, take, self._channels)
+            if place is not None:
+                folder, path = place
+                complete = LocalFile(os.dup(scratch))
+                try:
+                    await folder.write(path, complete.chunks(0, complete.size), complete.size, mode=0o600)
+                finally:
+                    complete.close()
         finally:
             ending.cancel()
             copy.kill()  # it may not have come to its turn
+            if scratch >= 0:
+                os.close(scratch)
         took = time.monotonic() - began
         summary = made.summary
         return Saved(
@@ -141,6 +147,15 @@ class Keeping:
             execution_time=took,
             notices=[each.replace("not copied", "not saved") for each in notices],
         )
+
+    async def _place_of_save(self, session: Session, target: str, start: str | None) -> tuple[SessionFiles, str]:
+        """The folder that a save to a path goes to, as the session sees it, and the path of the file below it."""
+        own = session.plan.cwd or session.home.workspace
+        root, path = _place(target, [*([start] if start else []), own])
+        path = path if path.endswith(SUFFIX) else path + SUFFIX
+        split_path(path)
+        await asyncio.to_thread(_refuse_code_folders, os.path.join(root, path), self._manager.granting.policy)
+        return (await session.files() if root == own else await session.files_below(root)), path
 
     # --- loading ---
 
@@ -187,15 +202,13 @@ class Keeping:
                 f"{source[:200]!r} is not the name of a snapshot, and files are loaded from a start folder only, which "
                 "this service has not; list the snapshots"
             )
-        folder, path = _place(source, [Folder(Path(start), fixed=False)])
+        root, path = _place(source, [start])
         try:
-            file = folder.open(path)
+            fd = _open_below(root, path)
         except errors.FileNotThere:
-            raise errors.SnapshotNotFound(source) from None
-        try:
-            fd = os.dup(file.fileno())
-        finally:
-            file.close()
+            if source.endswith(SUFFIX):
+                raise errors.SnapshotNotFound(source) from None
+            return self._open(snapshots, source + SUFFIX, start, trust, shelf)
         return Opening(snapshots.opened_portable(fd, source, trust))
 
     async def _restore(self, wanted: NewSession, opened: Opened, began: float, rerun: bool) -> Restored:
@@ -253,18 +266,18 @@ class Keeping:
 
     # --- portable files ---
 
-    async def export(self, tenant: str, name: str) -> OpenFile:
+    async def export(self, tenant: str, name: str) -> LocalFile:
         """A snapshot as one file, which has no name and is gone when it is closed."""
         if not NAME.fullmatch(name):
             raise errors.SnapshotNotFound(name)
         snapshots = self.of(tenant)
 
-        def write() -> OpenFile:
+        def write() -> LocalFile:
             fd = snapshots.blobs.scratch()
             try:
                 snapshots.export(name, fd)
                 os.lseek(fd, 0, os.SEEK_SET)
-                return OpenFile(fd, os.fstat(fd))
+                return LocalFile(fd)
             except BaseException:
                 os.close(fd)
                 raise
@@ -300,17 +313,40 @@ async def _end_with(session: Session, copy: Worker) -> None:
     copy.kill("was killed: its session was ended")
 
 
-def _place(target: str, folders: list[Folder]) -> tuple[Folder, str]:
-    """The folder that a path is below, and its way from there."""
+def _place(target: str, folders: list[str]) -> tuple[str, str]:
+    """The folder that a path is below, and the path from there."""
     if not target or "\0" in target or target.endswith("/"):
         raise errors.InvalidRequest(f"{target[:200]!r} is neither a name nor the path of a file")
     if not os.path.isabs(target):
         return folders[0], os.path.normpath(target) if not target.startswith("..") else target
     for folder in folders:
-        root = os.path.realpath(folder.root)
-        for base in (root, str(folder.root)):
+        root = os.path.realpath(folder)
+        for base in (root, folder):
             if target.startswith(base.rstrip("/") + "/"):
                 return folder, os.path.relpath(target, base)
     raise errors.InvalidRequest(
         f"{target[:200]!r} is outside of the session's folder; give a plain name, or a path below that folder"
     )
+
+
+def _refuse_code_folders(path: str, policy: Policy) -> None:
+    """Refuse to save where an interpreter or this server loads code from, at every level of isolation."""
+    folder = os.path.realpath(os.path.dirname(path))
+    if policy.loads_code_from(folder) or not CODE_FOLDERS.isdisjoint(folder.split("/")):
+        raise errors.NotGranted(
+            f"{path[:200]!r} lies in a folder that Python loads code from; save under a plain name, "
+            "or in another folder"
+        )
+
+
+def _open_below(root: str, path: str) -> int:
+    """Open a file of the start folder. No link is followed on the way."""
+    *way, name = split_path(path)
+    with system_errors(path), contextlib.ExitStack() as stack:
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, fd)
+        for part in way:
+            fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            stack.callback(os.close, fd)
+        # Not blocking: a pipe without a writer would block the open. What is no regular file is refused by its reader.
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)

@@ -33,7 +33,6 @@ from ingle.events import (
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.placement import OpenFile
 from ingle.placement.keeping import Keeping
-from ingle.sessions.files import write_file
 from ingle.sessions.homes import SHELL
 from ingle.sessions.manager import Manager
 from ingle.sessions.session import Session
@@ -319,15 +318,15 @@ class Local:
     # --- files ---
 
     async def files(self, session_id: str, folder: str) -> FileList:
-        return await asyncio.to_thread(self.manager.get(session_id).files.list, folder)
+        return await (await self.manager.get(session_id).files()).list(folder)
 
     async def open_file(self, session_id: str, path: str) -> OpenFile:
-        return await asyncio.to_thread(self.manager.get(session_id).files.open, path)
+        return await (await self.manager.get(session_id).files()).open(path)
 
     async def write_file(
         self, session_id: str, path: str, chunks: AsyncIterator[bytes], limit: int
     ) -> tuple[FileInfo, bool]:
-        return await write_file(self.manager.get(session_id).files, path, chunks, limit)
+        return await (await self.manager.get(session_id).files()).write(path, chunks, limit)
 
     async def remove_file(self, session_id: str, path: str) -> None:
-        await asyncio.to_thread(self.manager.get(session_id).files.remove, path)
+        await (await self.manager.get(session_id).files()).remove(path)

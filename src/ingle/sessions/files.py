@@ -1,36 +1,66 @@
-"""Files of a session's folder, for callers who are not in it: read, written whole, listed, removed.
+"""Files of a session's folder, for callers outside the session: list, read, write whole, remove.
 
-A path is walked one folder at a time from a descriptor of the session's folder, and no link is followed anywhere on
-the way. So nothing outside is reached, whatever the code of the session does to its folder meanwhile. A file is
-written beside its place and moved there when it is whole. Every function here blocks, and is called in a thread.
+The host never opens these paths. Each request is served by a file agent (`ingle_worker.file_agent`), a process that the
+session's init forks inside the session's confinement. So a caller reaches exactly what the session's code could reach,
+by the kernel's own rules. The agent's answers are untrusted: they are typed, bounded, and every wait has a limit.
 """
 
 import asyncio
 import contextlib
 import errno
+import json
 import os
-import secrets
-import stat
+import socket
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from ingle import errors
 from ingle.events import FileInfo, FileList
+from ingle.workers.sockets import refuse_descriptors
+from ingle.workers.worker import Worker
+from ingle_worker.wire import files as wire
 
-CHUNK = 256 * 1024
-MAX_LISTED = 10_000
 MAX_DEPTH = 64
-MAX_NAME = 255
+MAX_NAME_BYTES = 255
+MAX_REPLY_BYTES = 32 * 1024**2
+SILENCE_SECONDS = 30.0
+"""How long the agent may take to answer, or to accept the next bytes."""
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+UNREACHABLE = (
+    "the session could not serve its files: it may have ended, or be at its limit of processes or memory; "
+    "try again, or interrupt what runs in it"
+)
 
 
-def parts_of(path: str) -> list[str]:
-    """The names on the way to a file; no name leads back up or nowhere."""
+class Failed(Struct, frozen=True):
+    errno: int = 0
+    why: str = ""
+
+
+class Listed(Failed, frozen=True):
+    files: list[tuple[str, str, int, float]] = []
+    truncated: bool = False
+
+
+class Opened(Failed, frozen=True):
+    size: int = 0
+    modified: float = 0.0
+    tag: str = ""
+
+
+class Written(Failed, frozen=True):
+    info: tuple[str, str, int, float] = ("", "file", 0, 0.0)
+    new: bool = False
+
+
+def split_path(path: str) -> list[str]:
+    """Return the names on the way to a file. Refuse names that lead back up or nowhere."""
     parts = path.split("/")
     for part in parts:
-        if part in ("", ".", "..") or "\0" in part or len(os.fsencode(_plain(part))) > MAX_NAME:
+        if part in ("", ".", "..") or "\0" in part or len(os.fsencode(_plain(part))) > MAX_NAME_BYTES:
             raise errors.InvalidRequest(
                 f"{path[:200]!r} is not the path of a file in the session's folder: give it relative to that folder, "
                 "without '.', '..' or empty parts"
@@ -44,144 +74,212 @@ def _plain(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def raise_for(path: str, number: int, why: str = "") -> None:
+    """Raise the error of ours for what the system answered about this path."""
+    text = os.strerror(number)
+    if why == wire.NOT_REGULAR:
+        raise errors.InvalidRequest(f"{path[:200]!r} is no regular file; only regular files can be read")
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        raise errors.FileNotThere(path)
+    if number == errno.ELOOP:
+        raise errors.InvalidRequest(f"{path[:200]!r} leads over a link, and links are not followed")
+    if number in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY):
+        raise errors.Conflict(f"{path[:200]!r} is a folder, or not empty: {text}")
+    if number == errno.EROFS:
+        raise errors.NotGranted(
+            f"{path[:200]!r} lies in a folder that this session may only read; write elsewhere, or ask the operator to "
+            "grant the folder without :ro"
+        )
+    if number == errno.EFBIG:
+        raise errors.TooLarge(f"{path[:200]!r} is above the session's limit of file size; send it in parts")
+    if number in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENXIO):
+        raise errors.InvalidRequest(f"{path[:200]!r} cannot be used: {text}")
+    raise errors.Unavailable(f"{path[:200]!r} could not be read or written: {text}")
+
+
 @contextlib.contextmanager
-def failing_plainly(path: str) -> Iterator[None]:
-    """What the system says, as an error of ours."""
+def system_errors(path: str) -> Iterator[None]:
+    """Raise errors of ours for what the system says about this path."""
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError):
-        raise errors.FileNotThere(path) from None
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise errors.InvalidRequest(f"{path[:200]!r} leads over a link, and links are not followed") from None
-        if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
-            raise errors.Conflict(f"{path[:200]!r} is a folder, or not empty: {error.strerror}") from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENXIO):
-            raise errors.InvalidRequest(f"{path[:200]!r} cannot be used: {error.strerror}") from None
-        raise errors.Unavailable(f"{path[:200]!r} could not be read or written: {error.strerror}") from None
-    except UnicodeEncodeError:
-        raise errors.InvalidRequest("the path is not text that can name a file") from None
+        raise_for(path, error.errno or errno.EIO)
 
 
-def _make(name: str, folder: int) -> bool:
-    """Whether it is new."""
-    try:
-        os.mkdir(name, 0o755, dir_fd=folder)
-    except FileExistsError:
-        return False
-    return True
+class Agent:
+    """Connection to the agent that serves one request."""
 
+    def __init__(self, connection: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = connection
 
-def _give(fd: int, folder: int) -> None:
-    """What is put into a folder belongs to its owner: where the server is root, sessions are others."""
-    if os.geteuid() == 0:
-        about = os.fstat(folder)
-        os.fchown(fd, about.st_uid, about.st_gid)
-
-
-class Folder:
-    """The folder of one session. `fixed` says that it is one of ours, which must not have become a link. `real` that
-    there was no link on the whole way to it when it was granted: what lies above it may be the session's to write."""
-
-    def __init__(self, root: Path, fixed: bool, *, real: bool = False) -> None:
-        self.root = root
-        self._flags = _FOLDER if fixed else _FOLDER & ~os.O_NOFOLLOW
-        self._real = real
-
-    def _open_root(self) -> int:
-        if not self._real:
-            return os.open(self.root, self._flags)
-        fd = os.open("/", _ON_THE_WAY)
-        way = self.root.parts[1:]
+    @classmethod
+    async def start(cls, worker: Worker) -> "Agent":
+        """Have the init of this worker fork an agent."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        # An agent has no descriptor to send, and a process that took its place must not send any either.
+        refuse_descriptors(ours)
         try:
-            for number, part in enumerate(way, 1):
-                below = os.open(part, _FOLDER if number == len(way) else _ON_THE_WAY, dir_fd=fd)
-                os.close(fd)
-                fd = below
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+            await worker.serve_files(theirs.detach())
+        except OSError:
+            ours.close()
+            raise errors.Unavailable(UNREACHABLE) from None
+        return cls(ours)
 
-    @contextlib.contextmanager
-    def _at(self, parts: list[str], make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder reached by these names."""
-        fd = self._open_root()
+    async def ask(self, request: dict[str, Any], answer: type[Struct]) -> Any:
+        data = json.dumps(request).encode()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await self.send(wire.LENGTH.pack(len(data)) + data)
+        return await self.receive_reply(answer)
+
+    async def send(self, data: bytes) -> None:
+        async with self._bounded():
+            await self._loop.sock_sendall(self._socket, data)
+
+    async def receive(self, most: int) -> bytes:
+        async with self._bounded():
+            return await self._loop.sock_recv(self._socket, most)
+
+    async def receive_reply(self, answer: type[Struct]) -> Any:
         try:
-            for part in parts:
-                made = make and _make(part, fd)
-                try:
-                    below = os.open(part, _FOLDER, dir_fd=fd)
-                except NotADirectoryError:
-                    # With O_DIRECTORY a link is told as this, too.
-                    if stat.S_ISLNK(os.stat(part, dir_fd=fd, follow_symlinks=False).st_mode):
-                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
-                    raise
-                if made and not os.listdir(below):
-                    # Should it be another one by now, nothing is given away with it.
-                    _give(below, fd)
-                os.close(fd)
-                fd = below
-            yield fd
+            (length,) = wire.LENGTH.unpack(await self._receive_exactly(wire.LENGTH.size))
+            if length > MAX_REPLY_BYTES:
+                raise errors.Unavailable(UNREACHABLE)
+            return msgspec.json.decode(await self._receive_exactly(length), type=answer)
+        except (OSError, EOFError, msgspec.MsgspecError):
+            raise errors.Unavailable(UNREACHABLE) from None
+
+    async def _receive_exactly(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            part = await self.receive(count - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+    @contextlib.asynccontextmanager
+    async def _bounded(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                yield
+        except TimeoutError:
+            raise errors.Unavailable(UNREACHABLE) from None
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class SessionFiles:
+    """One folder as a session sees it. `fixed` folders are ours: they must not have become a link."""
+
+    def __init__(self, worker: Worker, root: str, *, fixed: bool) -> None:
+        self._worker = worker
+        self._root = root
+        self._fixed = fixed
+
+    @contextlib.asynccontextmanager
+    async def _agent(self) -> AsyncIterator[Agent]:
+        agent = await Agent.start(self._worker)
+        try:
+            yield agent
         finally:
-            os.close(fd)
+            agent.close()
 
-    def list(self, path: str) -> FileList:
-        with failing_plainly(path), self._at(parts_of(path) if path else []) as fd:
-            infos: list[FileInfo] = []
-            whole = True
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    if len(infos) == MAX_LISTED:
-                        whole = False
-                        break
-                    with contextlib.suppress(FileNotFoundError):
-                        infos.append(_info(_plain(entry.name), entry.stat(follow_symlinks=False)))
-            return FileList(path, sorted(infos, key=lambda info: info.name), not whole)
+    def _request(self, verb: str, path: str, **more: Any) -> dict[str, Any]:
+        parts = split_path(path) if path or verb != "list" else []
+        return {"verb": verb, "root": self._root, "fixed": self._fixed, "path": parts, **more}
 
-    def open(self, path: str) -> "OpenFile":
-        """A file to read from."""
-        *way, name = parts_of(path)
-        with failing_plainly(path):
-            with self._at(way) as folder:
-                # Not blocking: a pipe without a writer would hold this thread up.
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                fd = os.open(name, flags, dir_fd=folder)
+    async def list(self, path: str) -> FileList:
+        request = self._request("list", path)
+        async with self._agent() as agent:
+            found: Listed = await agent.ask(request, Listed)
+        _check(path, found)
+        infos = sorted((FileInfo(*each) for each in found.files[: wire.MAX_LISTED]), key=lambda info: info.name)
+        return FileList(path, infos, found.truncated)
+
+    async def open(self, path: str) -> "SessionFile":
+        """Open a file to read from; the caller closes it."""
+        request = self._request("read", path)
+        agent = await Agent.start(self._worker)
+        try:
+            found: Opened = await agent.ask(request, Opened)
+            _check(path, found)
+            return SessionFile(agent, found)
+        except BaseException:
+            agent.close()
+            raise
+
+    async def write(
+        self, path: str, chunks: AsyncIterator[bytes], limit: int, mode: int = 0o644
+    ) -> tuple[FileInfo, bool]:
+        """Write a file, in one step as others see it. Return what it is now, and whether it is new."""
+        request = self._request("write", path, mode=mode)
+        async with self._agent() as agent:
+            _check(path, await agent.ask(request, Failed))
+            size = 0
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then its reply says why
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > limit:
+                        raise errors.TooLarge(
+                            f"the file is above the limit of {limit} bytes; raise max_file, or send it in parts"
+                        )
+                    for start in range(0, len(chunk), wire.MAX_CHUNK_BYTES):
+                        piece = chunk[start : start + wire.MAX_CHUNK_BYTES]
+                        await agent.send(wire.LENGTH.pack(len(piece)) + piece)
+                await agent.send(wire.LENGTH.pack(0))
+            written: Written = await agent.receive_reply(Written)
+            _check(path, written)
+            _, kind, size, modified = written.info
+            return FileInfo(path, kind, size, modified), written.new
+
+    async def remove(self, path: str) -> None:
+        """Remove a file, a link itself, or an empty folder."""
+        request = self._request("remove", path)
+        async with self._agent() as agent:
+            _check(path, await agent.ask(request, Failed))
+
+
+def _check(path: str, answer: Failed) -> None:
+    if answer.errno:
+        raise_for(path, answer.errno, answer.why)
+
+
+class SessionFile:
+    """A file of a session that is being read. It has the size it had when it was opened, or reading fails."""
+
+    def __init__(self, agent: Agent, found: Opened) -> None:
+        self._agent = agent
+        self.size = max(0, found.size)
+        self.modified = found.modified
+        self.tag = "".join(each for each in found.tag[:100] if each in "0123456789abcdef-")
+
+    async def chunks(self, start: int, count: int) -> AsyncIterator[bytes]:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await self._agent.send(wire.RANGE.pack(start, count))
+        while count:
             try:
-                about = os.fstat(fd)
-                if stat.S_ISDIR(about.st_mode):
-                    raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-                if not stat.S_ISREG(about.st_mode):
-                    raise errors.InvalidRequest(f"{path[:200]!r} is no regular file; only such can be read")
-            except BaseException:
-                os.close(fd)
-                raise
-            return OpenFile(fd, about)
+                data = await self._agent.receive(min(wire.SEND_BYTES, count))
+            except OSError:
+                data = b""
+            if not data:
+                raise errors.Conflict("the file became shorter while it was read; ask again")
+            count -= len(data)
+            yield data
 
-    def begin(self, path: str, mode: int = 0o644) -> "Draft":
-        """A file to be written; the folders on the way are made."""
-        *way, name = parts_of(path)
-        with failing_plainly(path), self._at(way, make=True) as folder:
-            draft = f".{secrets.token_hex(8)}.part"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(draft, flags, mode, dir_fd=folder)
-            _give(fd, folder)
-            return Draft(path, name, draft, os.dup(folder), fd)
-
-    def remove(self, path: str) -> None:
-        """A file, a link itself, or an empty folder."""
-        *way, name = parts_of(path)
-        with failing_plainly(path), self._at(way) as folder:
-            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                os.rmdir(name, dir_fd=folder)
-            else:
-                os.unlink(name, dir_fd=folder)
+    def close(self) -> None:
+        self._agent.close()
 
 
-class OpenFile:
-    """A file that is being read. It has the size it had when it was opened, or is broken off."""
+class LocalFile:
+    """A file of the host's own that is being read: an exported snapshot."""
 
-    def __init__(self, fd: int, about: os.stat_result) -> None:
+    CHUNK_BYTES = 256 * 1024
+
+    def __init__(self, fd: int) -> None:
+        about = os.fstat(fd)
         self._fd = fd
         self.size = about.st_size
         self.modified = about.st_mtime
@@ -190,74 +288,13 @@ class OpenFile:
     async def chunks(self, start: int, count: int) -> AsyncIterator[bytes]:
         end = start + count
         while start < end:
-            data = await asyncio.to_thread(os.pread, self._fd, min(CHUNK, end - start), start)
+            data = await asyncio.to_thread(os.pread, self._fd, min(self.CHUNK_BYTES, end - start), start)
             if not data:
                 raise errors.Conflict("the file became shorter while it was read; ask again")
             start += len(data)
             yield data
 
-    def fileno(self) -> int:
-        return self._fd
-
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-class Draft:
-    """A file that is being written, under a name of its own until it is whole."""
-
-    def __init__(self, path: str, name: str, draft: str, folder: int, fd: int) -> None:
-        self._path, self._name, self._draft, self._folder, self._fd = path, name, draft, folder, fd
-        self._size = 0
-
-    def write(self, data: bytes) -> None:
-        with failing_plainly(self._path):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._fd, view) :]
-        self._size += len(data)
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def finish(self) -> tuple[FileInfo, bool]:
-        """Put it in its place, in one step. What it is now, and whether it is new there."""
-        with failing_plainly(self._path):
-            os.fsync(self._fd)
-            try:
-                before = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
-            except FileNotFoundError:
-                before = None
-            os.rename(self._draft, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            return _info(self._path, os.fstat(self._fd)), before is None
-
-    def close(self) -> None:
-        """Let go of it; what was not finished is removed."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._draft, dir_fd=self._folder)
-        os.close(self._fd)
-        os.close(self._folder)
-
-
-async def write_file(folder: Folder, path: str, chunks: AsyncIterator[bytes], limit: int) -> tuple[FileInfo, bool]:
-    """Write what comes to a file, in one step as others see it."""
-    draft = await asyncio.to_thread(folder.begin, path)
-    try:
-        size = 0
-        async for chunk in chunks:
-            size += len(chunk)
-            if size > limit:
-                raise errors.TooLarge(
-                    f"the file is above the limit of {limit} bytes; raise max_file, or send it in parts"
-                )
-            await asyncio.to_thread(draft.write, chunk)
-        return await asyncio.to_thread(draft.finish)
-    finally:
-        await asyncio.to_thread(draft.close)
-
-
-def _info(name: str, about: os.stat_result) -> FileInfo:
-    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
-    return FileInfo(name, kinds.get(stat.S_IFMT(about.st_mode), "other"), about.st_size, about.st_mtime)

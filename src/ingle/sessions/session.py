@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import Any
 
 from ingle import errors, events
@@ -20,7 +19,6 @@ from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInf
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
 from ingle.isolation.limits import behind as limit_behind
-from ingle.isolation.policy import OPEN_LEVELS
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
@@ -28,7 +26,7 @@ from ingle.sessions.asking import Asking
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
 from ingle.sessions.deadlines import Deadlines
-from ingle.sessions.files import Folder
+from ingle.sessions.files import SessionFiles
 from ingle.sessions.history import History
 from ingle.sessions.homes import Home, remove_below
 from ingle.sessions.inquiries import Inquiries
@@ -512,15 +510,14 @@ class Session:
         """What ran, how it ended, when and how long."""
         return await self._history.cells(first, count, self._cell)
 
-    @property
-    def files(self) -> Folder:
-        """The folder it started in."""
-        cwd = self.plan.cwd
-        return Folder(
-            Path(cwd or self.home.workspace),
-            fixed=cwd is None,
-            real=cwd is not None and self.plan.grant.isolation not in OPEN_LEVELS,
-        )
+    async def files(self) -> SessionFiles:
+        """The folder it started in, as its code sees it."""
+        folder = self.plan.cwd or self.home.workspace
+        return SessionFiles(await self.live_worker(), folder, fixed=self.plan.cwd is None)
+
+    async def files_below(self, folder: str) -> SessionFiles:
+        """Another folder, as its code sees it."""
+        return SessionFiles(await self.live_worker(), folder, fixed=False)
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self._history.follow(first)

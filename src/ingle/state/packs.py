@@ -1,7 +1,8 @@
 """A pack: a file of chunks with their index at its end. Portable snapshots are packs with a manifest in them.
 
-    8 bytes   what it is
-    …         chunks, one after the other, as they are
+    8 bytes   what it is, and its version
+    256 bytes the mask (version 2)
+    …         chunks, one after the other: masked in version 2, as they are in version 1
     …         the index, JSON: each chunk's hash, place and size; a manifest and its signature where there is one
     32 bytes  SHA-256 of the index
     8 bytes   length of the index
@@ -9,6 +10,9 @@
 
 Nothing in it is compressed and nothing has the name of a file, so that nothing grows when it is read, and nothing is
 written elsewhere. Every place is checked against the file, every chunk against its hash.
+
+A session chooses the bytes of its chunks, and a portable file may lie anywhere. So its chunks are XORed with a random
+mask that the session cannot know. No other program finds text, code or an archive of the session's choice in it.
 """
 
 import hashlib
@@ -24,7 +28,8 @@ from msgspec import Struct
 from ingle import errors
 from ingle_worker.wire import channel
 
-HEAD = b"INGLE\0\x01\n"
+HEAD, MASKED_HEAD = b"INGLE\0\x01\n", b"INGLE\0\x02\n"
+MASK_BYTES = 256
 TAIL = b"\n\x01\0ELGNI"
 END = struct.Struct(">32sQ8s")
 MAX_INDEX = 256 * 1024 * 1024
@@ -49,16 +54,27 @@ class Place(NamedTuple):
 _index = msgspec.json.Decoder(Index)
 
 
-class Writer:
-    """Writes chunks to a file that is somebody else's to name and to close."""
+def mask(data: "bytes | memoryview", key: bytes, offset: int) -> bytes:
+    """XOR bytes that lie at this offset of a file with its mask; the same call takes the mask off."""
+    if not key:
+        return bytes(data)
+    start = offset % len(key)
+    stream = (key * (len(data) // len(key) + 2))[start : start + len(data)]
+    return (int.from_bytes(data, "little") ^ int.from_bytes(stream, "little")).to_bytes(len(data), "little")
 
-    def __init__(self, fd: int) -> None:
+
+class Writer:
+    """Writes chunks to a file that its caller names and closes; masked where the file leaves the data folder."""
+
+    def __init__(self, fd: int, *, masked: bool = False) -> None:
         self._fd = fd
-        self._at = len(HEAD)
+        self._mask = os.urandom(MASK_BYTES) if masked else b""
+        head = (MASKED_HEAD if masked else HEAD) + self._mask
+        self._at = len(head)
         self.places: dict[bytes, Place] = {}
         self.size = 0
         """Bytes of all chunks."""
-        write_whole(fd, HEAD)
+        write_whole(fd, head)
 
     def has(self, digest: bytes) -> bool:
         return digest in self.places
@@ -72,7 +88,7 @@ class Writer:
 
     def keep(self, digest: bytes, data: "memoryview | bytes") -> None:
         """The same for a chunk that was checked."""
-        write_whole(self._fd, data)
+        write_whole(self._fd, mask(data, self._mask, self._at) if self._mask else data)
         self.places[digest] = Place(self._at, len(data))
         self._at += len(data)
         self.size += len(data)
@@ -118,8 +134,10 @@ class Pack:
         if not stat.S_ISREG(about.st_mode):
             raise errors.SnapshotDamaged(self.name, "it is no regular file")
         self.size = about.st_size
-        if os.pread(self._fd, len(HEAD), 0) != HEAD:
+        head = os.pread(self._fd, len(HEAD), 0)
+        if head not in (HEAD, MASKED_HEAD):
             raise errors.SnapshotDamaged(self.name, "it is not a snapshot of ingle's")
+        self._mask = os.pread(self._fd, MASK_BYTES, len(HEAD)) if head == MASKED_HEAD else b""
         end = os.pread(self._fd, END.size, max(self.size - END.size, 0))
         if self.size < len(HEAD) + END.size or not end.endswith(TAIL):
             raise errors.SnapshotDamaged(self.name, "its end is missing")
@@ -152,10 +170,10 @@ class Pack:
     def _read(self, place: Place) -> bytes:
         try:
             if self._path is None:
-                return os.pread(self._fd, place.size, place.offset)
+                return mask(os.pread(self._fd, place.size, place.offset), self._mask, place.offset)
             fd = _open(self._path)
             try:
-                return os.pread(fd, place.size, place.offset)
+                return mask(os.pread(fd, place.size, place.offset), self._mask, place.offset)
             finally:
                 os.close(fd)
         except FileNotFoundError:

@@ -106,7 +106,7 @@ class Snapshots:
         self, fd: int, connection: socket.socket, describe: Callable[[manifest.Summary], Manifest]
     ) -> tuple[Manifest, int]:
         """The same into one file of its own, which is whole and on the disk when this returns."""
-        writer = Writer(fd)
+        writer = Writer(fd, masked=True)
         made = describe(moving.receive(connection, writer, self._limit))
         data = manifest.encode(made)
         writer.finish(data, self._signing.sign(data))
@@ -258,7 +258,7 @@ class Snapshots:
             path = self._folder / shelf / (name + CURRENT)
             found = self._read(path, name, True)
             signature, _, data = path.read_bytes().partition(b"\n")
-            writer = Writer(fd)
+            writer = Writer(fd, masked=True)
             for digest, size in found.summary.pieces():
                 key = bytes.fromhex(digest)
                 if not writer.has(key):

@@ -253,13 +253,20 @@ class Worker:
         await send_with(self._status, self._status_out, messages.encode(messages.Join()), ways)
 
     async def run_shell(self, status: int) -> None:
-        """Have a shell task's init made in this worker's room; its status socket is given away."""
+        """Have init fork the init of a shell task; its status socket is given away."""
+        await self._give_child(messages.Shell(), status)
+
+    async def serve_files(self, connection: int) -> None:
+        """Have init fork a file agent; its socket is given away. Raises OSError when init is gone."""
+        await self._give_child(messages.ServeFiles(), connection)
+
+    async def _give_child(self, order: messages.Shell | messages.ServeFiles, fd: int) -> None:
         try:
             if self.group is not None and self.group.outside:
                 await asyncio.to_thread(self.group.complete)
-            await send_with(self._status, self._status_out, messages.encode(messages.Shell()), [status])
+            await send_with(self._status, self._status_out, messages.encode(order), [fd])
         finally:
-            os.close(status)
+            os.close(fd)
 
     # --- copies ---
 

@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 
-from ingle_worker import kernel, shells
+from ingle_worker import file_agent, kernel, shells
 from ingle_worker.lockdown import calls, filters, landlock, rooms
 from ingle_worker.lockdown.plan import Plan
 from ingle_worker.wire import messages
@@ -144,10 +144,20 @@ class Confinement:
         """As a child of init: be the init of a shell task, held as the session is."""
         if self.plan.nice:
             os.nice(self.plan.nice)
-        if self._places is None:
-            # Init itself stands outside of the walls there.
-            self._lock()
+        self._confine_child()
         shells.TaskInit(status).run()
+
+    def serve_files(self, connection: int) -> None:
+        """As a child of init: be a file agent, held as the session is. Code of the session cannot trace it."""
+        self._confine_child()
+        if self._files is not None:
+            calls.set_dumpable(False)
+        file_agent.serve(connection)
+
+    def _confine_child(self) -> None:
+        if self._places is None:
+            # There init itself is not confined.
+            self._lock()
 
     # --- in the worker ---
 

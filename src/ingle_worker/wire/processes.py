@@ -60,6 +60,11 @@ class Shell:
 
 
 @dataclass(frozen=True)
+class ServeFiles:
+    """Fork a file agent in this session's confinement. Its socket comes along with this frame."""
+
+
+@dataclass(frozen=True)
 class NotEntered:
     """It could not be done, and everything ends."""
 

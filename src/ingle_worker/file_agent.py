@@ -1,0 +1,196 @@
+"""File agent: reads and writes files of a session's folder for the host, from inside the session's confinement.
+
+The session's init forks one agent per request. The agent runs with the session's user, mounts, Landlock rules and
+limits, so the kernel decides what it may reach, as it does for a cell. The host sends one request (`wire.files`)
+and never opens the path itself.
+
+No link is followed below the root. A file is written beside its place and renamed when it is complete.
+"""
+
+import errno
+import json
+import os
+import socket
+import stat
+from typing import Any
+
+from ingle_worker import kernel
+from ingle_worker.wire.files import (
+    LENGTH,
+    MAX_CHUNK_BYTES,
+    MAX_LISTED,
+    MAX_REQUEST_BYTES,
+    NOT_REGULAR,
+    RANGE,
+    SEND_BYTES,
+)
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+
+
+def serve(fd: int) -> None:
+    """Answer one request on this socket, until it is done or the host closes it."""
+    kernel.die_with_parent()
+    with socket.socket(fileno=fd) as connection:
+        try:
+            request = json.loads(_receive_frame(connection, MAX_REQUEST_BYTES))
+            try:
+                _VERBS[request["verb"]](connection, request)
+            except NotRegular:
+                _reply(connection, {"errno": errno.EINVAL, "why": NOT_REGULAR})
+            except UnicodeEncodeError:
+                _reply(connection, {"errno": errno.EILSEQ})
+            except OSError as error:
+                _reply(connection, {"errno": error.errno or errno.EIO})
+        except (OSError, EOFError):
+            return  # the host is gone
+
+
+class NotRegular(Exception):
+    """The path names a pipe, a device or a socket."""
+
+
+# --- framing ---
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+def _receive_frame(connection: socket.socket, limit: int) -> bytes:
+    (length,) = LENGTH.unpack(_receive(connection, LENGTH.size))
+    if length > limit:
+        raise EOFError
+    return _receive(connection, length)
+
+
+def _reply(connection: socket.socket, reply: "dict[str, Any]") -> None:
+    data = json.dumps(reply).encode()
+    connection.sendall(LENGTH.pack(len(data)) + data)
+
+
+# --- the way to a file ---
+
+
+def _open_root(request: "dict[str, Any]") -> int:
+    flags = _FOLDER if request["fixed"] else _FOLDER & ~os.O_NOFOLLOW
+    return os.open(request["root"], flags)
+
+
+def _open_folder(request: "dict[str, Any]", parts: "list[str]", make: bool = False) -> int:
+    """Open the folder reached by these names from the root."""
+    fd = _open_root(request)
+    try:
+        for part in parts:
+            if make:
+                try:
+                    os.mkdir(part, 0o755, dir_fd=fd)
+                except FileExistsError:
+                    pass
+            try:
+                below = os.open(part, _FOLDER, dir_fd=fd)
+            except NotADirectoryError:
+                # With O_DIRECTORY the kernel reports a link as this, too.
+                if stat.S_ISLNK(os.stat(part, dir_fd=fd, follow_symlinks=False).st_mode):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+                raise
+            os.close(fd)
+            fd = below
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _info(name: str, about: os.stat_result) -> "list[Any]":
+    plain = name.encode("utf-8", "backslashreplace").decode()
+    return [plain, _KINDS.get(stat.S_IFMT(about.st_mode), "other"), about.st_size, about.st_mtime]
+
+
+# --- the verbs ---
+
+
+def _list(connection: socket.socket, request: "dict[str, Any]") -> None:
+    infos: list[list[Any]] = []
+    truncated = False
+    fd = _open_folder(request, request["path"])
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if len(infos) == MAX_LISTED:
+                truncated = True
+                break
+            try:
+                infos.append(_info(entry.name, entry.stat(follow_symlinks=False)))
+            except FileNotFoundError:
+                pass
+    os.close(fd)
+    _reply(connection, {"files": infos, "truncated": truncated})
+
+
+def _read(connection: socket.socket, request: "dict[str, Any]") -> None:
+    *way, name = request["path"]
+    folder = _open_folder(request, way)
+    # Non-blocking: a pipe without a writer would block the open.
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    about = os.fstat(fd)
+    if stat.S_ISDIR(about.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(about.st_mode):
+        raise NotRegular
+    tag = f"{about.st_ino:x}-{about.st_mtime_ns:x}-{about.st_size:x}"
+    _reply(connection, {"size": about.st_size, "modified": about.st_mtime, "tag": tag})
+    while True:
+        start, count = RANGE.unpack(_receive(connection, RANGE.size))
+        while count:
+            data = os.pread(fd, min(SEND_BYTES, count), start)
+            if not data:
+                raise EOFError  # the file became shorter; the host sees the end of the socket
+            connection.sendall(data)
+            start, count = start + len(data), count - len(data)
+
+
+def _write(connection: socket.socket, request: "dict[str, Any]") -> None:
+    *way, name = request["path"]
+    folder = _open_folder(request, way, make=True)
+    draft = f".{os.urandom(8).hex()}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(draft, flags, request["mode"], dir_fd=folder)
+    try:
+        _reply(connection, {})
+        while chunk := _receive_frame(connection, MAX_CHUNK_BYTES):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(fd, view) :]
+        os.fsync(fd)
+        try:
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+            new = False
+        except FileNotFoundError:
+            new = True
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        _reply(connection, {"info": _info(name, os.fstat(fd)), "new": new})
+    finally:
+        try:
+            os.unlink(draft, dir_fd=folder)
+        except OSError:
+            pass  # renamed, or not ours any more
+
+
+def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:
+    *way, name = request["path"]
+    folder = _open_folder(request, way)
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        os.rmdir(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
+    _reply(connection, {})
+
+
+_VERBS = {"list": _list, "read": _read, "write": _write, "remove": _remove}
