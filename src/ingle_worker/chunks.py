@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from ingle_worker.wire import channel
+from ingle_worker.wire import snapshot_channel
 
 WAITING = 16 * 1024 * 1024
 """Bytes of gathered data that may wait for the host's answer."""
@@ -53,7 +53,7 @@ class Offers:
             self._pending.append((digest, data))
             if held:
                 self._held += data.nbytes
-            if self._held > WAITING or len(self._pending) >= channel.MAX_OFFERED:
+            if self._held > WAITING or len(self._pending) >= snapshot_channel.MAX_OFFERED:
                 self.flush()
         return digest.hex(), data.nbytes
 
@@ -64,22 +64,25 @@ class Offers:
         pending, self._pending, self._held = self._pending, [], 0
         if not pending:
             return
-        self._send(channel.OFFER, b"".join([channel.ENTRY.pack(digest, data.nbytes) for digest, data in pending]))
+        self._send(
+            snapshot_channel.OFFER,
+            b"".join([snapshot_channel.ENTRY.pack(digest, data.nbytes) for digest, data in pending]),
+        )
         kind, needed = self._receive()
-        if kind != channel.NEEDED or len(needed) != len(pending):
+        if kind != snapshot_channel.NEEDED or len(needed) != len(pending):
             raise OSError("the host answered an offer with something else")
         for wanted, (_, data) in zip(needed, pending):  # noqa: B905
             if wanted:
-                self._send(channel.CHUNK, data)
+                self._send(snapshot_channel.CHUNK, data)
 
     def finish(self, summary: dict[str, Any]) -> None:
         self.flush()
-        self._send(channel.SUMMARY, json.dumps(summary, ensure_ascii=True, separators=(",", ":")).encode())
+        self._send(snapshot_channel.SUMMARY, json.dumps(summary, ensure_ascii=True, separators=(",", ":")).encode())
         self._socket.close()
 
     def _send(self, kind: int, data: Any) -> None:
         view = memoryview(data).cast("B") if not isinstance(data, bytes) else memoryview(data)
-        prefix = channel.PREFIX.pack(kind, view.nbytes)
+        prefix = snapshot_channel.PREFIX.pack(kind, view.nbytes)
         sent = self._socket.sendmsg([prefix, view])
         if sent < len(prefix):
             self._socket.sendall(prefix[sent:])
@@ -89,7 +92,7 @@ class Offers:
             self._socket.sendall(view[sent:])
 
     def _receive(self) -> tuple[int, bytes]:
-        kind, size = channel.PREFIX.unpack(self._exactly(channel.PREFIX.size))
+        kind, size = snapshot_channel.PREFIX.unpack(self._exactly(snapshot_channel.PREFIX.size))
         return kind, self._exactly(size)
 
     def _exactly(self, size: int) -> bytes:
@@ -129,8 +132,8 @@ class Stream:
 def cut_whole(offers: Offers, view: memoryview, names: list[tuple[str, int]], *, held: bool = True) -> None:
     """Chunks of something that lies in memory as it is."""
     flat = view.cast("B") if view.ndim != 1 or view.format != "B" else view
-    starts = range(0, flat.nbytes, channel.MAX_CHUNK)
-    names += [offers.chunk(flat[start : start + channel.MAX_CHUNK], held=held) for start in starts]
+    starts = range(0, flat.nbytes, snapshot_channel.MAX_CHUNK)
+    names += [offers.chunk(flat[start : start + snapshot_channel.MAX_CHUNK], held=held) for start in starts]
 
 
 class Nowhere:

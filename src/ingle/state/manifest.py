@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from ingle import errors
 from ingle.events import Skipped, SnapshotInfo, SnapshotName
-from ingle_worker.wire import channel
+from ingle_worker.wire import snapshot_channel
 
 VERSION = 1
 MAX_NAMES = 1_000_000
@@ -144,7 +144,7 @@ def decode(data: bytes, name: str) -> Manifest:
         if any(not 0 <= need < number for need in group.needs):
             raise errors.SnapshotDamaged(name, "its parts need what comes after them")
     for digest, size in manifest.summary.pieces():
-        if len(digest) != 64 or not 0 <= size <= channel.MAX_CHUNK:
+        if len(digest) != 64 or not 0 <= size <= snapshot_channel.MAX_CHUNK:
             raise errors.SnapshotDamaged(name, "it names a chunk that cannot be one")
         try:
             bytes.fromhex(digest)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ingle import errors
 from ingle.state import manifest
-from ingle_worker.wire import channel
+from ingle_worker.wire import snapshot_channel
 
 SILENCE = 120.0
 """Seconds in which a copy that is being saved must say something, and one that is loaded take something."""
@@ -69,15 +69,18 @@ class _Receiving:
         self._limit = limit
         self._sizes: dict[bytes, int] = {}
         self._total = 0
-        self._buffer = bytearray(channel.MAX_CHUNK)
+        self._buffer = bytearray(snapshot_channel.MAX_CHUNK)
 
     def run(self) -> manifest.Summary:
         self._connection.settimeout(SILENCE)
         while True:
             kind, size = self._prefix()
-            if kind == channel.OFFER and 0 < size <= channel.MAX_OFFERED * channel.ENTRY.size:
+            if (
+                kind == snapshot_channel.OFFER
+                and 0 < size <= snapshot_channel.MAX_OFFERED * snapshot_channel.ENTRY.size
+            ):
                 self._answer(bytes(self._exactly(size)))
-            elif kind == channel.SUMMARY and size <= channel.MAX_SUMMARY:
+            elif kind == snapshot_channel.SUMMARY and size <= snapshot_channel.MAX_SUMMARY:
                 data = bytearray(size)
                 self._fill(memoryview(data))
                 return self._check(manifest.read_summary(bytes(data)))
@@ -85,11 +88,11 @@ class _Receiving:
                 raise errors.SaveFailed("the session's copy broke the protocol; nothing was kept")
 
     def _answer(self, offer: bytes) -> None:
-        if len(offer) % channel.ENTRY.size:
+        if len(offer) % snapshot_channel.ENTRY.size:
             raise errors.SaveFailed("the session's copy broke the protocol; nothing was kept")
-        entries = list(channel.ENTRY.iter_unpack(offer))
+        entries = list(snapshot_channel.ENTRY.iter_unpack(offer))
         for digest, size in entries:
-            if not 0 < size <= channel.MAX_CHUNK:
+            if not 0 < size <= snapshot_channel.MAX_CHUNK:
                 raise errors.SaveFailed("the session's copy offered a chunk that is too large; nothing was kept")
             self._total += size
             self._sizes[digest] = size
@@ -98,15 +101,15 @@ class _Receiving:
                 f"the session holds more than {self._limit} bytes; raise max_snapshot, or delete what is not needed"
             )
         needed = bytes(not self._sink.has(digest) for digest, _ in entries)
-        self._connection.sendall(channel.PREFIX.pack(channel.NEEDED, len(needed)) + needed)
+        self._connection.sendall(snapshot_channel.PREFIX.pack(snapshot_channel.NEEDED, len(needed)) + needed)
         for (digest, size), wanted in zip(entries, needed, strict=True):
             if wanted:
-                if self._prefix() != (channel.CHUNK, size):
+                if self._prefix() != (snapshot_channel.CHUNK, size):
                     raise errors.SaveFailed("the session's copy sent another chunk than it was asked for")
                 self._sink.put(digest, self._exactly(size))
 
     def _prefix(self) -> tuple[int, int]:
-        kind, size = channel.PREFIX.unpack(self._exactly(channel.PREFIX.size))
+        kind, size = snapshot_channel.PREFIX.unpack(self._exactly(snapshot_channel.PREFIX.size))
         return kind, size
 
     def _exactly(self, size: int) -> memoryview:

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from ingle import errors
-from ingle_worker.wire import channel
+from ingle_worker.wire import snapshot_channel
 
 HEAD, MASKED_HEAD = b"INGLE\0\x01\n", b"INGLE\0\x02\n"
 MASK_BYTES = 256
@@ -153,7 +153,7 @@ class Pack:
             for chunk, offset, size in index.chunks:
                 if len(bytes.fromhex(chunk)) != 32:
                     raise ValueError("a hash of another length")
-                if not 0 <= size <= channel.MAX_CHUNK or offset < len(HEAD) or offset + size > start:
+                if not 0 <= size <= snapshot_channel.MAX_CHUNK or offset < len(HEAD) or offset + size > start:
                     raise ValueError("a chunk outside of the file")
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise errors.SnapshotDamaged(self.name, f"its index cannot be read ({error})") from None

@@ -27,7 +27,19 @@ from ingle_worker.wire.cells import (
     Result,
 )
 from ingle_worker.wire.frames import PREFIX, Frame, WireError, encode_frame
-from ingle_worker.wire.namespaces import (
+from ingle_worker.wire.lifecycle import (
+    Copied,
+    Ends,
+    EndsWanted,
+    ForkSelf,
+    NotCopied,
+    Ready,
+    Rehome,
+    Shutdown,
+    Start,
+    Started,
+)
+from ingle_worker.wire.namespace import (
     Asked,
     AskVariable,
     ChannelWanted,
@@ -48,7 +60,7 @@ from ingle_worker.wire.namespaces import (
     StdlibName,
     Variable,
 )
-from ingle_worker.wire.processes import (
+from ingle_worker.wire.process_tree import (
     Adopt,
     Breach,
     Door,
@@ -73,18 +85,6 @@ from ingle_worker.wire.processes import (
     Swept,
     TreeEnded,
     ZygoteReady,
-)
-from ingle_worker.wire.workers import (
-    Copied,
-    Ends,
-    EndsWanted,
-    ForkSelf,
-    NotCopied,
-    Ready,
-    Rehome,
-    Shutdown,
-    Start,
-    Started,
 )
 
 KINDS: dict[int, type] = {
