@@ -20,7 +20,7 @@ from ingle.settings import Settings
 from ingle.workers import codec
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Copies, Worker
-from ingle_worker.kernel import parent_of
+from ingle_worker.processes.linux import parent_of
 from ingle_worker.wire import messages
 from test_process_tree import is_there
 
@@ -414,7 +414,8 @@ CLONING = """
 import gc, types
 gc.unfreeze()
 (cloning,) = [
-    each for each in gc.get_objects() if type(each) is types.ModuleType and each.__name__ == "ingle_worker.cloning"
+    each for each in gc.get_objects() if type(each) is types.ModuleType
+    and each.__name__ == "ingle_worker.processes.clone"
 ]
 """
 """The guest's own module, which code has no other way to."""

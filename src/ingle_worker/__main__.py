@@ -11,7 +11,7 @@ import sys
 OLD = 41
 
 ROOMS = {
-    "shells": "ingle_worker.shells",
+    "shells": "ingle_worker.processes.task_zygote",
     "boot": "ingle_worker.lockdown.boot",
 }
 """Where a mode begins that is not one of the zygote's."""
@@ -71,7 +71,7 @@ def load_guest(mode):  # type: ignore[no-untyped-def]
     sys.meta_path.insert(0, Finder)
     try:
         # Shell tasks are forked from a process that has loaded nothing of a session.
-        return importlib.import_module(ROOMS.get(mode, "ingle_worker.zygote"))
+        return importlib.import_module(ROOMS.get(mode, "ingle_worker.processes.zygote"))
     finally:
         sys.meta_path.remove(Finder)
 

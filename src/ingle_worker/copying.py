@@ -27,11 +27,12 @@ from mmap import PAGESIZE, mmap
 from time import monotonic
 from typing import Any
 
-from ingle_worker import cloning, installing, kernel
-from ingle_worker.forking import reseed_numpy
+from ingle_worker import installing
 from ingle_worker.interrupts import PID, TAGGED, Interrupts, place
 from ingle_worker.link import Link
 from ingle_worker.looping import Looping
+from ingle_worker.processes import clone, linux
+from ingle_worker.processes.fork import reseed_numpy
 from ingle_worker.stdin import Input
 from ingle_worker.streams import Channel
 from ingle_worker.wire import messages
@@ -147,7 +148,7 @@ class Copying:
             return None
         state = _random_state()
         on_alarm = _signal.getsignal(_signal.SIGALRM)
-        beside = cloning.can_fork_beside(self._init)
+        beside = clone.can_fork_beside(self._init)
         self._only = family[0] if len(family) == 1 else None
         mine: Own | None = None
         self._under_way = True
@@ -172,7 +173,7 @@ class Copying:
 
     def _fork_once(self, beside: bool) -> int:
         if beside:
-            return cloning.fork_whole(cloning.fork_beside)
+            return clone.fork_whole(clone.fork_beside)
         # That somebody ends is nobody's business: while SIGCHLD is ignored it is never sent, but blocked it would be
         # kept for later.
         on_child = _signal.getsignal(_signal.SIGCHLD)
@@ -182,7 +183,7 @@ class Copying:
         number = place(self._shared, self._only[0])[PID : PID + 1] if self._only is not None else _common_memory()
         missed, child, status = False, -1, 0
         try:
-            child = cloning.fork_whole(lambda: cloning.fork_aside(number))
+            child = clone.fork_whole(lambda: clone.fork_aside(number))
             if child:
                 status = _wait_for(child)
                 missed = callable(on_child) and _child_has_ended()
@@ -206,19 +207,19 @@ class Copying:
 
     def _claim(self, slot: int) -> None:
         its_place = place(self._shared, slot)
-        its_place[TAGGED] = kernel.tag(slot)
+        its_place[TAGGED] = linux.tag(slot)
         its_place[PID] = os.getpid()
 
     def _make_each(self, family: list[Own]) -> Own:
         """In the maker, which does not return: only the copies do. Those that cannot be made are told why on their own
         wires."""
         # There is no other thread here. Whose child it is by now, theirs are too.
-        fork = cloning.fork_beside if cloning.can_clone() else kernel.fork_bare
+        fork = clone.fork_beside if clone.can_clone() else linux.fork_bare
         try:
             while family:
                 slot, fds = family[0]
                 its_place = place(self._shared, slot)
-                its_place[TAGGED] = kernel.tag(slot)
+                its_place[TAGGED] = linux.tag(slot)
                 pid = fork()
                 its_place[PID] = pid or os.getpid()
                 if pid == 0:
@@ -247,7 +248,7 @@ class Copying:
         tasks = self._looping.count_tasks()
         if tasks:
             missing.append(f"{tasks} {'task' if tasks == 1 else 'tasks'} of the original's event loop")
-        children = [f"{kernel.name_of(pid)} (pid {pid})" for pid in kernel.children(os.getpid())]
+        children = [f"{linux.name_of(pid)} (pid {pid})" for pid in linux.children(os.getpid())]
         if children:
             missing.append(f"{_count(children, 'child process', 'es')} of the original: {_listed(children)}")
         return missing
@@ -290,7 +291,7 @@ class Copying:
     def settle(self) -> None:
         """Die with init from now on, if this is its child by now: if its maker is gone."""
         if os.getppid() == self._init:
-            kernel.die_with_parent()
+            linux.die_with_parent()
             self.settled = True
 
     def rehome(self, order: Rehome) -> None:

@@ -1,8 +1,9 @@
 """Files of a session's folder, for callers outside the session: list, read, write whole, remove.
 
-The host never opens these paths. Each request is served by a file agent (`ingle_worker.file_agent`), a process that the
-session's init forks inside the session's confinement. So a caller reaches exactly what the session's code could reach,
-by the kernel's own rules. The agent's answers are untrusted: they are typed, bounded, and every wait has a limit.
+The host never opens these paths. Each request is served by a file agent (`ingle_worker.processes.file_agent`), a
+process that the session's init forks inside the session's confinement. So a caller reaches exactly what the session's
+code could reach, by the kernel's own rules. The agent's answers are untrusted: they are typed, bounded, and every wait
+has a limit.
 """
 
 import asyncio

@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 
-from ingle_worker import kernel
 from ingle_worker.lockdown import calls, rooms
 from ingle_worker.lockdown.plan import Plan, add_places, read_plan
+from ingle_worker.processes import linux
 
 GUEST = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -92,7 +92,7 @@ def _isolate(plan: Plan, plan_fd: int, rest: list[str]) -> None:
     first = os.fork()
     if first == 0:
         try:
-            kernel.die_with_parent()
+            linux.die_with_parent()
             rooms.finish(places)
             _go_to_last_number()
             if uid != 0:
@@ -132,7 +132,7 @@ def _go_to_last_number() -> None:
 
 def _wait_for(pid: int) -> None:
     """Be there as long as it is, hold nothing, and end as it ended."""
-    kernel.set_name(b"ingle-outside")
+    linux.set_name(b"ingle-outside")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_RDWR)

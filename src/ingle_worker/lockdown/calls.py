@@ -11,7 +11,7 @@ import platform
 import socket
 import struct
 
-from ingle_worker import kernel
+from ingle_worker.processes import linux
 
 MACHINE = platform.machine()
 
@@ -153,7 +153,7 @@ def users_mapping(uid: int, gid: int, seen_uid: int, seen_gid: int) -> int:
     reading, writing = os.pipe()
     ready, told = os.pipe()
     # Hooks of libraries that are loaded must not hear of it: they would tell the session of forks that it never made.
-    child = kernel.fork_bare()
+    child = linux.fork_bare()
     if child == 0:
         os.close(writing)
         try:

@@ -10,9 +10,9 @@ import os
 import resource
 import socket
 
-from ingle_worker import file_agent, kernel, shells
 from ingle_worker.lockdown import calls, filters, landlock, rooms
 from ingle_worker.lockdown.plan import Plan
+from ingle_worker.processes import file_agent, linux, task_zygote
 from ingle_worker.wire import messages
 
 LOCKED_MEMORY = 8 * 1024**2
@@ -69,11 +69,11 @@ class Confinement:
     def fork(self) -> int:
         """As kernel.fork_bare; the child is the first process of a pid namespace where there are rooms."""
         if not self._places is not None:
-            return kernel.fork_bare()
+            return linux.fork_bare()
         calls.unshare(calls.CLONE_NEWPID, "pid")
         pid = -1
         try:
-            pid = kernel.fork_bare()
+            pid = linux.fork_bare()
         finally:
             if pid:
                 calls.setns(self._namespace, calls.CLONE_NEWPID)
@@ -145,7 +145,7 @@ class Confinement:
         if self.plan.nice:
             os.nice(self.plan.nice)
         self._confine_child()
-        shells.TaskInit(status).run()
+        task_zygote.TaskInit(status).run()
 
     def serve_files(self, connection: int) -> None:
         """As a child of init: be a file agent, held as the session is. Code of the session cannot trace it."""

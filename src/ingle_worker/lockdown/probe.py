@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import kernel
 from ingle_worker.lockdown import calls
 from ingle_worker.lockdown.confinement import Confinement
+from ingle_worker.processes import linux
 from ingle_worker.wire import messages
 
 PATIENCE = 10
@@ -72,7 +72,7 @@ def _be_init(confinement: Confinement, order: messages.Prove) -> dict[str, Any]:
 
 
 def _be_worker(confinement: Confinement, canaries: "Canaries") -> dict[str, Any]:
-    kernel.die_with_parent()
+    linux.die_with_parent()
     confinement.confine()
     confinement.start(messages.Start("/", "/tmp", [canaries.folder, canaries.own]))
     return {"succeeded": canaries.fly()}

@@ -14,7 +14,7 @@ import socket
 import stat
 from typing import Any
 
-from ingle_worker import kernel
+from ingle_worker.processes import linux
 from ingle_worker.wire.files import (
     LENGTH,
     MAX_CHUNK_BYTES,
@@ -31,7 +31,7 @@ _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 
 def serve(fd: int) -> None:
     """Answer one request on this socket, until it is done or the host closes it."""
-    kernel.die_with_parent()
+    linux.die_with_parent()
     with socket.socket(fileno=fd) as connection:
         try:
             request = json.loads(_receive_frame(connection, MAX_REQUEST_BYTES))

@@ -21,8 +21,8 @@ import sys
 import termios
 from typing import Any
 
-from ingle_worker import kernel, reaper
-from ingle_worker.holder import fork_below
+from ingle_worker.processes import kill_tree, linux
+from ingle_worker.processes.holder import fork_below
 from ingle_worker.wire import FrameReader, messages
 
 LOOK_MS = 25
@@ -64,7 +64,7 @@ class Shells:
         self._inits: set[int] = set()
 
     def run(self) -> None:
-        kernel.become_subreaper()
+        linux.become_subreaper()
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -79,7 +79,7 @@ class Shells:
             for fd, _ in poller.poll():
                 if fd == wake_read:
                     os.read(wake_read, 4096)
-                    reaper.reap(self._on_exit)
+                    kill_tree.reap(self._on_exit)
                 elif not self._serve(wake_read, wake_write):
                     return
 
@@ -96,7 +96,7 @@ class Shells:
 
     def _fork(self, message: messages.Fork, fds: list[int], private: tuple[int, ...]) -> None:
         try:
-            pid = kernel.fork_bare()
+            pid = linux.fork_bare()
         except OSError as error:
             pid = -1
             self._control.sendall(messages.encode(messages.ForkFailed(message.ticket, str(error))))
@@ -121,7 +121,7 @@ class Shells:
             self._inits.discard(pid)
             # An init that was killed leaves its strays to us, the next subreaper above it.
             if status:
-                reaper.sweep(self._on_exit, spare=tuple(self._inits))
+                kill_tree.sweep(self._on_exit, spare=tuple(self._inits))
                 try:
                     self._control.sendall(messages.encode(messages.Swept(pid)))
                 except OSError:
@@ -154,8 +154,8 @@ class TaskInit:
     def run(self) -> None:
         """Until the host is gone or wants an end; then all below is gone too."""
         gc.disable()
-        kernel.become_subreaper()
-        kernel.set_name(b"ingle-init")
+        linux.become_subreaper()
+        linux.set_name(b"ingle-init")
         os.setsid()
         for number in ("SIGINT", "SIGTERM", "SIGHUP"):
             _signal.signal(getattr(_signal, number), _signal.SIG_IGN)
@@ -180,7 +180,7 @@ class TaskInit:
                     self._look()
                 if self._checks and not ready:
                     self._check_interrupted()
-        reaper.sweep(self._on_exit)
+        kill_tree.sweep(self._on_exit)
         self._tell_end(left=False)
 
     @property
@@ -190,7 +190,7 @@ class TaskInit:
 
     def _gather(self) -> None:
         """Take every exit status that is there, and tell what the host should know of it."""
-        left = reaper.reap(self._on_exit)
+        left = kill_tree.reap(self._on_exit)
         if self._status is None:
             return
         assert self._run is not None
@@ -250,14 +250,14 @@ class TaskInit:
             self._send(messages.Signalled(order.order, False))
             return
         if order.again:
-            own = kernel.command_line(self._program)
-            self._interrupted.update(pid for pid in self._unmade if kernel.command_line(pid) != own)
+            own = linux.command_line(self._program)
+            self._interrupted.update(pid for pid in self._unmade if linux.command_line(pid) != own)
         else:
-            self._interrupted.update(reaper.below(os.getpid()))
+            self._interrupted.update(kill_tree.below(os.getpid()))
             self._send_signal(order)
-            self._interrupted.update(reaper.below(os.getpid()))
-            own = kernel.command_line(self._program)
-            self._unmade = {pid for pid in self._interrupted if kernel.command_line(pid) == own} - {self._program}
+            self._interrupted.update(kill_tree.below(os.getpid()))
+            own = linux.command_line(self._program)
+            self._unmade = {pid for pid in self._interrupted if linux.command_line(pid) == own} - {self._program}
         # Told when it has landed for sure.
         self._interrupts.append(order)
         self._checks = CHECKS
@@ -272,10 +272,10 @@ class TaskInit:
             # A second round for those that were forked while the first went on.
             done: set[int] = set()
             for _ in range(2):
-                for pid in reaper.below(os.getpid()):
+                for pid in kill_tree.below(os.getpid()):
                     if pid not in done:
                         done.add(pid)
-                        reaper.kill_quietly(pid, order.number)
+                        kill_tree.kill_quietly(pid, order.number)
 
     def _check_interrupted(self) -> None:
         """A process that bash was just making has lost a SIGINT to the handler it had before its exec: it comes again.
@@ -285,7 +285,7 @@ class TaskInit:
         On a busy machine it may be long in the making: the host asks again as long as the command goes on.
         """
         self._checks -= 1
-        lost = [pid for pid in self._interrupted if kernel.takes_sigint(pid)]
+        lost = [pid for pid in self._interrupted if linux.takes_sigint(pid)]
         if lost and self._again:
             self._again -= 1
             self._checks = CHECKS
@@ -348,7 +348,7 @@ class TaskInit:
         is no name for it."""
         # A program that is not there shall be told of, not end the child without a word.
         os.close(os.open(argv[0], os.O_PATH | os.O_CLOEXEC))
-        pid = kernel.fork_bare()
+        pid = linux.fork_bare()
         if pid:
             return pid
         try:
@@ -369,11 +369,11 @@ class TaskInit:
         """Compare what the tree uses now with its limits; past one of them everything ends."""
         run = self._run
         assert run is not None
-        pids = reaper.below(os.getpid(), most=run.processes + 1 if run.processes else 0)
+        pids = kill_tree.below(os.getpid(), most=run.processes + 1 if run.processes else 0)
         memory, cpu = 0, self._cpu
         for pid in pids:
-            memory += kernel.own_memory(pid)
-            cpu += kernel.cpu_seconds(pid)
+            memory += linux.own_memory(pid)
+            cpu += linux.cpu_seconds(pid)
         self._peak = max(self._peak, memory // 1024)
         used = {"processes": float(len(pids)), "memory": float(memory), "cpu_seconds": cpu}
         for name, value in used.items():

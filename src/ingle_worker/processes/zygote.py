@@ -19,11 +19,12 @@ from os import close
 from select import POLLHUP, POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
-from ingle_worker import figures, forking, kernel, reaper, session
-from ingle_worker.forking import can_fork_into, fork, reseed
-from ingle_worker.holder import INIT_NAME, fork_below
-from ingle_worker.init import Init, join
-from ingle_worker.kernel import die_with_parent, fork_bare, set_name
+from ingle_worker import figures, session
+from ingle_worker.processes import kill_tree, linux
+from ingle_worker.processes.fork import can_fork_into, fork, reseed, watch
+from ingle_worker.processes.holder import INIT_NAME, fork_below
+from ingle_worker.processes.init import Init, join
+from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
 from ingle_worker.wire import FrameReader, messages
 from ingle_worker.wire.messages import decode_fork
 
@@ -90,19 +91,19 @@ def spawn(fds: list[int]) -> None:
     """
     for fd in fds:
         os.set_inheritable(fd, False)
-    kernel.become_subreaper()
+    linux.become_subreaper()
     init_pid = os.fork()
     if init_pid:
         for fd in fds:
             os.close(fd)
-        kernel.set_name(b"ingle-holder")
+        linux.set_name(b"ingle-holder")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         os.waitpid(init_pid, 0)
-        reaper.sweep(lambda pid, status, usage: None)
+        kill_tree.sweep(lambda pid, status, usage: None)
         os._exit(0)
     sys.argv[:] = [""]
-    kernel.wait_for_a_core()
+    linux.wait_for_a_core()
     worker = session.Worker()
     worker.prepare()
     init = Init()
@@ -248,18 +249,18 @@ class Zygote:
         """The other end is with a child that waits for the next order. While there is none, orders are read here."""
 
     def run(self) -> None:
-        kernel.become_subreaper()
+        linux.become_subreaper()
         sys.argv[:] = [""]
         figures.choose_backends()
         if self._confinement is not None and not self._prove(self._confinement):
             return
-        with forking.watch():
+        with watch():
             preloaded, missing = self._preload()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        kernel.wait_for_a_core()
+        linux.wait_for_a_core()
         self._worker = session.Worker()
         self._worker.prepare()
         self._init = Init()
@@ -306,7 +307,7 @@ class Zygote:
         for fd, event in ready:
             if fd == self._wake_read:
                 os.read(self._wake_read, 4096)
-                reaper.reap(self._on_exit)
+                kill_tree.reap(self._on_exit)
             elif waiting is not None and fd == waiting.fileno():
                 self._on_waiting(waiting)
             elif event & POLLIN and waiting is None:
@@ -381,7 +382,7 @@ class Zygote:
             self._inits.discard(pid)
             # An init that was killed leaves its strays to us, the next subreaper above it.
             if status:
-                reaper.sweep(self._on_exit, spare=tuple(self._inits))
+                kill_tree.sweep(self._on_exit, spare=tuple(self._inits))
                 try:
                     self._control.sendall(messages.encode(messages.Swept(pid)))
                 except OSError:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ingle_worker import cloning, kernel
+from ingle_worker.processes import clone, linux
 
 Hook = Callable[[], Any] | None
 
@@ -91,14 +91,14 @@ def fork(group: int = -1) -> int:
 
 
 def can_fork_into() -> bool:
-    return not _crowded and cloning.can_clone()
+    return not _crowded and clone.can_clone()
 
 
 def _fork_single(group: int) -> int:
     if _before:
         _call(_before)
     try:
-        pid = kernel.fork_bare() if group < 0 else cloning.fork_into(group)
+        pid = linux.fork_bare() if group < 0 else clone.fork_into(group)
     except OSError:
         _call(_in_parent)
         raise

@@ -8,7 +8,7 @@ import os
 import select
 import signal
 
-from ingle_worker import kernel, reaper
+from ingle_worker.processes import kill_tree, linux
 from ingle_worker.wire import messages
 
 INIT_NAME = "ingle-init"
@@ -16,16 +16,16 @@ INIT_NAME = "ingle-init"
 
 def fork_below(life: int, control: int, name: bytes) -> None:
     """Fork a zygote, which is to be called this. It alone returns: the process that forks is its holder from now on."""
-    kernel.become_subreaper()
+    linux.become_subreaper()
     zygote = os.fork()
     if zygote:
         os.close(control)
-        kernel.set_name(b"ingle-holder")
+        linux.set_name(b"ingle-holder")
         holder = Holder(life, zygote)
         holder.run()
         os._exit(holder.code)
     os.close(life)
-    kernel.set_name(name)
+    linux.set_name(name)
 
 
 class Holder:
@@ -49,12 +49,12 @@ class Holder:
         poller.register(self._life, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
         while True:
-            if not reaper.reap(self._on_exit):
+            if not kill_tree.reap(self._on_exit):
                 return
             for fd, _ in poller.poll():
                 if fd == self._life:
                     if not os.read(self._life, 1):
-                        reaper.sweep(self._on_exit)
+                        kill_tree.sweep(self._on_exit)
                         return
                 else:
                     os.read(wake_read, 4096)
@@ -63,14 +63,14 @@ class Holder:
         if pid == self._zygote:
             self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             # Not every child: one of these inits may have been killed before we came to look, and have left us strays.
-            self._sessions = {pid for pid in kernel.children(os.getpid()) if kernel.name_of(pid) == INIT_NAME}
-            reaper.sweep(self._on_exit, spare=tuple(self._sessions))
+            self._sessions = {pid for pid in linux.children(os.getpid()) if linux.name_of(pid) == INIT_NAME}
+            kill_tree.sweep(self._on_exit, spare=tuple(self._sessions))
             # Among them may have been those of an init that was killed, of which the zygote could not tell any more.
             self._tell(0)
         elif self._sessions is not None and pid in self._sessions:
             self._sessions.discard(pid)
             # The init of a session ended: if it was killed, its strays are ours now, and end here.
-            reaper.sweep(self._on_exit, spare=tuple(self._sessions))
+            kill_tree.sweep(self._on_exit, spare=tuple(self._sessions))
             if status:
                 self._tell(pid)
 

@@ -32,9 +32,9 @@ from select import POLLIN, poll
 from time import monotonic, sleep
 from typing import Any
 
-from ingle_worker import file_agent, kernel, reaper
 from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, PLACES, RUNNING, TAGGED, WORDS, place
-from ingle_worker.kernel import become_subreaper
+from ingle_worker.processes import file_agent, kill_tree, linux
+from ingle_worker.processes.linux import become_subreaper
 from ingle_worker.wire import FrameReader, encode_frame, messages
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
@@ -115,7 +115,7 @@ class Member:
     def pid(self) -> int:
         """The process; 0 while there is none. Whoever has the place has written it there, so it is looked at once, and
         believed of a child of ours only."""
-        if not self.known_pid and (written := self.place[PID]) and kernel.parent_of(written) == os.getpid():
+        if not self.known_pid and (written := self.place[PID]) and linux.parent_of(written) == os.getpid():
             self.known_pid = written
         return self.known_pid
 
@@ -198,7 +198,7 @@ class Init:
         for fd, _ in ready:
             if fd == self._wake_read:
                 os.read(self._wake_read, 4096)
-                reaper.reap(self._on_exit)
+                kill_tree.reap(self._on_exit)
         for member in self._members.copy():
             for fd, _ in ready:
                 if fd == member.fd and not self._obey(member):
@@ -208,7 +208,7 @@ class Init:
         tag, owner = self._tasks.pop(pid, (0, None))
         if owner is not None and status:
             # Somebody has killed it: what ran below it ends here.
-            reaper.sweep(self._on_exit, chosen=lambda each: kernel.tag_of(each) == tag)
+            kill_tree.sweep(self._on_exit, chosen=lambda each: linux.tag_of(each) == tag)
             if owner in self._members:
                 owner.send(messages.Swept(pid))
         for member in self._members:
@@ -221,14 +221,14 @@ class Init:
         comes too when init is killed."""
         others = [each for each in self._members if each is not member]
         for _ in range(ADOPTION):
-            if member.pid or not kernel.parent_of(member.place[PID]):
+            if member.pid or not linux.parent_of(member.place[PID]):
                 break
             sleep(0.002)  # it has just been made, and will be our child when its maker is gone
         if not others:
-            reaper.sweep(self._on_exit)
+            kill_tree.sweep(self._on_exit)
             member.send(SWEPT)
             os._exit(0)  # which closes the socket: for the last one, init itself shall be gone too
-        reaper.sweep(self._on_exit, [each.pid for each in others], self._choice(member, others))
+        kill_tree.sweep(self._on_exit, [each.pid for each in others], self._choice(member, others))
         member.send(SWEPT)
         self._members.remove(member)
         self._poller.unregister(member.fd)
@@ -237,15 +237,15 @@ class Init:
         os.close(member.fd)
 
     @staticmethod
-    def _choice(member: Member, others: list[Member]) -> reaper.Choice:
+    def _choice(member: Member, others: list[Member]) -> kill_tree.Choice:
         """Which of init's children are this worker's: itself, and strays by their tag.
 
         Where tags cannot be had, only those that stayed in its terminal session; the rest ends with the family.
         """
         worker, slot = member.pid, member.slot
         if all(each.place[TAGGED] for each in (member, *others) if each.slot):
-            return lambda pid: pid == worker or kernel.tag_of(pid) == slot
-        return lambda pid: pid == worker or kernel.session_of(pid) == worker
+            return lambda pid: pid == worker or linux.tag_of(pid) == slot
+        return lambda pid: pid == worker or linux.session_of(pid) == worker
 
     def _obey(self, member: Member) -> bool:
         """Carry out what the host asks. False when this worker shall end."""
@@ -278,7 +278,7 @@ class Init:
     def _run_child(self, member: Member, run: Callable[[int], None] | None, fd: int) -> None:
         """Run this in a child of init, and so inside the session's confinement. A closed socket reports a failure."""
         try:
-            pid = kernel.fork_bare() if run is not None else -1
+            pid = linux.fork_bare() if run is not None else -1
         except OSError:
             pid = -1
         self._last_tag += 1
@@ -286,7 +286,7 @@ class Init:
             self._tasks[pid] = self._last_tag, member
         if pid == 0:
             try:
-                kernel.tag(self._last_tag)
+                linux.tag(self._last_tag)
                 set_wakeup_fd(-1)
                 for each in (*(member.fd for member in self._members), self._wake_read, self._wake_write):
                     os.close(each)
@@ -321,20 +321,20 @@ class Init:
             member.send(messages.Signalled(message.order, True))
             return
         if not message.again or member.signalled != message.cell:
-            ignored, stopped = kernel.sigint_state(worker)
+            ignored, stopped = linux.sigint_state(worker)
             place[OWED] = message.cell if ignored else 0
             if ignored:
                 # Before SIGINT ends what the worker waits for, and the cell with it.
-                reaper.kill_quietly(worker, NUDGE)
-            reaper.kill_quietly(-worker, SIGINT)
+                kill_tree.kill_quietly(worker, NUDGE)
+            kill_tree.kill_quietly(-worker, SIGINT)
             if stopped:
-                reaper.kill_quietly(-worker, SIGCONT)
+                kill_tree.kill_quietly(-worker, SIGCONT)
             member.signalled = message.cell
             member.nudges = NUDGES
             self._nudged = monotonic()
         owed = place[OWED] == message.cell
         if owed:
-            reaper.kill_quietly(worker, NUDGE)
+            kill_tree.kill_quietly(worker, NUDGE)
         member.send(messages.Signalled(message.order, owed))
 
     def _nudge(self) -> None:
@@ -347,7 +347,7 @@ class Init:
                 continue
             member.nudges -= 1
             self._nudged = monotonic()
-            reaper.kill_quietly(member.pid, NUDGE)
-            if kernel.sigint_state(member.pid)[1]:
+            kill_tree.kill_quietly(member.pid, NUDGE)
+            if linux.sigint_state(member.pid)[1]:
                 # It was stopped after we had looked, and takes nothing until it goes on.
-                reaper.kill_quietly(-member.pid, SIGCONT)
+                kill_tree.kill_quietly(-member.pid, SIGCONT)

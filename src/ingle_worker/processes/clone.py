@@ -14,7 +14,7 @@ from _thread import get_native_id
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker.kernel import SIGKILL, fork_bare
+from ingle_worker.processes.linux import SIGKILL, fork_bare
 
 PR_GET_TID_ADDRESS = 40
 CLONE_VM, CLONE_VFORK, CLONE_PARENT, CLONE_PARENT_SETTID = 0x100, 0x4000, 0x8000, 0x100000

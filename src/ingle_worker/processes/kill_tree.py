@@ -9,7 +9,7 @@ import resource  # noqa: F401  os.wait4() imports it: here once, instead of once
 import signal
 from collections.abc import Callable, Collection
 
-from ingle_worker import kernel
+from ingle_worker.processes import linux
 
 SWEEPS = 10_000
 """A bound on rounds, so that a fork bomb which outruns us ends in an answer and not in an endless loop."""
@@ -46,11 +46,11 @@ def below(pid: int, spare: Collection[int] = (), most: int = 0, chosen: Choice |
     """Everything below a process but the spared children of it, or below the chosen ones; with `most`, no more than
     so many."""
     found: list[int] = []
-    todo = [child for child in kernel.children(pid) if child not in spare and (chosen is None or chosen(child))]
+    todo = [child for child in linux.children(pid) if child not in spare and (chosen is None or chosen(child))]
     while todo and not 0 < most <= len(found):
         child = todo.pop()
         found.append(child)
-        todo += kernel.children(child)
+        todo += linux.children(child)
     return found
 
 
