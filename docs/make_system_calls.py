@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ingle_worker.lockdown import filters, syscalls
+from ingle_worker.lockdown import seccomp, syscall_table
 
 PAGE = Path(__file__).with_name("system-calls.md")
 
@@ -12,7 +12,7 @@ HEAD = """\
 At `restricted` and `sandbox` a filter stands between a session and the kernel. It is a list of what is let through;
 everything else does not exist for a session, and so it will be with calls that kernels learn after 6.18, the last that was
 looked at. Calls by the numbers of another machine (i386, x32) are refused as a whole. The lists are made from
-`src/ingle_worker/lockdown/syscalls.py` by `python docs/make_system_calls.py`; what is let through only with some arguments is
+`src/ingle_worker/lockdown/syscall_table.py` by `python docs/make_system_calls.py`; what is let through only with some arguments is
 marked with a star and explained below.
 
 ## Let through
@@ -52,7 +52,7 @@ Libraries that try one of these take the older way.
 
 def page() -> str:
     """The whole page, as it should be."""
-    some = {*filters.EXAMINED, *filters.EXAMINED_TOO, *filters.UNMAPPED, *filters.SEGMENTS}
+    some = {*seccomp.EXAMINED, *seccomp.EXAMINED_TOO, *seccomp.UNMAPPED, *seccomp.SEGMENTS}
 
     def lines(table: dict[str, str]) -> str:
         found = ""
@@ -62,7 +62,14 @@ def page() -> str:
             found += f"- {topic}: {', '.join(f'`{name}`*' if name in some else f'`{name}`' for name in names)}\n"
         return found
 
-    return HEAD + lines(syscalls.LET_THROUGH) + RULES + lines(syscalls.FORBIDDEN) + GONE + lines(syscalls.ABSENT)
+    return (
+        HEAD
+        + lines(syscall_table.LET_THROUGH)
+        + RULES
+        + lines(syscall_table.FORBIDDEN)
+        + GONE
+        + lines(syscall_table.ABSENT)
+    )
 
 
 if __name__ == "__main__":

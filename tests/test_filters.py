@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ingle_worker.lockdown import filters, syscalls
+from ingle_worker.lockdown import seccomp, syscall_table
 
 ALLOWED, UNKNOWN, FORBIDDEN = "allowed", "ENOSYS", "EPERM"
 DONE = "answered as if it were done"
@@ -180,34 +180,34 @@ def from_headers(machine: str) -> dict[str, int]:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("name", "args", "expected"), ANSWERS)
 def test_a_call_is_answered_as_it_shall_be(machine: str, name: str, args: tuple[int, ...], expected: str) -> None:
-    program = filters.program(machine)
-    assert answer(program, filters.MACHINES[machine], number_of(name, machine), args) == expected
+    program = seccomp.program(machine)
+    assert answer(program, seccomp.MACHINES[machine], number_of(name, machine), args) == expected
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", ["memfd_create", "shmget", "msgget"])
 def test_memory_without_a_place_is_refused_only_where_nobody_counts_it(machine: str, name: str) -> None:
-    calls = filters.MACHINES[machine], number_of(name, machine)
-    assert answer(filters.program(machine, memfd=False, segments=False), *calls) == FORBIDDEN
-    assert answer(filters.program(machine), *calls) == ALLOWED
+    calls = seccomp.MACHINES[machine], number_of(name, machine)
+    assert answer(seccomp.program(machine, memfd=False, segments=False), *calls) == FORBIDDEN
+    assert answer(seccomp.program(machine), *calls) == ALLOWED
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_no_connection_lingers_where_the_host_cannot_refuse_descriptors(machine: str) -> None:
-    setsockopt = filters.MACHINES[machine], number_of("setsockopt", machine)
+    setsockopt = seccomp.MACHINES[machine], number_of("setsockopt", machine)
     linger, keep_alive, to_tcp = (3, 1, 13), (3, 1, 9), (3, 6, 13)
-    careful = filters.program(machine, linger=False)
+    careful = seccomp.program(machine, linger=False)
     assert answer(careful, *setsockopt, linger) == DONE
     assert [answer(careful, *setsockopt, args) for args in (keep_alive, to_tcp)] == [ALLOWED, ALLOWED]
-    assert answer(filters.program(machine), *setsockopt, linger) == ALLOWED
+    assert answer(seccomp.program(machine), *setsockopt, linger) == ALLOWED
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_another_machines_calls_and_newer_ones_do_not_exist(machine: str) -> None:
-    program = filters.program(machine)
-    own = filters.MACHINES[machine]
+    program = seccomp.program(machine)
+    own = seccomp.MACHINES[machine]
     i386, arm = 0x40000003, 0x40000028
-    others = {i386, arm, *filters.MACHINES.values()} - {own}
+    others = {i386, arm, *seccomp.MACHINES.values()} - {own}
     assert {answer(program, other, number) for other in others for number in range(600)} == {UNKNOWN}
     assert {answer(program, own, number | 0x40000000) for number in range(600)} == {UNKNOWN}
     newer = (LAST_DECIDED + 1, LAST_DECIDED + 100, 0x7FFFFFFF, 0xFFFFFFFF)
@@ -218,8 +218,8 @@ def test_another_machines_calls_and_newer_ones_do_not_exist(machine: str) -> Non
 def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
     known = from_headers(machine)
     used = {
-        **syscalls.numbers(syscalls.LET_THROUGH, machine),
-        **syscalls.numbers(syscalls.FORBIDDEN, machine),
+        **syscall_table.numbers(syscall_table.LET_THROUGH, machine),
+        **syscall_table.numbers(syscall_table.FORBIDDEN, machine),
         **{name: number_of(name, machine) for name in NUMBERS},
     }
     # Headers may be older than the newest calls, whose numbers then are in no table of theirs.
@@ -230,7 +230,7 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_there_is_one_decision_for_every_call(machine: str) -> None:
-    tables = syscalls.LET_THROUGH, syscalls.FORBIDDEN, syscalls.ABSENT
+    tables = syscall_table.LET_THROUGH, syscall_table.FORBIDDEN, syscall_table.ABSENT
     decided = [name for table in tables for text in table.values() for name in re.findall(r"[a-z_]\w*", text)]
     assert len(decided) == len(set(decided))
     known = {name for name, number in from_headers(machine).items() if number <= LAST_DECIDED}
@@ -240,12 +240,12 @@ def test_there_is_one_decision_for_every_call(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_call_is_answered_as_it_was_decided(machine: str) -> None:
     """Examined ones as with arguments of zero."""
-    program, known = filters.program(machine), from_headers(machine)
-    found = {name: answer(program, filters.MACHINES[machine], number) for name, number in known.items()}
-    let_through = syscalls.numbers(syscalls.LET_THROUGH, machine).keys() & known.keys()
+    program, known = seccomp.program(machine), from_headers(machine)
+    found = {name: answer(program, seccomp.MACHINES[machine], number) for name, number in known.items()}
+    let_through = syscall_table.numbers(syscall_table.LET_THROUGH, machine).keys() & known.keys()
     odd = {"socket", "socketpair", "ioctl", "prctl"}  # for whose zero there is no use
     assert {name for name, said in found.items() if said == ALLOWED} == let_through - odd
-    forbidden = syscalls.numbers(syscalls.FORBIDDEN, machine).keys() & known.keys()
+    forbidden = syscall_table.numbers(syscall_table.FORBIDDEN, machine).keys() & known.keys()
     assert {name for name, said in found.items() if said == FORBIDDEN} == forbidden
     assert {found[name] for name in known.keys() - let_through - forbidden} == {UNKNOWN}
 
@@ -263,12 +263,12 @@ def test_the_page_about_system_calls_is_current() -> None:
 
 def test_a_call_that_both_machines_have_is_answered_the_same() -> None:
     tables = {machine: from_headers(machine) for machine in MACHINES}
-    programs = {machine: filters.program(machine) for machine in MACHINES}
+    programs = {machine: seccomp.program(machine) for machine in MACHINES}
 
     def answers(machine: str, name: str) -> list[str]:
         some = ((), (1, 1, 1), (2, 2, 17), (16, 3, 9), (NEW_USER, 0x5412, 0o020600))
         number = tables[machine][name]
-        return [answer(programs[machine], filters.MACHINES[machine], number, args) for args in some]
+        return [answer(programs[machine], seccomp.MACHINES[machine], number, args) for args in some]
 
     common = tables["x86_64"].keys() & tables["aarch64"].keys()
     assert len(common) > 250

@@ -27,7 +27,7 @@ from typing import Any
 
 import httpx
 
-from ingle_worker.lockdown import syscalls
+from ingle_worker.lockdown import syscall_table
 from isolation.as_user import GUEST
 from isolation.attack import CALL, PRELUDE, Attack
 
@@ -279,7 +279,7 @@ class Fort:
                 "environment": str(self.environment),
                 "installed": sysconfig.get_path("purelib", vars={"base": sys.base_prefix, "platbase": sys.base_prefix}),
                 "guest": GUEST,
-                "let_through": sorted(syscalls.numbers(syscalls.LET_THROUGH, platform.machine()).values()),
+                "let_through": sorted(syscall_table.numbers(syscall_table.LET_THROUGH, platform.machine()).values()),
                 **LIMITS,
             }
         )

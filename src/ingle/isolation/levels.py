@@ -25,7 +25,7 @@ KEPT_VARIABLES = ("PATH", "LANG", "LANGUAGE", "TZ", "TERM", "SOURCE_DATE_EPOCH")
 
 HOME = "/home/session"
 TMP = "/tmp"
-"""Where a sandboxed session has its home and its temporary files; see `ingle_worker.lockdown.rooms`."""
+"""Where a sandboxed session has its home and its temporary files; see `ingle_worker.lockdown.root_fs`."""
 
 DOOR_PORT = 61080
 """`ingle_worker.lockdown.confinement.DOOR_PORT`."""

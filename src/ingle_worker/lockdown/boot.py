@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from ingle_worker.lockdown import calls, rooms
+from ingle_worker.lockdown import kernel_calls, root_fs
 from ingle_worker.lockdown.plan import Plan, add_places, read_plan
 from ingle_worker.processes import linux
 
@@ -31,7 +31,7 @@ def main(args: list[str]) -> None:
     _find_modules(plan.environment.get("PYTHONPATH", ""))
     try:
         _isolate(plan, plan_fd, args[2:])
-    except calls.Refused as error:
+    except kernel_calls.Refused as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
         os._exit(CANNOT)
@@ -79,24 +79,24 @@ def _find_modules(first: str) -> None:
 
 
 def _isolate(plan: Plan, plan_fd: int, rest: list[str]) -> None:
-    layout = rooms.Layout(plan.data_folder, plan.granted)
+    layout = root_fs.Layout(plan.data_folder, plan.granted)
     places = layout.places()
     add_places(plan_fd, places)
     uid, gid = os.getuid(), os.getgid()
     if uid != 0:
-        calls.unshare(calls.CLONE_NEWUSER, "user")
-        calls.map_self(uid, gid)
-    calls.unshare(calls.CLONE_NEWNS, "mount")
-    rooms.build(layout)
-    calls.unshare(calls.CLONE_NEWPID, "pid")
+        kernel_calls.unshare(kernel_calls.CLONE_NEWUSER, "user")
+        kernel_calls.map_self(uid, gid)
+    kernel_calls.unshare(kernel_calls.CLONE_NEWNS, "mount")
+    root_fs.build(layout)
+    kernel_calls.unshare(kernel_calls.CLONE_NEWPID, "pid")
     first = os.fork()
     if first == 0:
         try:
             linux.die_with_parent()
-            rooms.finish(places)
+            root_fs.finish(places)
             _go_to_last_number()
             if uid != 0:
-                calls.keep_capabilities()
+                kernel_calls.keep_capabilities()
             environment = {**os.environ, **plan.environment}
             os.execve(sys.executable, [sys.executable, f"{GUEST}/__main__.py", *rest], environment)
         except OSError as error:
@@ -115,7 +115,7 @@ def _go_to_last_number() -> None:
     forked, OpenSSL's random numbers among them: as the zygote's own number they would not notice, and go on with what
     the zygote had drawn, in all sessions alike.
     """
-    last = calls.read_number("/proc/sys/kernel/pid_max") - 1
+    last = kernel_calls.read_number("/proc/sys/kernel/pid_max") - 1
     try:
         fd = os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 
-from ingle_worker.lockdown import calls, filters, landlock, rooms
+from ingle_worker.lockdown import kernel_calls, landlock, root_fs, seccomp
 from ingle_worker.lockdown.plan import Plan
 from ingle_worker.processes import file_agent, linux, task_zygote
 from ingle_worker.wire import messages
@@ -29,11 +29,22 @@ PENDING_SIGNALS = 4096
 DOOR_PORT = 61080
 """Where the host's proxy is reached from inside: below no program's own choice, above what anybody listens on."""
 
-READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", *rooms.SHOWN, *rooms.COPIED)
+READABLE = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    *root_fs.SHOWN,
+    *root_fs.COPIED,
+)
 """What `restricted`, which has no root of its own, lets a session read, beside its interpreter and its folders."""
 
 
-DEVICE_FILES = (*(f"/dev/{name}" for name in rooms.DEVICES), "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/fd")
+DEVICE_FILES = (*(f"/dev/{name}" for name in root_fs.DEVICES), "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/fd")
 
 
 AT_FIRST = 2
@@ -56,13 +67,13 @@ class Confinement:
         # Elsewhere all sessions share the segments of the machine anyway.
         segments = plan.memfd or plan.level != "sandbox"
         self._filter = (
-            filters.Filter(memfd=plan.memfd, segments=segments, linger=calls.can_refuse_descriptors())
+            seccomp.Filter(memfd=plan.memfd, segments=segments, linger=kernel_calls.can_refuse_descriptors())
             if self._files is not None
             else None
         )
         if self._places is not None:
             self._namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-            calls.set_dumpable(False)
+            kernel_calls.set_dumpable(False)
 
     # --- in the zygote ---
 
@@ -70,13 +81,13 @@ class Confinement:
         """As kernel.fork_bare; the child is the first process of a pid namespace where there are rooms."""
         if not self._places is not None:
             return linux.fork_bare()
-        calls.unshare(calls.CLONE_NEWPID, "pid")
+        kernel_calls.unshare(kernel_calls.CLONE_NEWPID, "pid")
         pid = -1
         try:
             pid = linux.fork_bare()
         finally:
             if pid:
-                calls.setns(self._namespace, calls.CLONE_NEWPID)
+                kernel_calls.setns(self._namespace, kernel_calls.CLONE_NEWPID)
         return pid
 
     # --- in the init ---
@@ -87,7 +98,7 @@ class Confinement:
         if self._places is not None:
             # The way back into the zygote's namespace is not for a session.
             os.close(self._namespace)
-            rooms.furnish(self._places, network=network == "full", tmp_size=self.plan.tmp_size)
+            root_fs.furnish(self._places, network=network == "full", tmp_size=self.plan.tmp_size)
 
     def introduce(self, uid: int, fds: list[int], *, spare: bool = False) -> None:
         """Who the session is: its number is the host's choice where it is root, and our own where it is not."""
@@ -98,11 +109,11 @@ class Confinement:
                 try:
                     os.fchown(fd, uid, uid)
                 except OSError as error:
-                    raise calls.Refused("a session as a user of its own", error.errno or errno.EINVAL) from None
+                    raise kernel_calls.Refused("a session as a user of its own", error.errno or errno.EINVAL) from None
         if self._places is not None:
-            rooms.introduce(self._places, self._uid, self._gid)
+            root_fs.introduce(self._places, self._uid, self._gid)
             if spare:
-                rooms.rehearse(self._places, self._uid, self._gid)
+                root_fs.rehearse(self._places, self._uid, self._gid)
             self._gate = os.eventfd(0, os.EFD_CLOEXEC)
             if self._network == "allowlist":
                 self._open_door(fds[4])
@@ -121,18 +132,18 @@ class Confinement:
             self._own = [f"{self.plan.data_folder}/{folder}" for folder in order.own]
             self._used = [f"{self.plan.data_folder}/{folder}" for folder in order.shown]
             for folder in self._used:
-                rooms.make_folder(folder, 0o711)
+                root_fs.make_folder(folder, 0o711)
             return
         if self._root:
             # The worker needs little of it at first, and cannot go by the way that is still open: it is not root.
             first = messages.Enter(order.own[:AT_FIRST], order.shared)
-            rooms.lay(self._places, first, self._uid, self._gid)
+            root_fs.lay(self._places, first, self._uid, self._gid)
             self._open_gate()
-            rooms.lay(self._places, messages.Enter(order.own[AT_FIRST:], [], order.shown), self._uid, self._gid)
-            rooms.close(self._places)
+            root_fs.lay(self._places, messages.Enter(order.own[AT_FIRST:], [], order.shown), self._uid, self._gid)
+            root_fs.close(self._places)
         else:
-            rooms.lay(self._places, order, self._uid, self._gid)
-            rooms.close(self._places)
+            root_fs.lay(self._places, order, self._uid, self._gid)
+            root_fs.close(self._places)
             self._open_gate()
         self._lock(init=True)
 
@@ -151,7 +162,7 @@ class Confinement:
         """As a child of init: be a file agent, held as the session is. Code of the session cannot trace it."""
         self._confine_child()
         if self._files is not None:
-            calls.set_dumpable(False)
+            kernel_calls.set_dumpable(False)
         file_agent.serve(connection)
 
     def _confine_child(self) -> None:
@@ -171,15 +182,15 @@ class Confinement:
         if self._places is not None:
             os.read(self._gate, 8)
             os.close(self._gate)
-            rooms.search_all(self._places)
+            root_fs.search_all(self._places)
         elif self.plan.level == "restricted":
             own = [folder for folder in (*start.folders[1:], start.packages) if folder]
             for folder in (start.folders[0], *own):
-                rooms.make_folder(folder, 0o700)
+                root_fs.make_folder(folder, 0o700)
             if self._root:
                 self._let_pass(start.folders[0])
                 for folder in own:
-                    rooms.give(folder, self._uid, self._gid)
+                    root_fs.give(folder, self._uid, self._gid)
             self._own = own
             self._lock()
 
@@ -196,31 +207,33 @@ class Confinement:
         """Give up, for good, whatever this level takes away."""
         if self._places is not None:
             # Not before it is in its group: that is all it sees then, and from inside nobody is forked into another.
-            calls.unshare(calls.CLONE_NEWCGROUP, "cgroup")
+            kernel_calls.unshare(kernel_calls.CLONE_NEWCGROUP, "cgroup")
         if self._places is not None and not self._root:
             # A namespace of its own for its user: processes are counted there, and none of its rights are the room's.
             # Before the limits: what they are at this moment holds for all rooms of this user together.
-            calls.set_dumpable(True)
-            calls.unshare(calls.CLONE_NEWUSER, "user")
-            calls.map_self(self._uid, self._gid)
-            calls.limit_user("max_inotify_instances", WATCHES)
-            calls.limit_user("max_inotify_watches", calls.read_number("/proc/sys/fs/inotify/max_user_watches") // SHARE)
+            kernel_calls.set_dumpable(True)
+            kernel_calls.unshare(kernel_calls.CLONE_NEWUSER, "user")
+            kernel_calls.map_self(self._uid, self._gid)
+            kernel_calls.limit_user("max_inotify_instances", WATCHES)
+            kernel_calls.limit_user(
+                "max_inotify_watches", kernel_calls.read_number("/proc/sys/fs/inotify/max_user_watches") // SHARE
+            )
         self._set_limits()
         if self._files is None or self._filter is None:
-            calls.no_new_privileges()
+            kernel_calls.no_new_privileges()
             return
         if self._root or self._places is not None:
             # First the set that bounds what could ever be had again: afterwards there is no right left to do it.
-            calls.drop_bounding_set()
+            kernel_calls.drop_bounding_set()
         if self._root:
-            calls.become(self._uid, self._gid)
+            kernel_calls.become(self._uid, self._gid)
             if self._places is None:
                 # Others share /dev/shm and the granted folders with this user, which is nobody to them.
                 os.umask(0o077)
-        calls.drop_capabilities()
+        kernel_calls.drop_capabilities()
         # A new user clears it, and with it the session's access to its own /proc/self.
-        calls.set_dumpable(not init)
-        calls.no_new_privileges()
+        kernel_calls.set_dumpable(not init)
+        kernel_calls.no_new_privileges()
         self._rule_files(self._files)
         self._filter.install()
 
@@ -248,11 +261,11 @@ class Confinement:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS)
             files.read("/")
             # Not /proc: among what a process may write of itself is its name in the kernel's audit log.
-            writable = ["/tmp", rooms.OTHER_TMP, "/dev", self._places.data]
+            writable = ["/tmp", root_fs.OTHER_TMP, "/dev", self._places.data]
             writable += self._places.writable
         else:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | landlock.SCOPE_SIGNALS)
-            for path in (*READABLE, *rooms.interpreter_paths(), "/proc"):
+            for path in (*READABLE, *root_fs.interpreter_paths(), "/proc"):
                 files.read(os.path.realpath(path))
             for path, may_write in self.plan.granted:
                 if not may_write:

@@ -9,7 +9,7 @@ import errno
 import os
 import struct
 
-from ingle_worker.lockdown import calls
+from ingle_worker.lockdown import kernel_calls
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
@@ -27,8 +27,8 @@ PATH_BENEATH = 1
 def version() -> int:
     """0 where there is none."""
     try:
-        return calls.system_call("landlock_create_ruleset", 0, 0, VERSION_FLAG)
-    except calls.Refused:
+        return kernel_calls.system_call("landlock_create_ruleset", 0, 0, VERSION_FLAG)
+    except kernel_calls.Refused:
         return 0
 
 
@@ -37,7 +37,7 @@ class Rules:
 
     def __init__(self, known: int) -> None:
         if known < 1:
-            raise calls.Refused("Landlock", errno.ENOSYS)
+            raise kernel_calls.Refused("Landlock", errno.ENOSYS)
         self._version = known
         self._all = KNOWN[min(known, max(KNOWN))]
         self._ruleset = -1
@@ -47,7 +47,7 @@ class Rules:
         size = 24 if self._version >= SCOPES_SINCE else 16 if self._version >= NETWORK_SINCE else 8
         packed = struct.pack("QQQ", self._all, 0, scopes)[:size]
         attributes = ctypes.create_string_buffer(packed, size)
-        self._ruleset = calls.system_call("landlock_create_ruleset", ctypes.addressof(attributes), size, 0)
+        self._ruleset = kernel_calls.system_call("landlock_create_ruleset", ctypes.addressof(attributes), size, 0)
 
     def read(self, path: str) -> None:
         self._allow(path, READING)
@@ -69,12 +69,12 @@ class Rules:
                 rights &= ON_FILES
             packed = struct.pack("=Qi", rights & self._all, fd)
             rule = ctypes.create_string_buffer(packed, len(packed))
-            calls.system_call("landlock_add_rule", self._ruleset, PATH_BENEATH, ctypes.addressof(rule), 0)
+            kernel_calls.system_call("landlock_add_rule", self._ruleset, PATH_BENEATH, ctypes.addressof(rule), 0)
         finally:
             os.close(fd)
 
     def obey(self) -> None:
         """From now on, for this process and all that come from it. Needs no_new_privs."""
-        calls.system_call("landlock_restrict_self", self._ruleset, 0)
+        kernel_calls.system_call("landlock_restrict_self", self._ruleset, 0)
         os.close(self._ruleset)
         self._ruleset = -1

@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from ingle_worker.lockdown import rooms
+from ingle_worker.lockdown import root_fs
 
 MAX_PLAN = 1 << 20
 
@@ -26,16 +26,16 @@ class Plan:
         self.nice: int = plain["nice"]
         self.memfd: bool = plain["memfd"]
         self.environment: dict[str, str] = plain["environment"]
-        self.places: rooms.Places | None = None
+        self.places: root_fs.Places | None = None
         if "places" in plain:
-            self.places = rooms.Places(*plain["places"])
+            self.places = root_fs.Places(*plain["places"])
 
 
 def read_plan(fd: int) -> Plan:
     return Plan(os.pread(fd, MAX_PLAN, 0))
 
 
-def add_places(fd: int, places: rooms.Places) -> None:
+def add_places(fd: int, places: root_fs.Places) -> None:
     """Hand on what was found out before the root changed."""
     plain = json.loads(os.pread(fd, MAX_PLAN, 0))
     plain["places"] = [places.data, places.later, places.search, places.aside]

@@ -280,13 +280,13 @@ class Zygote:
     def _prove(self, confinement: "Confinement") -> bool:
         """Before anything is loaded: the host need not wait for that to learn how far sessions will be held. False when
         it is gone."""
-        from ingle_worker.lockdown import probe
+        from ingle_worker.lockdown import self_test
 
         data = self._control.recv(MAX_ORDER)
         if not data:
             return False
         (frame,) = FrameReader().feed(data)
-        self._control.sendall(messages.encode(probe.prove(confinement, messages.decode(frame))))
+        self._control.sendall(messages.encode(self_test.prove(confinement, messages.decode(frame))))
         return True
 
     def _preload(self) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ingle_worker.lockdown import calls
+from ingle_worker.lockdown import kernel_calls
 
 if TYPE_CHECKING:
     # Not for `boot`, whose whole start somebody waits for.
@@ -73,9 +73,9 @@ INODES = 200_000
 TERMINALS = 128
 """Of one room. The machine has some thousand for all that is not its own."""
 
-NOT_SPECIAL = calls.MOUNT_ATTR_NOSUID | calls.MOUNT_ATTR_NODEV
-READ_ONLY = calls.MOUNT_ATTR_RDONLY | NOT_SPECIAL
-SAFE = calls.MS_NOSUID | calls.MS_NODEV
+NOT_SPECIAL = kernel_calls.MOUNT_ATTR_NOSUID | kernel_calls.MOUNT_ATTR_NODEV
+READ_ONLY = kernel_calls.MOUNT_ATTR_RDONLY | NOT_SPECIAL
+SAFE = kernel_calls.MS_NOSUID | kernel_calls.MS_NODEV
 
 
 TEMPLATE_SIZE = "mode=0755,size=16m,nr_inodes=20000"
@@ -212,9 +212,9 @@ def _make_place(path: str, like: str) -> None:
 
 def _bind(source: str, target: str, attributes: int = 0) -> None:
     _make_place(target, source)
-    calls.mount(source, target, flags=calls.MS_BIND | calls.MS_REC)
+    kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
     if attributes:
-        calls.set_mount(target, attributes)
+        kernel_calls.set_mount(target, attributes)
 
 
 def _copy(source: str, target: str) -> None:
@@ -242,12 +242,12 @@ def _write(path: str, data: bytes) -> None:
 def build(layout: Layout) -> None:
     """The new root, in a mount namespace of one's own; afterwards `/` is it, and the old one is at OLD."""
     copies = {path: os.path.realpath(path) for path in COPIED}
-    calls.mount("none", "/", flags=calls.MS_REC | calls.MS_PRIVATE)
-    calls.mount("ingle", BUILD, "tmpfs", SAFE, TEMPLATE_SIZE)
+    kernel_calls.mount("none", "/", flags=kernel_calls.MS_REC | kernel_calls.MS_PRIVATE)
+    kernel_calls.mount("ingle", BUILD, "tmpfs", SAFE, TEMPLATE_SIZE)
     os.mkdir(BUILD + HIDDEN, 0o700)
-    calls.mount("ingle", BUILD + HIDDEN, "tmpfs", SAFE, "mode=0700,size=256k,nr_inodes=1000")
+    kernel_calls.mount("ingle", BUILD + HIDDEN, "tmpfs", SAFE, "mode=0700,size=256k,nr_inodes=1000")
     os.mkdir(BUILD + OLD, 0o700)
-    calls.pivot_root(BUILD, BUILD + OLD)
+    kernel_calls.pivot_root(BUILD, BUILD + OLD)
     os.chdir("/")
     for place in ("/etc", "/proc", "/tmp", "/run", OTHER_TMP, "/home", "/dev/pts", "/dev/shm", DATA):
         os.makedirs(place, 0o755, exist_ok=True)
@@ -263,7 +263,7 @@ def build(layout: Layout) -> None:
     for each in layout.shown:
         _bind(OLD + each.real, each.hidden or each.path, each.attributes)
     for name in DEVICES:
-        _bind(f"{OLD}/dev/{name}", f"/dev/{name}", calls.MOUNT_ATTR_RDONLY | calls.MOUNT_ATTR_NOSUID)
+        _bind(f"{OLD}/dev/{name}", f"/dev/{name}", kernel_calls.MOUNT_ATTR_RDONLY | kernel_calls.MOUNT_ATTR_NOSUID)
     for name, target in DEVICE_LINKS:
         os.symlink(target, f"/dev/{name}")
     _bind(OLD + layout.real_data, DATA, NOT_SPECIAL)
@@ -274,8 +274,8 @@ def build(layout: Layout) -> None:
 def finish(places: Places) -> None:
     """As the first process of the zygote's pid namespace: let go of the old root. Nothing can be added from now on."""
     # While the host's own is still there: without one in sight, an ordinary user gets no new one.
-    calls.mount("proc", "/proc", "proc", SAFE | calls.MS_NOEXEC)
-    calls.unmount(OLD)
+    kernel_calls.mount("proc", "/proc", "proc", SAFE | kernel_calls.MS_NOEXEC)
+    kernel_calls.unmount(OLD)
     _lay_tmp(places, "size=64m")
     for number, (hidden, path, writable) in enumerate(places.later):
         if writable:
@@ -285,16 +285,16 @@ def finish(places: Places) -> None:
             _bind(cover, path)
         elif _is_among(path, places.writable):
             _bind(hidden, path)
-    calls.set_mount("/", READ_ONLY, recursive=False)
+    kernel_calls.set_mount("/", READ_ONLY, recursive=False)
 
 
 def _lay_tmp(places: Places, size: str) -> None:
     """A /tmp of one's own, and in it what the host has there for us."""
-    calls.mount("tmp", "/tmp", "tmpfs", SAFE, f"mode=1777,{size},nr_inodes={INODES}")
+    kernel_calls.mount("tmp", "/tmp", "tmpfs", SAFE, f"mode=1777,{size},nr_inodes={INODES}")
     os.mkdir(HOME_FOLDER, 0o700)
     os.mkdir(OTHER_FOLDER)
     os.chmod(OTHER_FOLDER, 0o1777)
-    calls.mount(OTHER_FOLDER, OTHER_TMP, flags=calls.MS_BIND)
+    kernel_calls.mount(OTHER_FOLDER, OTHER_TMP, flags=kernel_calls.MS_BIND)
     for hidden, path, _ in places.later:
         if not _is_among(path, places.writable):
             _bind(hidden, path)
@@ -314,7 +314,7 @@ def _lay_written(places: Places, uid: int, gid: int) -> None:
             for folder in _ways(path, places.writable):
                 if folder not in pinned:
                     pinned.add(folder)
-                    calls.mount(folder, folder, flags=calls.MS_BIND | calls.MS_REC)
+                    kernel_calls.mount(folder, folder, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
             _bind(hidden, path)
 
 
@@ -337,26 +337,26 @@ def _ways(path: str, writable: list[str]) -> list[str]:
 
 def furnish(places: Places, *, network: bool, tmp_size: int) -> None:
     """As the first process of a session's pid namespace: its own namespaces, and its own places in the root."""
-    calls.unshare(calls.CLONE_NEWNS, "mount")
-    calls.unshare(calls.CLONE_NEWIPC | calls.CLONE_NEWUTS, "ipc or uts")
+    kernel_calls.unshare(kernel_calls.CLONE_NEWNS, "mount")
+    kernel_calls.unshare(kernel_calls.CLONE_NEWIPC | kernel_calls.CLONE_NEWUTS, "ipc or uts")
     if not network:
-        calls.unshare(calls.CLONE_NEWNET, "network")
+        kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
         _raise_loopback()
-    calls.set_host_name(NAME.encode())
+    kernel_calls.set_host_name(NAME.encode())
     # The zygote's /proc and /tmp must not lie underneath. Nor are they unmounted one by one: each time the kernel would
     # wait for all processors, a millisecond or two. They go with the way in, at once (see `close`).
     for place, aside in OLD_PLACES:
-        calls.mount(place, aside, flags=calls.MS_MOVE)
-    calls.mount("proc", "/proc", "proc", SAFE | calls.MS_NOEXEC)
+        kernel_calls.mount(place, aside, flags=kernel_calls.MS_MOVE)
+    kernel_calls.mount("proc", "/proc", "proc", SAFE | kernel_calls.MS_NOEXEC)
     for path in MASKED:
         if os.path.exists(path):
-            calls.mount("/dev/null", path, flags=calls.MS_BIND)
+            kernel_calls.mount("/dev/null", path, flags=kernel_calls.MS_BIND)
     _lay_tmp(places, f"size={tmp_size}")
-    calls.mount("shm", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={tmp_size},nr_inodes={INODES}")
+    kernel_calls.mount("shm", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={tmp_size},nr_inodes={INODES}")
     terminals = f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS}"
-    calls.mount("devpts", "/dev/pts", "devpts", calls.MS_NOSUID | calls.MS_NOEXEC, terminals)
+    kernel_calls.mount("devpts", "/dev/pts", "devpts", kernel_calls.MS_NOSUID | kernel_calls.MS_NOEXEC, terminals)
     os.makedirs(places.data, 0o755, exist_ok=True)
-    calls.mount("ingle", places.data, "tmpfs", SAFE, SMALL_SIZE)
+    kernel_calls.mount("ingle", places.data, "tmpfs", SAFE, SMALL_SIZE)
     os.mkdir(f"{places.data}/{ACCOUNTS}", 0o755)
 
 
@@ -397,7 +397,7 @@ def _lay_own(places: Places, folders: list[str], uid: int, gid: int, base: str) 
         elif os.stat(source).st_uid != uid:
             give(source, uid, gid)
         make_folder(target, 0o755)
-        calls.mount(source, target, flags=calls.MS_BIND)
+        kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND)
 
 
 def _share(source: str, target: str, uid: int, gid: int) -> None:
@@ -405,14 +405,14 @@ def _share(source: str, target: str, uid: int, gid: int) -> None:
     about = os.stat(source)
     _make_place(target, source)
     if about.st_uid == uid or os.geteuid() != 0:
-        calls.mount(source, target, flags=calls.MS_BIND | calls.MS_REC)
+        kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
         return
-    users = calls.users_mapping(about.st_uid, about.st_gid, uid, gid)
+    users = kernel_calls.users_mapping(about.st_uid, about.st_gid, uid, gid)
     try:
-        calls.mount_mapped(source, target, users)
-    except calls.Refused:
+        kernel_calls.mount_mapped(source, target, users)
+    except kernel_calls.Refused:
         # Its file system cannot do that: then it is as its permissions are for others.
-        calls.mount(source, target, flags=calls.MS_BIND | calls.MS_REC)
+        kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
     finally:
         os.close(users)
 
@@ -420,7 +420,7 @@ def _share(source: str, target: str, uid: int, gid: int) -> None:
 def rehearse(places: Places, uid: int, gid: int) -> None:
     """Do once, in vain, what `lay` will do: the memory that this copies is copied before anybody waits for it."""
     _lay_own(places, [".rehearsal/own"], uid, gid, "/tmp")
-    calls.unmount(f"{places.data}/.rehearsal/own")
+    kernel_calls.unmount(f"{places.data}/.rehearsal/own")
     for base in ("/tmp", places.data):
         os.rmdir(f"{base}/.rehearsal/own")
         os.rmdir(f"{base}/.rehearsal")
@@ -428,8 +428,8 @@ def rehearse(places: Places, uid: int, gid: int) -> None:
 
 def close(places: Places) -> None:
     """Take away the way by which folders came into the room, and what the zygote had where the session has its own."""
-    calls.set_mount(places.data, READ_ONLY, recursive=False)
-    calls.unmount(HIDDEN)
+    kernel_calls.set_mount(places.data, READ_ONLY, recursive=False)
+    kernel_calls.unmount(HIDDEN)
 
 
 def make_folder(path: str, mode: int) -> bool:

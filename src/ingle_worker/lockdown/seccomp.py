@@ -9,7 +9,7 @@ import ctypes
 import errno
 import struct
 
-from ingle_worker.lockdown import calls, syscalls
+from ingle_worker.lockdown import kernel_calls, syscall_table
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH of each."""
@@ -162,9 +162,9 @@ class Assembler:
 def program(machine: str, *, memfd: bool = True, segments: bool = True, linger: bool = True) -> bytes:
     """The filter for a machine. Without `memfd` and `segments` there is no memory that nobody has mapped; without
     `linger` no socket that is slow to close."""
-    known = syscalls.numbers(syscalls.LET_THROUGH, machine)
+    known = syscall_table.numbers(syscall_table.LET_THROUGH, machine)
     decisions: dict[int, str] = dict.fromkeys(known.values(), "allowed")
-    decisions |= dict.fromkeys(syscalls.numbers(syscalls.FORBIDDEN, machine).values(), "forbidden")
+    decisions |= dict.fromkeys(syscall_table.numbers(syscall_table.FORBIDDEN, machine).values(), "forbidden")
     decisions |= {known[name]: name for name in (*EXAMINED, *EXAMINED_TOO) if name in known}
     for name in (*(() if memfd else UNMAPPED), *(() if segments else SEGMENTS)):
         decisions[known[name]] = "forbidden"
@@ -313,13 +313,13 @@ class Filter:
     """A program in the shape in which the kernel takes it; made once, installed by every session."""
 
     def __init__(self, *, memfd: bool = True, segments: bool = True, linger: bool = True) -> None:
-        if calls.MACHINE not in MACHINES:
-            raise calls.Refused(f"a seccomp filter for {calls.MACHINE}", errno.ENOSYS)
-        code = program(calls.MACHINE, memfd=memfd, segments=segments, linger=linger)
+        if kernel_calls.MACHINE not in MACHINES:
+            raise kernel_calls.Refused(f"a seccomp filter for {kernel_calls.MACHINE}", errno.ENOSYS)
+        code = program(kernel_calls.MACHINE, memfd=memfd, segments=segments, linger=linger)
         self._code = ctypes.create_string_buffer(code, len(code))
         header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(self._code))
         self._header = ctypes.create_string_buffer(header, len(header))
 
     def install(self) -> None:
         """From now on, for this process and all that come from it. Needs no_new_privs."""
-        calls.system_call("seccomp", SET_MODE_FILTER, 0, ctypes.addressof(self._header))
+        kernel_calls.system_call("seccomp", SET_MODE_FILTER, 0, ctypes.addressof(self._header))

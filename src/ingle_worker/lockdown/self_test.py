@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker.lockdown import calls
+from ingle_worker.lockdown import kernel_calls
 from ingle_worker.lockdown.confinement import Confinement
 from ingle_worker.processes import linux
 from ingle_worker.wire import messages
@@ -94,14 +94,14 @@ class Canaries:
                 ("read a file of the server's", lambda: open(self._secret).close()),
                 ("write where the system's programs are", self._write_system),
                 ("signal the server", self._signal),
-                ("make a user namespace", lambda: calls.unshare(calls.CLONE_NEWUSER, "user")),
+                ("make a user namespace", lambda: kernel_calls.unshare(kernel_calls.CLONE_NEWUSER, "user")),
                 ("open a socket past the network namespace", lambda: socket.socket(AF_VSOCK, socket.SOCK_STREAM)),
             ]
         if self._plan.level == "sandbox":
             tries += [
                 ("change the interpreter's own file", lambda: os.utime("/proc/self/exe")),
                 ("see processes of the host", self._see_processes),
-                ("mount something", lambda: calls.mount("x", "/tmp", "tmpfs")),
+                ("mount something", lambda: kernel_calls.mount("x", "/tmp", "tmpfs")),
                 ("find the way by which folders come in", lambda: os.stat("/.ingle/data")),
             ]
             if self._plan.network != "full":
@@ -125,7 +125,7 @@ class Canaries:
                 step = "reaching the session's own folder as another user"
                 os.listdir(self.own)
         except OSError as error:
-            raise calls.Refused(step, error.errno or errno.EACCES) from None
+            raise kernel_calls.Refused(step, error.errno or errno.EACCES) from None
 
     def _privileges(self) -> None:
         with open("/proc/self/status") as status:
