@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from ingle_worker import session
+from ingle_worker.session import worker as worker_module
 from ingle_worker.wire.messages import Execute
 
 ROUNDS = 60
@@ -44,8 +44,8 @@ def measure(worker: Any, screen: Any) -> float:
 
 
 def main() -> None:
-    worker = session.Worker()
-    worker._pid = session.os.getpid()
+    worker = worker_module.Worker()
+    worker._pid = worker_module.os.getpid()
     screens = {"with": worker._screen, "without": bare()}
     best = dict.fromkeys(screens, 1.0)
     for _ in range(ROUNDS):

@@ -316,7 +316,7 @@ async def test_the_cell_after_a_sabotage_still_has_values_output_and_state(run, 
 
 @pytest.mark.req("cell.shadow")
 async def test_who_breaks_the_session_itself_is_told_so_and_goes_on_with_a_fresh_one(run) -> None:
-    await run("import sys; broken = sys.modules['ingle_worker.session'].Worker; broken._heal = None")
+    await run("import sys; broken = sys.modules['ingle_worker.session.worker'].Worker; broken._heal = None")
     result = await run("print('never runs')")
     assert (result.status, result.stdout, result.exit.code) == ("exit", "", 70)
     assert result.stderr == "the session broke: TypeError: 'NoneType' object is not callable\n"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
+from ingle_worker.session.compiler import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
 
 NOTHING = object()
 

@@ -336,7 +336,7 @@ async def test_runner_frames_are_not_shown_even_where_a_user_has_broken_what_tra
 
 
 async def test_a_cell_without_a_magic_is_compiled_without_looking_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ingle_worker import compiling
+    from ingle_worker.session import compiler
 
-    monkeypatch.setattr(compiling, "weaving", None)
-    assert compiling.Compiler().compile("x = 1\n1 + 1", "<cell 1>").last is not None
+    monkeypatch.setattr(compiler, "weaving", None)
+    assert compiler.Compiler().compile("x = 1\n1 + 1", "<cell 1>").last is not None

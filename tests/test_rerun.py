@@ -8,7 +8,7 @@ import pytest
 from ingle.events import Skipped
 from ingle.service import Service
 from ingle_worker import origins
-from ingle_worker.compiling import Compiled, Compiler
+from ingle_worker.session.compiler import Compiled, Compiler
 from test_saving import run
 
 pytestmark = [pytest.mark.req("state.save"), pytest.mark.req("state.load")]

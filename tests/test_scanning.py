@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingle_worker import scanning, weaving
-from ingle_worker.compiling import Compiler
+from ingle_worker.session.compiler import Compiler
 
 pytestmark = pytest.mark.req("rich.magics")
 

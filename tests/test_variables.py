@@ -10,7 +10,7 @@ from conftest import until
 from ingle import errors
 from ingle.events import Result, VariableInfo
 from ingle.service import Service
-from ingle_worker import variables
+from ingle_worker.session import variables
 
 pytestmark = pytest.mark.req("rich.vars")
 

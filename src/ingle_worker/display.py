@@ -14,8 +14,8 @@ from ingle_worker import bundles, ipython
 from ingle_worker.bundles import PLAIN, Bundle, shorten
 from ingle_worker.figures import Figures, choose_backends
 from ingle_worker.imports import MODULES, Watch
-from ingle_worker.link import Link
-from ingle_worker.streams import Channel
+from ingle_worker.session.link import Link
+from ingle_worker.session.output_streams import Channel
 from ingle_worker.wire.messages import Display, Keep, Result, encode_plain
 
 MAX_NOTICES = 20

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from ingle_worker import images
 from ingle_worker.bundles import Bundle
 from ingle_worker.imports import Watch, loaded
-from ingle_worker.streams import Channel
+from ingle_worker.session.output_streams import Channel
 
 PYPLOT = "matplotlib._pylab_helpers"
 """Loaded with pyplot: where it keeps its figures."""

@@ -5,9 +5,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import activities, loading, origins, saving, tracebacks
-from ingle_worker.compiling import Compiled, Compiler
-from ingle_worker.link import Link, WireLost
+from ingle_worker import activities, loading, origins, saving
+from ingle_worker.session import traceback_text
+from ingle_worker.session.compiler import Compiled, Compiler
+from ingle_worker.session.link import Link, WireLost
 from ingle_worker.wire.messages import ChannelWanted, Load, Loaded, NotLoaded, Save, SaveFailed
 
 MAX_FAILED = 10_000
@@ -39,7 +40,7 @@ class Keeping:
         except WireLost:
             code = 1
         except BaseException as error:  # the border to the user's code, of which all may have run
-            raised = tracebacks.bare(error)
+            raised = traceback_text.bare(error)
             self._link.send(SaveFailed(order.ticket, f"{raised.name}: {raised.value}"[:1000]))
             code = 1
         os._exit(code)
@@ -53,7 +54,7 @@ class Keeping:
         except WireLost:
             raise
         except BaseException as error:  # the border to the user's code, of which all may have run
-            raised = tracebacks.bare(error)
+            raised = traceback_text.bare(error)
             self._link.send(Loaded(order.ticket, [], problem=f"{raised.name}: {raised.value}"[:1000]))
             return
         self._compiler.flags |= loaded.flags

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-from ingle_worker import installing, shelling, timing, tracebacks, variables
+from ingle_worker import installing, shelling, timing
+from ingle_worker.session import traceback_text, variables
 from ingle_worker.shelling import complain, expand, say
 
 get_frame = sys._getframe
@@ -268,7 +269,7 @@ def explain(frame: FrameType, name: str, marks: str) -> None:
         except (TypeError, ValueError):
             pass
     else:
-        parts.append(("Value", tracebacks._shorten(repr(value), 2000)))
+        parts.append(("Value", traceback_text._shorten(repr(value), 2000)))
     try:
         parts.append(("File", inspect.getfile(value)))
     except (TypeError, OSError):

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ingle_worker import tracebacks
-from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler
+from ingle_worker.session import traceback_text
+from ingle_worker.session.compiler import SYNTAX_ERRORS, Compiled, Compiler
 
 KEPT = 1 << 20
 """Characters of code that are kept; the oldest cells are forgotten first."""
@@ -120,7 +120,7 @@ class Again:
         if printed := out.getvalue().strip():
             told += f"; it printed {printed[:SHOWN]!r}" + ("…" if len(printed) > SHOWN else "")
         if made:
-            tracebacks.remember_source(filename, code)
+            traceback_text.remember_source(filename, code)
             note(filename, code, True)
         return told
 
@@ -143,7 +143,7 @@ class Again:
             finally:
                 _signal.alarm(0)
         except BaseException as error:  # the border to the user's code
-            raised = tracebacks.bare(error)
+            raised = traceback_text.bare(error)
             return f"{raised.name}: {raised.value}"[:SHOWN]
         finally:
             if os.getpid() != me:

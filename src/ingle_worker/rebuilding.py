@@ -16,7 +16,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import definitions, tracebacks
+from ingle_worker import definitions
+from ingle_worker.session import traceback_text
 
 MODULE = "ingle_saved"
 MAGIC = importlib.util.MAGIC_NUMBER
@@ -505,4 +506,4 @@ def memory(owner: Any, start: int, size: int) -> memoryview:
 def remember_sources() -> None:
     """Sources of loaded cells, where tracebacks and `inspect` look for them."""
     for filename, source in now.sources.items():
-        tracebacks.remember_source(now.renamed.get(filename, filename), source)
+        traceback_text.remember_source(now.renamed.get(filename, filename), source)

@@ -341,7 +341,7 @@ def _find_plain_way(kind: type) -> Callable[[Any], Any] | None:
         return lambda value: value.__reduce_ex__(PROTOCOL)
     if kind is oddities.loaded("sqlite3", "Connection"):
         return oddities.database
-    if kind.__module__ in ("ingle_worker.streams", "ingle_worker.stdin"):
+    if kind.__module__ in ("ingle_worker.session.output_streams", "ingle_worker.session.input_stream"):
         return oddities.standard
     if definitions.derives(kind, oddities.loaded("concurrent.futures", "Future")):
         return activities.future

@@ -14,8 +14,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import chunks, definitions, grouping, oddities, origins, reducing, variables
+from ingle_worker import chunks, definitions, grouping, oddities, origins, reducing
 from ingle_worker.rebuilding import MAKERS, MODULE
+from ingle_worker.session import variables
 
 DEEP = 50_000
 """Levels of nesting that can be saved, where the interpreter lets us decide; it takes a stack that is large enough."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ingle.workers.worker import ChildEnds, Worker
 
 PLACES = 8192
-"""`ingle_worker.interrupts.PLACES`."""
+"""`ingle_worker.session.interrupts.PLACES`."""
 
 MOST_UNTAKEN = 1024 * 1024
 """Bytes of answers that wait for a worker to read them."""

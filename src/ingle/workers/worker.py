@@ -667,4 +667,4 @@ def _close_all(*fds: int) -> None:
 WIRE_LOST = "the session's process closed its control channel"
 
 BROKEN_CODE = 70
-"""`ingle_worker.session.BROKEN`: the guest ended itself because its wire was gone."""
+"""`ingle_worker.session.worker.BROKEN`: the guest ended itself because its wire was gone."""

@@ -32,9 +32,9 @@ from select import POLLIN, poll
 from time import monotonic, sleep
 from typing import Any
 
-from ingle_worker.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, PLACES, RUNNING, TAGGED, WORDS, place
 from ingle_worker.processes import file_agent, kill_tree, linux
 from ingle_worker.processes.linux import become_subreaper
+from ingle_worker.session.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, PLACES, RUNNING, TAGGED, WORDS, place
 from ingle_worker.wire import FrameReader, encode_frame, messages
 
 INIT_UP = messages.NUMBERS[messages.InitUp]

@@ -19,12 +19,13 @@ from os import close
 from select import POLLHUP, POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
-from ingle_worker import figures, session
+from ingle_worker import figures
 from ingle_worker.processes import kill_tree, linux
 from ingle_worker.processes.fork import can_fork_into, fork, reseed, watch
 from ingle_worker.processes.holder import INIT_NAME, fork_below
 from ingle_worker.processes.init import Init, join
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
+from ingle_worker.session.worker import BROKEN, VERSION, Worker
 from ingle_worker.wire import FrameReader, messages
 from ingle_worker.wire.messages import decode_fork
 
@@ -104,7 +105,7 @@ def spawn(fds: list[int]) -> None:
         os._exit(0)
     sys.argv[:] = [""]
     linux.wait_for_a_core()
-    worker = session.Worker()
+    worker = Worker()
     worker.prepare()
     init = Init()
     init.prepare()
@@ -112,7 +113,7 @@ def spawn(fds: list[int]) -> None:
 
 
 def wait_for_session(
-    worker: session.Worker,
+    worker: Worker,
     init: Init,
     control: _socket.socket,
     zygote: _socket.socket,
@@ -171,7 +172,7 @@ def receive_order(sock: _socket.socket) -> Order:
 
 
 def become_session(
-    worker: session.Worker,
+    worker: Worker,
     init: Init,
     fds: list[int],
     sockets: tuple[_socket.socket, ...] = (),
@@ -199,7 +200,7 @@ def become_session(
                 worker.before_start = confinement.start
             worker.run(fds[:4], init.shared, spare=spare)
         finally:
-            os._exit(session.BROKEN)
+            os._exit(BROKEN)
     stop_collecting()
     if confinement is not None:
         init.on_enter = confinement.enter
@@ -220,7 +221,7 @@ def become_session(
     try:
         init.run(status, worker_pid)
     finally:
-        os._exit(session.BROKEN)  # it has failed, and what is below it is the zygote's to end
+        os._exit(BROKEN)  # it has failed, and what is below it is the zygote's to end
 
 
 def fork_into(init: Init, folder: int) -> int:
@@ -261,7 +262,7 @@ class Zygote:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         linux.wait_for_a_core()
-        self._worker = session.Worker()
+        self._worker = Worker()
         self._worker.prepare()
         self._init = Init()
         gc.collect()
@@ -269,7 +270,7 @@ class Zygote:
         # not write to, and thereby copy, every page it shares with its neighbours.
         gc.freeze()
         self._control.sendall(
-            messages.encode(messages.ZygoteReady(os.getpid(), session.VERSION, sys.executable, preloaded, missing))
+            messages.encode(messages.ZygoteReady(os.getpid(), VERSION, sys.executable, preloaded, missing))
         )
         self._poller = poll()
         self._poller.register(self._wake_read, POLLIN)

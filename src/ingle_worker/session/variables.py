@@ -16,9 +16,9 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from ingle_worker import tracebacks
-from ingle_worker.interrupts import Interrupts
-from ingle_worker.link import Link
+from ingle_worker.session import traceback_text
+from ingle_worker.session.interrupts import Interrupts
+from ingle_worker.session.link import Link
 from ingle_worker.shelling import Lines
 from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable, encode_plain
 
@@ -306,7 +306,7 @@ def whole(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
                 text = "".join(text)  # a subclass of str may have any methods
             variable[field] = _both_ends(text)
         except Exception as error:  # the border to the cell: any class may have any __repr__
-            raised = tracebacks.bare(error)
+            raised = traceback_text.bare(error)
             variable[field] = f"<{raised.name}: {_cut(raised.value)}>"
             notices.append(f"{make.__name__}() of {name} raised {raised.name}: {_cut(raised.value)}")
     return variable, notices
@@ -350,7 +350,7 @@ class Inquiries:
             self._interrupts.cell_ended()
             answer = empty
         except BaseException as error:  # the border to the cell: __repr__ may exit, or raise anything
-            raised = tracebacks.bare(error)
+            raised = traceback_text.bare(error)
             answer = Asked(ticket, error=_cut(f"{raised.name}: {raised.value}", 1000))
         if os.getpid() != me:
             os._exit(1)  # a process that the user's __repr__ forked

@@ -28,13 +28,13 @@ from time import monotonic
 from typing import Any
 
 from ingle_worker import installing
-from ingle_worker.interrupts import PID, TAGGED, Interrupts, place
-from ingle_worker.link import Link
-from ingle_worker.looping import Looping
 from ingle_worker.processes import clone, linux
 from ingle_worker.processes.fork import reseed_numpy
-from ingle_worker.stdin import Input
-from ingle_worker.streams import Channel
+from ingle_worker.session.event_loop import Looping
+from ingle_worker.session.input_stream import Input
+from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, place
+from ingle_worker.session.link import Link
+from ingle_worker.session.output_streams import Channel
 from ingle_worker.wire import messages
 from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, NotCopied, Rehome, Started
 

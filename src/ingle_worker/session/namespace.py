@@ -11,12 +11,13 @@ import sys
 import types
 from collections.abc import Callable
 
-from ingle_worker import origins, stdlib, tracebacks
-from ingle_worker.compiling import SYNTAX_ERRORS, Compiler
-from ingle_worker.interrupts import Interrupts
-from ingle_worker.link import Link
-from ingle_worker.looping import Looping
-from ingle_worker.stdlib import library
+from ingle_worker import origins
+from ingle_worker.session import traceback_text, user_library
+from ingle_worker.session.compiler import SYNTAX_ERRORS, Compiler
+from ingle_worker.session.event_loop import Looping
+from ingle_worker.session.interrupts import Interrupts
+from ingle_worker.session.link import Link
+from ingle_worker.session.user_library import library
 from ingle_worker.wire.messages import (
     PREPARING,
     Clear,
@@ -62,9 +63,9 @@ class Preparing:
 
     def _load(self, text: bytes, code: bytes, run: bool = True) -> None:
         try:
-            library.take(stdlib.decoded(text), code)
+            library.take(user_library.decoded(text), code)
         except SYNTAX_ERRORS as exc:
-            self._link.send(StdlibLoaded(stdlib.problem_of(exc)))
+            self._link.send(StdlibLoaded(user_library.problem_of(exc)))
             return
         if not code:
             # Before any of it runs: what is lent to other sessions is nothing that user code had in its hands.
@@ -80,16 +81,16 @@ class Preparing:
         replaced: list[str] = []
         data = text
         try:
-            source = stdlib.decoded(text)
+            source = user_library.decoded(text)
             if addition:
-                source, added, replaced = stdlib.merged(source, addition)
+                source, added, replaced = user_library.merged(source, addition)
                 data = source.encode()
-            told = stdlib.describe(source)
-        except stdlib.Refused as exc:
+            told = user_library.describe(source)
+        except user_library.Refused as exc:
             self._link.send(StdlibDescribed(problem=str(exc)))
             return
         except SYNTAX_ERRORS as exc:
-            self._link.send(StdlibDescribed(problem=stdlib.problem_of(exc)))
+            self._link.send(StdlibDescribed(problem=user_library.problem_of(exc)))
             return
         told.update(added=added, replaced=replaced)
         self._link.send(encode_plain(StdlibDescribed, told, data if addition else b""))
@@ -121,7 +122,7 @@ class Preparing:
     def _forget(self) -> str:
         """Drop all names, with what only they kept alive, and what remembers cells."""
         self._compiler.flags = 0
-        tracebacks.forget_sources()
+        traceback_text.forget_sources()
         origins.forget()
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
             if hasattr(sys, name):
@@ -131,7 +132,7 @@ class Preparing:
         library.own.clear()
         # Data first: finalizers still find the modules and functions they use.
         space = vars(self._main)
-        for name in [name for name, value in list(space.items()) if not isinstance(value, stdlib.HIDDEN)]:
+        for name in [name for name, value in list(space.items()) if not isinstance(value, user_library.HIDDEN)]:
             if name != "__builtins__":
                 space.pop(name, None)
         gc.collect()
@@ -153,7 +154,7 @@ class Preparing:
             self._interrupts.cell_ended()
             problem, stopped = TOO_LONG, True
         except BaseException as exc:  # the border to the user's code
-            problem = stdlib.problem_of(exc)
+            problem = user_library.problem_of(exc)
         if os.getpid() != me:
             os._exit(1)  # a process that it forked, and that came back here
         return problem, stopped

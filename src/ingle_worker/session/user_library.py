@@ -11,9 +11,9 @@ import textwrap
 import types
 from typing import Any
 
-from ingle_worker import tracebacks
-from ingle_worker.compiling import SYNTAX_ERRORS
-from ingle_worker.variables import untold
+from ingle_worker.session import traceback_text
+from ingle_worker.session.compiler import SYNTAX_ERRORS
+from ingle_worker.session.variables import untold
 
 FILENAME = "<stdlib>"
 
@@ -53,7 +53,7 @@ class Library:
     def run(self, space: dict[str, Any]) -> str:
         """Define everything in this namespace; what went wrong, if something did. KeyboardInterrupt comes out."""
         assert self._code is not None
-        tracebacks.remember_source(FILENAME, self._source)
+        traceback_text.remember_source(FILENAME, self._source)
         before = space.copy()
         problem = ""
         try:

@@ -11,8 +11,8 @@ import threading
 import types
 from collections.abc import Callable
 
-from ingle_worker import tracebacks
-from ingle_worker.looping import Looping
+from ingle_worker.session import traceback_text
+from ingle_worker.session.event_loop import Looping
 
 
 def exit_code(exc: SystemExit) -> tuple[int, str | None]:
@@ -46,7 +46,7 @@ def _attempt(step: Callable[[], object]) -> None:
         step()
     except BaseException as exc:  # the border to the cell: an exit handler may raise anything
         try:
-            sys.__stderr__.write(tracebacks.describe(exc).traceback)  # type: ignore[union-attr]
+            sys.__stderr__.write(traceback_text.describe(exc).traceback)  # type: ignore[union-attr]
         except Exception:
             return
 

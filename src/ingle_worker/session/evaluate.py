@@ -4,13 +4,13 @@ import sys
 import types
 from typing import Any
 
-from ingle_worker import tracebacks
-from ingle_worker.compiling import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
 from ingle_worker.figures import PYPLOT, Figures
 from ingle_worker.imports import MODULES
-from ingle_worker.interrupts import Interrupts
-from ingle_worker.looping import Looping
-from ingle_worker.streams import Channel
+from ingle_worker.session import traceback_text
+from ingle_worker.session.compiler import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
+from ingle_worker.session.event_loop import Looping
+from ingle_worker.session.interrupts import Interrupts
+from ingle_worker.session.output_streams import Channel
 from ingle_worker.wire import states
 from ingle_worker.wire.messages import Raised
 
@@ -47,7 +47,7 @@ class Evaluating:
     def evaluate(self, code: str, filename: str, outcome: Outcome) -> Compiled | None:
         """Compile and run; whatever the cell raises ends in the outcome."""
         compiled: Compiled | None = None
-        tracebacks.remember_source(filename, code)
+        traceback_text.remember_source(filename, code)
         try:
             try:
                 compiled = self._compiler.compile(code, filename)
@@ -67,7 +67,7 @@ class Evaluating:
             try:
                 outcome.error = describe_safely(exc)
             except KeyboardInterrupt:
-                outcome.status, outcome.error = states.INTERRUPTED, tracebacks.bare(exc, ask=False)
+                outcome.status, outcome.error = states.INTERRUPTED, traceback_text.bare(exc, ask=False)
         if PYPLOT in MODULES or self.figures.any:
             try:
                 self.figures.cell_ends(interrupted=outcome.status == states.INTERRUPTED)
@@ -113,8 +113,8 @@ class Evaluating:
 
 def describe_safely(exc: BaseException) -> Raised:
     try:
-        return tracebacks.describe(exc)
+        return traceback_text.describe(exc)
     except KeyboardInterrupt:
         raise
     except BaseException:  # the border to the cell: its exception's own methods
-        return tracebacks.bare(exc)
+        return traceback_text.bare(exc)

@@ -11,8 +11,8 @@ from _thread import RLock
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker.interrupts import Interrupts
-from ingle_worker.lookout import CHUNK, Lookout
+from ingle_worker.session.interrupts import Interrupts
+from ingle_worker.session.lookout import CHUNK, Lookout
 from ingle_worker.wire import FrameReader, FrameTooLarge, messages
 
 ENDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_COPY * struct.calcsize("i"))

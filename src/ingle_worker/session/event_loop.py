@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
-from ingle_worker.interrupts import Interrupts
+from ingle_worker.session.interrupts import Interrupts
 
 
 class Looping:

@@ -21,7 +21,7 @@ from time import monotonic_ns, sleep
 from typing import Any
 from weakref import WeakSet
 
-from ingle_worker.link import Link
+from ingle_worker.session.link import Link
 from ingle_worker.wire.messages import Background, Look, Mark
 
 CELL: ContextVar[int] = ContextVar("ingle_cell")

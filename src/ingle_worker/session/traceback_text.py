@@ -14,7 +14,7 @@ from typing import Any
 
 from ingle_worker.wire.messages import Raised
 
-HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 MAX_VALUE = 100_000
 MAX_TRACEBACK = 1_000_000
 

@@ -23,19 +23,20 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import display, ending, installing, origins, tracebacks
-from ingle_worker.compiling import Compiled, Compiler
-from ingle_worker.copying import Copying
-from ingle_worker.evaluating import Evaluating, Outcome, describe_safely
-from ingle_worker.interrupts import Interrupts, place
+from ingle_worker import display, installing, origins
 from ingle_worker.keeping import Keeping
-from ingle_worker.link import Link, WireLost
-from ingle_worker.looping import Looping
-from ingle_worker.preparing import Preparing
-from ingle_worker.stdin import Input
-from ingle_worker.stdlib import library
-from ingle_worker.streams import Channel
-from ingle_worker.variables import Inquiries
+from ingle_worker.session import shutdown, traceback_text
+from ingle_worker.session.compiler import Compiled, Compiler
+from ingle_worker.session.evaluate import Evaluating, Outcome, describe_safely
+from ingle_worker.session.event_loop import Looping
+from ingle_worker.session.input_stream import Input
+from ingle_worker.session.interrupts import Interrupts, place
+from ingle_worker.session.link import Link, WireLost
+from ingle_worker.session.live_copy import Copying
+from ingle_worker.session.namespace import Preparing
+from ingle_worker.session.output_streams import Channel
+from ingle_worker.session.user_library import library
+from ingle_worker.session.variables import Inquiries
 from ingle_worker.wire import encode_frame, states
 from ingle_worker.wire.frames import PREFIX
 from ingle_worker.wire.messages import (
@@ -168,7 +169,7 @@ class Worker:
 
     def prepare(self) -> None:
         """In the zygote, before any fork: whatever does not depend on the process is done once, for all."""
-        tracebacks.install()
+        traceback_text.install()
         warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
         self._interrupts.install()
         sys.stdout = sys.__stdout__ = self._channel.stdout  # type: ignore[misc]
@@ -272,7 +273,7 @@ class Worker:
         except WireLost:
             os._exit(BROKEN)
         except BaseException as exc:  # the worker loop: what the guest itself trips over is said before it goes
-            raised = tracebacks.bare(exc)
+            raised = traceback_text.bare(exc)
             os.write(2, f"the session broke: {raised.name}: {raised.value}\n".encode("utf-8", "backslashreplace"))
             os._exit(BROKEN)
 
@@ -321,7 +322,7 @@ class Worker:
                 self._copying.rehome(message)
                 self._inherited = {name: id(value) for name, value in vars(self._main).items()}
             elif isinstance(message, Shutdown):
-                ending.finish(self._main, self._looping, self._inherited)
+                shutdown.finish(self._main, self._looping, self._inherited)
                 os._exit(0)
 
     def _fork(self, order: ForkSelf) -> None:
@@ -358,7 +359,7 @@ class Worker:
 
     def _complain(self, exc: BaseException) -> None:
         try:
-            self._channel.stderr.write(tracebacks.describe(exc).traceback)
+            self._channel.stderr.write(traceback_text.describe(exc).traceback)
         except Exception:  # the border to the cell: nothing a user left behind may end the session here
             return
 
@@ -425,14 +426,14 @@ class Worker:
         self._finish(cell, outcome, took, notices)
         # While the host takes the answer: nobody waits for this.
         if compiled is None or (outcome.status == states.OK and not compiled.lasting):
-            tracebacks.forget_source(filename)
+            traceback_text.forget_source(filename)
         if compiled is not None:
             origins.note(filename, execute.code, outcome.status == states.OK)
 
     def _leave_fork(self, outcome: Outcome) -> None:
         code = 0 if outcome.status == states.OK else 1
         if outcome.exit is not None:
-            code, message = ending.exit_code(outcome.exit)
+            code, message = shutdown.exit_code(outcome.exit)
             if message is not None:
                 self._channel.stderr.write(message + "\n")
         elif outcome.error is not None:
@@ -496,12 +497,12 @@ class Worker:
 
     def _exit(self, cell: int, exc: SystemExit, took: float) -> None:
         """Say so, give handlers and finalizers their time, and go."""
-        code, message = ending.exit_code(exc)
+        code, message = shutdown.exit_code(exc)
         self._screen.tell_value()
         self._link.send(Exiting(cell, code, message and message[:MAX_EXIT_MESSAGE], took))
         if message is not None:
             self._channel.stderr.write(message + "\n")
-        ending.finish(self._main, self._looping, self._inherited)
+        shutdown.finish(self._main, self._looping, self._inherited)
         os._exit(code)
 
 

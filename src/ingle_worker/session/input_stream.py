@@ -15,9 +15,9 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker.interrupts import Interrupts
-from ingle_worker.link import Link
-from ingle_worker.streams import Channel
+from ingle_worker.session.interrupts import Interrupts
+from ingle_worker.session.link import Link
+from ingle_worker.session.output_streams import Channel
 from ingle_worker.wire.messages import InputTaken, InputWait
 
 CHUNK = 65536
