@@ -19,7 +19,7 @@ from os import close
 from select import POLLHUP, POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
-from ingle_worker import figures
+from ingle_worker.display import matplotlib_figures
 from ingle_worker.processes import kill_tree, linux
 from ingle_worker.processes.fork import can_fork_into, fork, reseed, watch
 from ingle_worker.processes.holder import INIT_NAME, fork_below
@@ -252,7 +252,7 @@ class Zygote:
     def run(self) -> None:
         linux.become_subreaper()
         sys.argv[:] = [""]
-        figures.choose_backends()
+        matplotlib_figures.choose_backends()
         if self._confinement is not None and not self._prove(self._confinement):
             return
         with watch():

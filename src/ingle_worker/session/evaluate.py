@@ -4,8 +4,8 @@ import sys
 import types
 from typing import Any
 
-from ingle_worker.figures import PYPLOT, Figures
-from ingle_worker.imports import MODULES
+from ingle_worker.display.import_hooks import MODULES
+from ingle_worker.display.matplotlib_figures import PYPLOT, Figures
 from ingle_worker.session import traceback_text
 from ingle_worker.session.compiler import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
 from ingle_worker.session.event_loop import Looping

@@ -23,7 +23,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import display, installing, origins
+from ingle_worker import installing, origins
+from ingle_worker.display import hook
 from ingle_worker.keeping import Keeping
 from ingle_worker.session import shutdown, traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
@@ -131,7 +132,7 @@ class Worker:
         self._looping = Looping(self._interrupts)
         self._compiler = Compiler()
         self._cell = 0
-        self._screen = display.Screen(self._link, self._channel)
+        self._screen = hook.Screen(self._link, self._channel)
         self._input.before_wait = self._screen.figures.input_waits
         self._main = types.ModuleType("__main__")
         self._reset_main()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from html import escape
 from typing import Any, NamedTuple
 
-from ingle_worker.imports import MODULES, loaded
+from ingle_worker.display.import_hooks import MODULES, loaded
 
 ROWS = 20
 COLUMNS = 10

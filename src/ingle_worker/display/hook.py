@@ -10,10 +10,10 @@ import builtins
 import os
 from typing import Any
 
-from ingle_worker import bundles, ipython
-from ingle_worker.bundles import PLAIN, Bundle, shorten
-from ingle_worker.figures import Figures, choose_backends
-from ingle_worker.imports import MODULES, Watch
+from ingle_worker.display import ipython_api
+from ingle_worker.display.import_hooks import MODULES, Watch
+from ingle_worker.display.matplotlib_figures import Figures, choose_backends
+from ingle_worker.display.mime import PLAIN, Bundle, add_raw, make, methods_of, plain, shorten
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import Channel
 from ingle_worker.wire.messages import Display, Keep, Result, encode_plain
@@ -41,7 +41,7 @@ class Screen:
         watch = Watch()
         watch.install()
         self.figures.watch(watch)
-        names = ipython.install(watch, self)
+        names = ipython_api.install(watch, self)
         builtins.display, builtins.update_display = names.display, names.update_display  # type: ignore[attr-defined]
         watch.call_after("plotly.io._renderers", self._adopt_plotly)
         watch.call_after("altair", _adopt_altair)
@@ -99,11 +99,11 @@ class Screen:
         if self.figures.is_figure(cls):
             # The picture is a display, like those of all figures, and there is one of it.
             self.figures.show(value)
-            bundle = bundles.plain(value)
+            bundle = plain(value)
         elif self._shows_itself(value, cls):
             return
         else:
-            bundle = bundles.make(value)
+            bundle = make(value)
         self._account(bundle)
         self._send_result(bundle.data, bundle.metadata)
 
@@ -111,7 +111,7 @@ class Screen:
         """Whether it has the method with which an object shows itself, and no other; then that was called."""
         if id(cls) in PLAIN or issubclass(cls, type):
             return False
-        found = bundles.methods_of(cls)
+        found = methods_of(cls)
         if "_ipython_display_" not in found or "_repr_mimebundle_" in found:
             return False
         try:
@@ -129,11 +129,11 @@ class Screen:
             if display_id is None:
                 self.figures.show(value)
                 return
-            bundle = self.figures.draw(value) or bundles.plain(value)
+            bundle = self.figures.draw(value) or plain(value)
         elif not update and self._shows_itself(value, cls):
             return
         else:
-            bundle = bundles.make(value)
+            bundle = make(value)
         for mime, about in metadata.items() if isinstance(metadata, dict) else ():
             if mime in bundle.data:
                 bundle.describe(mime, about)
@@ -142,7 +142,7 @@ class Screen:
     def show_raw(self, data: Any, metadata: Any = None, display_id: str | None = None, update: bool = False) -> None:
         """A bundle that somebody has made already."""
         bundle = Bundle({})
-        bundles.add_raw(bundle, data, metadata)
+        add_raw(bundle, data, metadata)
         bundle.data.setdefault("text/plain", "")
         self.publish(bundle, display_id=display_id, update=update)
 

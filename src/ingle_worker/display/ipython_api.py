@@ -12,10 +12,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ingle_worker.imports import Watch
+from ingle_worker.display.import_hooks import Watch
 
 if TYPE_CHECKING:
-    from ingle_worker.display import Screen
+    from ingle_worker.display.hook import Screen
 
 PACKAGES = ("IPython", "IPython.core")
 MODULES = ("IPython.display", "IPython.core.display", "IPython.core.display_functions")

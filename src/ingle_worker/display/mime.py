@@ -16,7 +16,7 @@ import math
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from ingle_worker import charts, images, tables
+from ingle_worker.display import charts, images, tables
 
 MAX_TEXT = 1_000_000
 """Characters of one value's text that travel; a longer one keeps its head and its tail."""

@@ -16,9 +16,9 @@ from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from ingle_worker import images
-from ingle_worker.bundles import Bundle
-from ingle_worker.imports import Watch, loaded
+from ingle_worker.display import images
+from ingle_worker.display.import_hooks import Watch, loaded
+from ingle_worker.display.mime import Bundle
 from ingle_worker.session.output_streams import Channel
 
 PYPLOT = "matplotlib._pylab_helpers"
