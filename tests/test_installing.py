@@ -17,7 +17,7 @@ import pytest_asyncio
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle_worker import installing
+from ingle_worker.magics import packages
 
 pytestmark = [pytest.mark.req("rich.magics"), pytest.mark.timeout(300)]
 in_shared = pytest.mark.asyncio(loop_scope="module")
@@ -198,13 +198,13 @@ async def test_an_interrupt_stops_an_installation(service: Service, run: Run, wh
     ],
 )
 def test_a_plain_call_of_pip_is_told_from_a_shell_command(command: str, arguments: list[str] | None) -> None:
-    assert installing.arguments_of(command) == arguments
+    assert packages.arguments_of(command) == arguments
 
 
 def test_options_of_an_installation_are_told_from_what_is_installed() -> None:
     words = ["-U", "-i", "URL", "--no-binary", ":all:", "-r", "req.txt", "--find-links=x", "six", "--pre"]
     words += ["--no-deps", "-c", "con.txt", "iniconfig"]
-    assert installing._options(words) == [
+    assert packages._options(words) == [
         *("-i", "URL", "--no-binary", ":all:", "--find-links=x", "--pre", "-c", "con.txt"),
     ]
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingle_worker import scanning, weaving
+from ingle_worker.magics import scan, translate
 from ingle_worker.session.compiler import Compiler
 
 pytestmark = pytest.mark.req("rich.magics")
 
 
 def found(code: str) -> list[tuple[str, str, str]]:
-    return [(each.sign, each.name, each.text.strip()) for each in scanning.find(code)]
+    return [(each.sign, each.name, each.text.strip()) for each in scan.find(code)]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_only_looks_like_a_magic_is_none(code: str) -> None:
     assert found(code) == []
 
 
-@pytest.mark.skipif(not scanning.NESTED_QUOTES, reason="f-strings nest their quotes from 3.12 on")
+@pytest.mark.skipif(not scan.NESTED_QUOTES, reason="f-strings nest their quotes from 3.12 on")
 @pytest.mark.parametrize(
     "code",
     [
@@ -135,8 +135,8 @@ def test_the_scanner_sees_statements_of_the_standard_library_where_python_sees_t
         lines = code.split("\n")
         for number in reversed(starts(code)):
             lines.insert(number - 1, "!here")
-        assert scanning.find(code) == [], path
-        assert len(scanning.find("\n".join(lines))) == len(starts(code)), path
+        assert scan.find(code) == [], path
+        assert len(scan.find("\n".join(lines))) == len(starts(code)), path
         seen += 1
     assert seen > 50
 
@@ -146,7 +146,7 @@ def test_what_is_valid_python_is_compiled_as_it_stands() -> None:
     changed = []
     for path in library():
         code = path.read_text(encoding="utf-8", errors="replace")
-        if scanning.MAYBE.search(code) is not None and weaving.find(code) and compiler._is_python(code):
+        if scan.MAYBE.search(code) is not None and translate.find(code) and compiler._is_python(code):
             changed.append(path)
     assert changed == []
 
@@ -184,7 +184,7 @@ def test_text_that_python_takes_is_never_translated(code: str) -> None:
             ast.parse(code)
     except (SyntaxError, ValueError):
         return
-    assert weaving.find(code) == []
+    assert translate.find(code) == []
 
 
 @settings(max_examples=300, deadline=None)
@@ -193,7 +193,7 @@ def test_text_that_python_takes_is_never_translated(code: str) -> None:
 @example("%%bash\na\nb")
 @example("%time f(\n1)\n5")
 def test_translation_keeps_every_line_in_its_place(code: str) -> None:
-    translated = weaving.plain(code)
+    translated = translate.plain(code)
     if translated is code:
         return
     lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")

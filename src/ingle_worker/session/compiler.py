@@ -14,7 +14,7 @@ import warnings
 from types import CodeType
 from typing import NamedTuple
 
-from ingle_worker import weaving
+from ingle_worker.magics import translate
 
 FUTURE_MASK = 0
 for _name in __future__.all_feature_names:
@@ -93,12 +93,12 @@ class Compiler:
         lasting = catches or any(isinstance(const, CodeType) for each in codes for const in each.co_consts)
         return Compiled(body_code, last_code, awaits, lasting)
 
-    def _weave(self, code: str, filename: str) -> "weaving.Woven | None":
+    def _weave(self, code: str, filename: str) -> "translate.Woven | None":
         """The cell with its magics translated, if it has any: what is valid Python has none, whatever it looks like."""
-        found = weaving.find(code)
+        found = translate.find(code)
         if not found or self._is_python(code):
             return None
-        return weaving.Woven(code, found, filename, lambda text: self._parse(text, filename), self.flags)
+        return translate.Woven(code, found, filename, lambda text: self._parse(text, filename), self.flags)
 
     def _is_python(self, code: str) -> bool:
         try:
@@ -158,7 +158,7 @@ def is_indented(code: str) -> bool:
 def needs_more_input(code: str) -> bool:
     """Whether more lines could have completed code that does not compile."""
     if "%" in code or "!" in code or "?" in code:
-        code = weaving.plain(code)
+        code = translate.plain(code)
     if is_indented(code):
         code = "if 1:\n" + code
     try:

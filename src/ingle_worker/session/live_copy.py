@@ -27,7 +27,7 @@ from mmap import PAGESIZE, mmap
 from time import monotonic
 from typing import Any
 
-from ingle_worker import installing
+from ingle_worker.magics import packages
 from ingle_worker.processes import clone, linux
 from ingle_worker.processes.fork import reseed_numpy
 from ingle_worker.session.event_loop import Looping
@@ -303,7 +303,7 @@ class Copying:
                 continue
         os.environ["TMPDIR"] = order.tmp
         tempfile.tempdir = None
-        installing.start(order.packages)
+        packages.start(order.packages)
         # What was registered before belongs to the original: a temporary folder that it has must outlive its copy.
         atexit._clear()
         weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]

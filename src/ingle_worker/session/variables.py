@@ -16,10 +16,10 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
+from ingle_worker.magics.subshell import Lines
 from ingle_worker.session import traceback_text
 from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
-from ingle_worker.shelling import Lines
 from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable, encode_plain
 
 TIME = 0.1

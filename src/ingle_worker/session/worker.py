@@ -23,9 +23,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import installing, origins
+from ingle_worker import origins
 from ingle_worker.display import hook
 from ingle_worker.keeping import Keeping
+from ingle_worker.magics import packages
 from ingle_worker.session import shutdown, traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.evaluate import Evaluating, Outcome, describe_safely
@@ -381,7 +382,7 @@ class Worker:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
         if self._spares:
             sys.path.remove("")  # it was begun ahead
-        if installing.start(start.packages):
+        if packages.start(start.packages):
             self._keeping.note_surroundings()
         sys.path.insert(0, "")
         if not self._spares:

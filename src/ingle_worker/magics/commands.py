@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-from ingle_worker import installing, shelling, timing
+from ingle_worker.magics import packages, subshell, timing
+from ingle_worker.magics.subshell import complain, expand, say
 from ingle_worker.session import traceback_text, variables
-from ingle_worker.shelling import complain, expand, say
 
 get_frame = sys._getframe
 
@@ -46,27 +46,27 @@ MagicFailed.__qualname__ = MagicFailed.__name__ = "UsageError"
 
 def shell(frame: FrameType, command: str) -> None:
     command = expand(command, frame).strip()
-    arguments = installing.arguments_of(command)
+    arguments = packages.arguments_of(command)
     if arguments is not None:
-        frame.f_globals["_exit_code"] = installing.pip(arguments)
-    elif installing.mentioned(command):
-        frame.f_globals["_exit_code"] = installing.shell(command)
+        frame.f_globals["_exit_code"] = packages.pip(arguments)
+    elif packages.mentioned(command):
+        frame.f_globals["_exit_code"] = packages.shell(command)
     else:
-        shelling.system(frame, command)
+        subshell.system(frame, command)
 
 
-def listed(frame: FrameType, command: str) -> shelling.Lines:
-    return shelling.lines_of(frame, expand(command, frame).strip())
+def listed(frame: FrameType, command: str) -> subshell.Lines:
+    return subshell.lines_of(frame, expand(command, frame).strip())
 
 
 def _alias(command: str) -> Callable[[FrameType, str], None]:
-    return lambda frame, line: shelling.system(frame, f"{command} {expand(line, frame)}".strip())
+    return lambda frame, line: subshell.system(frame, f"{command} {expand(line, frame)}".strip())
 
 
 def bash(frame: FrameType, line: str, body: str, program: str = "bash") -> None:
     options = expand(line, frame).split()
-    path = shelling.shell_path() if program == "bash" else "/bin/sh"
-    code = shelling.run([path, *options], stdin=body.encode("utf-8", "surrogateescape"))
+    path = subshell.shell_path() if program == "bash" else "/bin/sh"
+    code = subshell.run([path, *options], stdin=body.encode("utf-8", "surrogateescape"))
     frame.f_globals["_exit_code"] = code
     if code:
         import subprocess
@@ -79,7 +79,7 @@ def sh(frame: FrameType, line: str, body: str) -> None:
 
 
 def pip(frame: FrameType, line: str) -> None:
-    frame.f_globals["_exit_code"] = installing.pip(installing.split(expand(line, frame)))
+    frame.f_globals["_exit_code"] = packages.pip(packages.split(expand(line, frame)))
 
 
 # --- folders, environment, files ---------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def write_file(frame: FrameType, line: str, body: str) -> None:
 
 
 def run_file(frame: FrameType, line: str) -> None:
-    arguments = installing.split(expand(line, frame))
+    arguments = packages.split(expand(line, frame))
     while arguments and arguments[0] in ("-i", "-e"):
         arguments = arguments[1:]
     if not arguments or arguments[0].startswith("-"):

@@ -12,8 +12,8 @@ import os
 import re
 import sys
 
-from ingle_worker import shelling
-from ingle_worker.shelling import complain, say
+from ingle_worker.magics import subshell
+from ingle_worker.magics.subshell import complain, say
 
 _BASE = re.compile(r"(?:(?:\S*/)?python[\d.]*\s+-m\s+|uv\s+)?(?:\S*/)?pip[\d.]*(?:\s+(?P<rest>.*))?", re.DOTALL)
 _TRIMMING = re.compile(
@@ -133,7 +133,7 @@ def shell(command: str) -> int:
     own = os.path.dirname(sys.executable)
     env = {**os.environ, "PIP_TARGET": _folder, "PIP_UPGRADE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     env["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    code = shelling.run([shelling.shell_path(), "-c", command], env=env)
+    code = subshell.run([subshell.shell_path(), "-c", command], env=env)
     importlib.invalidate_caches()
     return code
 
@@ -146,7 +146,7 @@ def pip(arguments: list[str]) -> int:
         return install(arguments[:at] + arguments[at + 1 :])
     if verb == "uninstall":
         return _uninstall(arguments)
-    code = shelling.run([*_pip(), *arguments], env=_environment())
+    code = subshell.run([*_pip(), *arguments], env=_environment())
     importlib.invalidate_caches()
     return code
 
@@ -259,7 +259,7 @@ def _uninstall(arguments: list[str]) -> int:
     if all(each.startswith("-") or each == "uninstall" for each in rest):
         return 0
     rest.insert(rest.index("uninstall") + 1, "-y")
-    return shelling.run([*_pip(), *rest], env=_environment())
+    return subshell.run([*_pip(), *rest], env=_environment())
 
 
 def _remove(name: str) -> bool:
@@ -380,7 +380,7 @@ def _which(name: str) -> str | None:
 
 
 def _logged(command: list[str], log: list[str]) -> int:
-    code, output = shelling.capture(command, env=_environment(), stdin=b"")
+    code, output = subshell.capture(command, env=_environment(), stdin=b"")
     log.append(output.decode("utf-8", "backslashreplace"))
     return code
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from ingle_worker.shelling import say
+from ingle_worker.magics.subshell import say
 
 LONG_ENOUGH = 0.2
 """Seconds that a run of `%timeit` takes at least, unless told how many loops."""

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
-from ingle_worker import magics, scanning
-from ingle_worker.magics import Bound
-from ingle_worker.scanning import Found
+from ingle_worker.magics import commands, scan
+from ingle_worker.magics.commands import Bound
+from ingle_worker.magics.scan import Found
 
 _MARK = f"\0magic {os.urandom(8).hex()} "
 """Begins the constants that stand for what is called until the code is bound; nobody writes it by chance."""
@@ -75,7 +75,7 @@ class Woven:
             self._check(each, place, first=number == 0)
             end, text = each.end, "..."
             if each.sign == "%%":
-                if each.name in magics.AROUND:
+                if each.name in commands.AROUND:
                     # The rest is Python and stays; what comes around it is woven in later.
                     self._whole, text = each, ""
                 else:
@@ -92,9 +92,9 @@ class Woven:
         return "".join(pieces)
 
     def _check(self, magic: Found, place: tuple[int, int], *, first: bool) -> None:
-        if magic.sign == "%%" and not (first and scanning.is_blank(self._code[: magic.start])):
+        if magic.sign == "%%" and not (first and scan.is_blank(self._code[: magic.start])):
             raise self._usage(place, f"%%{magic.name} must be the first line of its cell")
-        problem = magics.problem(magic.sign, magic.name)
+        problem = commands.problem(magic.sign, magic.name)
         if problem is not None:
             raise self._usage(place, problem)
 
@@ -155,20 +155,20 @@ class Woven:
             body = self._python(magic, node, magic.text)
             if len(body) != 1 or not isinstance(body[0], ast.Expr):
                 raise self._usage((node.lineno, node.col_offset), "only an expression can be timed and assigned")
-            clock = magics.Clock()
+            clock = commands.Clock()
             return self._call(Bound(clock.end), node, self._call(Bound(clock.begin), node), body[0].value)
         # The place reaches to the end of the line, so that a traceback marks all of it or nothing.
         node.end_lineno = node.lineno
         node.end_col_offset = max(_bytes(self._lines[node.lineno - 1].rstrip()), node.col_offset + 1)
         if magic.sign == "%%":
             body_text = self._code[magic.end + 1 :]
-            return self._call(Bound(magics.CELLS[magic.name], magic.text, body_text), node)
+            return self._call(Bound(commands.CELLS[magic.name], magic.text, body_text), node)
         if magic.sign == "%":
-            return self._call(Bound(magics.LINES[magic.name], magic.text), node)
+            return self._call(Bound(commands.LINES[magic.name], magic.text), node)
         if magic.sign in ("?", "??"):
-            return self._call(Bound(magics.explain, magic.name, magic.sign), node)
+            return self._call(Bound(commands.explain, magic.name, magic.sign), node)
         listed = magic.sign == "!!" or magic.assigned
-        return self._call(Bound(magics.listed if listed else magics.shell, magic.text), node)
+        return self._call(Bound(commands.listed if listed else commands.shell, magic.text), node)
 
     def _call(self, bound: Bound, place: ast.AST, *args: ast.expr) -> ast.Call:
         name = f"{_MARK}{len(self._bound)}"
@@ -182,7 +182,7 @@ class Woven:
 
     def _timed(self, body: list[ast.stmt], place: ast.AST, *, hidden: bool) -> list[ast.stmt]:
         """Statements with the clock running; the value of the last one, if it has one, stays the value."""
-        clock = magics.Clock()
+        clock = commands.Clock()
         begin = _place(ast.Expr(self._call(Bound(clock.begin), place)), place)
         ahead = _futures(body)
         last = body[-1] if body[ahead:] else None
@@ -198,7 +198,7 @@ class Woven:
         if magic.name == "time":
             return self._timed(body, place, hidden=_hides(self._code))
         ahead = _futures(body)
-        context = self._call(Bound(magics.AROUND[magic.name], magic.text), place)
+        context = self._call(Bound(commands.AROUND[magic.name], magic.text), place)
         within = _place(ast.With([ast.withitem(context)], body[ahead:] or [place]), place)
         return [*body[:ahead], within]
 
@@ -261,7 +261,7 @@ class Woven:
             body = self._python(magic, node, text)
         loop.body = body
         code = compile(tree, self._filename, "exec", self._flags, dont_inherit=True)
-        return Bound(magics.time_it, code, _HIDDEN["inner"], options["n"], options["r"], bool(options["q"]))
+        return Bound(commands.time_it, code, _HIDDEN["inner"], options["n"], options["r"], bool(options["q"]))
 
     # --- code ---
 
@@ -318,7 +318,7 @@ def _futures(body: list[ast.stmt]) -> int:
 
 def find(code: str) -> list[Found]:
     """The magics of a cell. Most cells are known by one glance to have none."""
-    return scanning.find(_with_newlines(code)) if scanning.MAYBE.search(code) is not None else []
+    return scan.find(_with_newlines(code)) if scan.MAYBE.search(code) is not None else []
 
 
 def plain(code: str) -> str:

@@ -1,0 +1,1 @@
+"""Magics (`%name`, `%%name`) and shell commands (`!command`) of cells."""
