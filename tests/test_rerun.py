@@ -7,8 +7,8 @@ import pytest
 
 from ingle.events import Skipped
 from ingle.service import Service
-from ingle_worker import origins
 from ingle_worker.session.compiler import Compiled, Compiler
+from ingle_worker.snapshot import provenance
 from test_saving import run
 
 pytestmark = [pytest.mark.req("state.save"), pytest.mark.req("state.load")]
@@ -115,7 +115,7 @@ async def test_neither_is_one_that_came_before_a_failure_or_before_a_clearing(se
 
 
 def test_a_cell_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "PATIENCE", 1)
+    monkeypatch.setattr(provenance, "PATIENCE", 1)
     space: dict[str, Any] = {}
 
     def execute(compiled: Compiled) -> None:
@@ -123,17 +123,17 @@ def test_a_cell_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
         exec(compiled.body, space)
 
     endless = "g = 5\nwhile True:\n    try: g += 1\n    except Exception: pass"
-    again = origins.Again(space, Compiler(), execute)
+    again = provenance.Again(space, Compiler(), execute)
     told = again.make("cell 1", "<cell 1>", endless, {"g"})
     assert told == "cell 1 was run again for g, and failed: TooLong: it took longer than 1 s"
-    origins.forget()
+    provenance.forget()
 
 
 def test_the_code_that_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "KEPT", 10 * (origins.EACH + 5))
-    origins.forget()
+    monkeypatch.setattr(provenance, "KEPT", 10 * (provenance.EACH + 5))
+    provenance.forget()
     for number in range(30):
-        origins.note(f"<cell {number}>", f"a{number:02}=1", True)
-    found = origins.find([f"a{number:02}" for number in range(30)], 0)
-    origins.forget()
+        provenance.note(f"<cell {number}>", f"a{number:02}=1", True)
+    found = provenance.find([f"a{number:02}" for number in range(30)], 0)
+    provenance.forget()
     assert sorted(found) == [f"a{number}" for number in range(20, 30)]

@@ -11,13 +11,13 @@ import sys
 import types
 from collections.abc import Callable
 
-from ingle_worker import origins
 from ingle_worker.session import traceback_text, user_library
 from ingle_worker.session.compiler import SYNTAX_ERRORS, Compiler
 from ingle_worker.session.event_loop import Looping
 from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
 from ingle_worker.session.user_library import library
+from ingle_worker.snapshot import provenance
 from ingle_worker.wire.messages import (
     PREPARING,
     Clear,
@@ -123,7 +123,7 @@ class Preparing:
         """Drop all names, with what only they kept alive, and what remembers cells."""
         self._compiler.flags = 0
         traceback_text.forget_sources()
-        origins.forget()
+        provenance.forget()
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
             if hasattr(sys, name):
                 delattr(sys, name)

@@ -23,9 +23,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import origins
 from ingle_worker.display import hook
-from ingle_worker.keeping import Keeping
 from ingle_worker.magics import packages
 from ingle_worker.session import shutdown, traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
@@ -39,6 +37,8 @@ from ingle_worker.session.namespace import Preparing
 from ingle_worker.session.output_streams import Channel
 from ingle_worker.session.user_library import library
 from ingle_worker.session.variables import Inquiries
+from ingle_worker.snapshot import provenance
+from ingle_worker.snapshot.protocol import Keeping
 from ingle_worker.wire import encode_frame, states
 from ingle_worker.wire.frames import PREFIX
 from ingle_worker.wire.messages import (
@@ -255,7 +255,7 @@ class Worker:
         if hasattr(builtins, "_"):
             del builtins._
         linecache.clearcache()
-        origins.forget()
+        provenance.forget()
         self._channel.forget()
         self._names = set(self._first_names)
         self._reset_main()
@@ -430,7 +430,7 @@ class Worker:
         if compiled is None or (outcome.status == states.OK and not compiled.lasting):
             traceback_text.forget_source(filename)
         if compiled is not None:
-            origins.note(filename, execute.code, outcome.status == states.OK)
+            provenance.note(filename, execute.code, outcome.status == states.OK)
 
     def _leave_fork(self, outcome: Outcome) -> None:
         code = 0 if outcome.status == states.OK else 1

@@ -5,10 +5,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import activities, loading, origins, saving
 from ingle_worker.session import traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.link import Link, WireLost
+from ingle_worker.snapshot import load as load_module
+from ingle_worker.snapshot import provenance, reduce_running, save
 from ingle_worker.wire.messages import ChannelWanted, Load, Loaded, NotLoaded, Save, SaveFailed
 
 MAX_FAILED = 10_000
@@ -20,11 +21,11 @@ class Keeping:
         self._main = main
         self._compiler = compiler
         self._run = run
-        self._around = saving.Surroundings()
+        self._around = save.Surroundings()
 
     def note_surroundings(self) -> None:
         """What is as it is now need not be saved, but for what a session begins with."""
-        self._around = saving.Surroundings()
+        self._around = save.Surroundings()
 
     def begin(self, env: dict[str, str], cwd: str) -> None:
         """The session begins with this."""
@@ -35,8 +36,8 @@ class Keeping:
         code = 0
         try:
             fd = self._channel(order.ticket)
-            activities.begin(running)
-            saving.save(fd, self._main, self._around, self._compiler.flags)
+            reduce_running.begin(running)
+            save.save(fd, self._main, self._around, self._compiler.flags)
         except WireLost:
             code = 1
         except BaseException as error:  # the border to the user's code, of which all may have run
@@ -49,8 +50,8 @@ class Keeping:
         """Take a snapshot's content into this session."""
         fd = self._channel(order.ticket)
         try:
-            summary = loading.read_summary(order.data)
-            loaded = loading.load(fd, summary, self._main)
+            summary = load_module.read_summary(order.data)
+            loaded = load_module.load(fd, summary, self._main)
         except WireLost:
             raise
         except BaseException as error:  # the border to the user's code, of which all may have run
@@ -63,9 +64,9 @@ class Keeping:
         failed = [NotLoaded(**each) for each in loaded.failed[:MAX_FAILED]]
         self._link.send(Loaded(order.ticket, loaded.names, failed, loaded.notices))
 
-    def _run_again(self, summary: dict[str, Any], loaded: loading.Loaded) -> None:
+    def _run_again(self, summary: dict[str, Any], loaded: load_module.Loaded) -> None:
         """Cells that made what could not be saved."""
-        again = origins.Again(vars(self._main), self._compiler, self._run)
+        again = provenance.Again(vars(self._main), self._compiler, self._run)
         missing = {each["name"] for each in summary["skipped"] if each["made_by"]}
         for file in summary["makers"]:
             if file in loaded.sources:

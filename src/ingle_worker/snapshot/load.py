@@ -14,8 +14,8 @@ import sys
 import types
 from typing import Any
 
-from ingle_worker import chunks, rebuilding, reducing
-from ingle_worker.rebuilding import MAKERS, MODULE, now
+from ingle_worker.snapshot import chunks, rebuild, reduce
+from ingle_worker.snapshot.rebuild import MAKERS, MODULE, now
 
 OWN_CELL = "<cell "
 
@@ -30,7 +30,7 @@ class Unpickler(_pickle.Unpickler):
             if module != "dataclasses":
                 raise
             # A newer version's own; what it was for is written anew (see `rebuilding`).
-            lost = rebuilding.Lost(f"{module}.{name} is not in this Python")
+            lost = rebuild.Lost(f"{module}.{name} is not in this Python")
             now.lost.append(lost)
             return lost
 
@@ -78,14 +78,14 @@ class _Load:
             for number, group in enumerate(summary["groups"]):
                 self._load_group(number, group, numpy)
             self._restore_random(summary["random"], numpy)
-            rebuilding.remember_sources()
+            rebuild.remember_sources()
             self._loaded.sources = {file: (now.renamed[file], text) for file, text in now.sources.items()}
         finally:
             now.begin({})
             self._incoming.close()
             if collects:
                 gc.enable()
-        self._loaded.flags = summary["flags"] & rebuilding.FUTURE_MASK
+        self._loaded.flags = summary["flags"] & rebuild.FUTURE_MASK
         return self._loaded
 
     def _surround(self) -> None:
@@ -139,7 +139,7 @@ class _Load:
             raise
         except BaseException as error:  # the border to the user's code and to libraries
             self._gone.add(number)
-            reason = reducing.why_not(error) if not isinstance(error, rebuilding.CannotRebuild) else str(error)
+            reason = reduce.why_not(error) if not isinstance(error, rebuild.CannotRebuild) else str(error)
             if missing:
                 first = self._summary["groups"][missing[0]]
                 needed = [each["name"] for each in first["names"]] or first["keys"]
@@ -156,7 +156,7 @@ class _Load:
         try:
             loaded = Unpickler(self._incoming, buffers=buffers).load()
             if now.lost:
-                raise rebuilding.CannotRebuild(now.lost[0].why)
+                raise rebuild.CannotRebuild(now.lost[0].why)
             return loaded
         finally:
             now.lost.clear()
@@ -172,4 +172,4 @@ class _Load:
         except EOFError:
             raise
         except Exception as error:  # another version of either may have another state
-            self._loaded.notices.append(f"the state of random numbers is not as it was: {reducing.why_not(error)}")
+            self._loaded.notices.append(f"the state of random numbers is not as it was: {reduce.why_not(error)}")

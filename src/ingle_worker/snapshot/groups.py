@@ -16,7 +16,7 @@ from _weakref import getweakrefcount
 from collections.abc import Iterator
 from typing import Any
 
-from ingle_worker import activities, definitions, tensors
+from ingle_worker.snapshot import definitions, reduce_running, reduce_torch
 
 BATCH = 4096
 LONG = 4096
@@ -234,13 +234,13 @@ class _Walk:
             stack.append(([value.__wrapped__, vars(value)], True))  # not what it remembers
             return
         if definitions.derives(type(value), self._tensor):
-            memory = tensors.memory_of(value)
+            memory = reduce_torch.memory_of(value)
             if memory is not None:
                 self._unite(root, self._memories.setdefault(memory, root))
-            stack.append((tensors.parts_of(value), True))
+            stack.append((reduce_torch.parts_of(value), True))
             return
         if not definitions.derives(type(value), self._array):
-            stack.append((activities.parts_of(value), True))
+            stack.append((reduce_running.parts_of(value), True))
             return
         base = value.base
         if type(base) is self._array:
@@ -387,7 +387,7 @@ def _way_of(kind: type, array: type, tensor: type) -> int:
     if kind is tensor or kind is _loaded("torch.nn", "Parameter"):
         return HIDDEN
     hidden = (weakref.ReferenceType, array, functools._lru_cache_wrapper, *WEAK)
-    return HIDDEN if definitions.derives(kind, *hidden) or activities.is_one(kind) else PLAIN
+    return HIDDEN if definitions.derives(kind, *hidden) or reduce_running.is_one(kind) else PLAIN
 
 
 def _loaded(module: str, name: str) -> type:

@@ -19,8 +19,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import activities, definitions, oddities, rebuilding, tensors
-from ingle_worker.rebuilding import MAKERS
+from ingle_worker.snapshot import definitions, rebuild, reduce_builtin, reduce_running, reduce_torch
+from ingle_worker.snapshot.rebuild import MAKERS
 
 PROTOCOL = 5
 C_HAS_A_LIMIT = sys.hexversion >= 0x030C0000
@@ -49,7 +49,7 @@ class Reducer:
         # By identity: a metaclass may have any __hash__ and __eq__, or none.
         self._ways: dict[int, Any] = {}
         self._spaces: dict[int, _Space] = {}
-        self._memories: dict[int, tensors.Memory] = {}
+        self._memories: dict[int, reduce_torch.Memory] = {}
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -69,7 +69,7 @@ class Reducer:
         return (_m.defined, (key,))
 
     def function(self, value: types.FunctionType) -> Any:
-        if value.__module__ == rebuilding.MODULE:
+        if value.__module__ == rebuild.MODULE:
             return NotImplemented
         if not definitions.is_definition(value):
             return _by_alias(value)
@@ -108,16 +108,16 @@ class Reducer:
 
     def code(self, value: types.CodeType) -> Any:
         self._note_source(value)
-        return (_m.code, (rebuilding.MAGIC, {name: getattr(value, name) for name in _CODE_FIELDS}))
+        return (_m.code, (rebuild.MAGIC, {name: getattr(value, name) for name in _CODE_FIELDS}))
 
     def _note_source(self, code: types.CodeType) -> None:
         if code.co_filename in linecache.cache and code.co_filename.startswith("<"):
             self.sources.add(code.co_filename)
 
     def trace(self, value: types.TracebackType) -> Any:
-        for code in activities.codes_of(value):
+        for code in reduce_running.codes_of(value):
             self._note_source(code)
-        return activities.traceback(value)
+        return reduce_running.traceback(value)
 
     def cell(self, value: types.CellType) -> Any:
         try:
@@ -128,15 +128,15 @@ class Reducer:
 
     def cls(self, value: type) -> Any:
         if not definitions.is_definition(value):
-            if value is oddities.loaded("enum", "EnumMeta"):
+            if value is reduce_builtin.loaded("enum", "EnumMeta"):
                 return (_m.named, ("enum", "EnumMeta"))  # under this name in every version
             return _C_TYPES.get(id(value)) or _by_alias(value)
         elsewhere = self.defined_elsewhere(value)
         if elsewhere is not None:
             return elsewhere
         own = definitions.dict_of(value)
-        if oddities.is_named_tuple(value):
-            return oddities.named_tuple(value)
+        if reduce_builtin.is_named_tuple(value):
+            return reduce_builtin.named_tuple(value)
         space = {"__module__": definitions.module_of(value), "__qualname__": definitions.qualname_of(value)}
         for name in ("__doc__", "__slots__"):
             if name in own:
@@ -147,10 +147,10 @@ class Reducer:
             registered = [each() for each in dump[0] if each() is not None]
         state = (definitions.state_of_class(value), registered)
         made = (type(value), definitions.name_of_type(value), definitions.bases_of(value), space)
-        if issubclass(type(value), oddities.loaded("enum", "EnumMeta")):
+        if issubclass(type(value), reduce_builtin.loaded("enum", "EnumMeta")):
             members = {name: each._value_ for name, each in own.get("_member_map_", {}).items()}
-            content = (rebuilding.MAGIC, state[0])
-            return (_m.new_enum, (rebuilding.MAGIC, *made, members), content, None, None, _m.enum_state)
+            content = (rebuild.MAGIC, state[0])
+            return (_m.new_enum, (rebuild.MAGIC, *made, members), content, None, None, _m.enum_state)
         return (_m.new_class, made, state, None, None, _m.set_class_state)
 
     def member(self, value: Any) -> Any:
@@ -166,7 +166,7 @@ class Reducer:
         builtin = (each for each in definitions.mro_of(cls) if each is not object and not definitions.is_heap(each))
         base = next(builtin, None)
         plain = None if base is None else base(value) if base in (int, float, str, bytes, tuple) else value._value_
-        made = (rebuilding.MAGIC, cls, base, plain if base is not None else value._value_, value._name_)
+        made = (rebuild.MAGIC, cls, base, plain if base is not None else value._value_, value._name_)
         return (_m.member, made, dict(vars(value)), None, None, _m.set_dict)
 
     def by_name(self, value: Any) -> Any:
@@ -209,7 +209,7 @@ class Reducer:
         return NotImplemented
 
     def tensor(self, value: Any) -> Any:
-        return tensors.tensor(value, self._memories)
+        return reduce_torch.tensor(value, self._memories)
 
 
 class _Space:
@@ -280,26 +280,26 @@ PLAIN_WAYS: dict[type, Callable[[Any], Any]] = {
     types.MethodType: lambda value: (types.MethodType, (value.__func__, value.__self__)),
     types.MappingProxyType: lambda value: (types.MappingProxyType, (dict(value),)),
     types.GetSetDescriptorType: lambda value: (getattr, (value.__objclass__, value.__name__)),
-    type({}.keys()): oddities.view("keys"),
-    type({}.values()): oddities.view("values"),
-    type({}.items()): oddities.view("items"),
+    type({}.keys()): reduce_builtin.view("keys"),
+    type({}.values()): reduce_builtin.view("values"),
+    type({}.items()): reduce_builtin.view("items"),
     super: lambda value: (super, (value.__thisclass__, value.__self__)),
     _thread.LockType: lambda value: (_m.lock, (value.locked(),)),
-    _thread.RLock: oddities.rlock,
-    weakref.ReferenceType: oddities.weak,
+    _thread.RLock: reduce_builtin.rlock,
+    weakref.ReferenceType: reduce_builtin.weak,
     weakref.WeakValueDictionary: lambda value: (_m.weak_values, (dict(value),)),
     weakref.WeakKeyDictionary: lambda value: (_m.weak_keys, (list(value.items()),)),
     weakref.WeakSet: lambda value: (_m.weak_set, (list(value),)),
-    functools._lru_cache_wrapper: oddities.lru_cache,
-    contextvars.ContextVar: oddities.context_variable,
-    memoryview: oddities.memory,
-    _io.TextIOWrapper: oddities.text_file,
-    _io.BufferedReader: oddities.buffered_file,
-    _io.BufferedWriter: oddities.buffered_file,
-    _io.BufferedRandom: oddities.buffered_file,
-    _io.FileIO: oddities.raw_file,
-    re.Match: oddities.match,
-    types.FrameType: oddities.no("a frame of running code"),
+    functools._lru_cache_wrapper: reduce_builtin.lru_cache,
+    contextvars.ContextVar: reduce_builtin.context_variable,
+    memoryview: reduce_builtin.memory,
+    _io.TextIOWrapper: reduce_builtin.text_file,
+    _io.BufferedReader: reduce_builtin.buffered_file,
+    _io.BufferedWriter: reduce_builtin.buffered_file,
+    _io.BufferedRandom: reduce_builtin.buffered_file,
+    _io.FileIO: reduce_builtin.raw_file,
+    re.Match: reduce_builtin.match,
+    types.FrameType: reduce_builtin.no("a frame of running code"),
 }
 
 
@@ -321,11 +321,11 @@ def _find_way(kind: type) -> Any:
         return Reducer.cls
     if definitions.is_by_name(kind):
         return Reducer.by_name
-    if isinstance(kind, oddities.loaded("enum", "EnumMeta")):
+    if isinstance(kind, reduce_builtin.loaded("enum", "EnumMeta")):
         return Reducer.member
-    if kind is oddities.loaded("numpy", "ndarray"):
+    if kind is reduce_builtin.loaded("numpy", "ndarray"):
         return Reducer.array
-    if kind is oddities.loaded("torch", "Tensor") or kind is oddities.loaded("torch.nn", "Parameter"):
+    if kind is reduce_builtin.loaded("torch", "Tensor") or kind is reduce_builtin.loaded("torch.nn", "Parameter"):
         return Reducer.tensor
     plain = _find_plain_way(kind)
     return None if plain is None else _alone(plain)
@@ -333,26 +333,26 @@ def _find_way(kind: type) -> Any:
 
 def _find_plain_way(kind: type) -> Callable[[Any], Any] | None:
     if issubclass(kind, BaseException):
-        return oddities.exception
-    if oddities.hides_its_state(kind):
-        return oddities.plain_object
+        return reduce_builtin.exception
+    if reduce_builtin.hides_its_state(kind):
+        return reduce_builtin.plain_object
     if type(kind).__hash__ is None:
         # pickle looks types up in a table, which such a one cannot be.
         return lambda value: value.__reduce_ex__(PROTOCOL)
-    if kind is oddities.loaded("sqlite3", "Connection"):
-        return oddities.database
+    if kind is reduce_builtin.loaded("sqlite3", "Connection"):
+        return reduce_builtin.database
     if kind.__module__ in ("ingle_worker.session.output_streams", "ingle_worker.session.input_stream"):
-        return oddities.standard
-    if definitions.derives(kind, oddities.loaded("concurrent.futures", "Future")):
-        return activities.future
-    if definitions.derives(kind, oddities.loaded("asyncio.futures", "Future")):
-        return oddities.no("it belongs to the event loop, which is not saved")
-    active = activities.way_of(kind)
+        return reduce_builtin.standard
+    if definitions.derives(kind, reduce_builtin.loaded("concurrent.futures", "Future")):
+        return reduce_running.future
+    if definitions.derives(kind, reduce_builtin.loaded("asyncio.futures", "Future")):
+        return reduce_builtin.no("it belongs to the event loop, which is not saved")
+    active = reduce_running.way_of(kind)
     if active is not None:
         return active  # type: ignore[no-any-return]
-    if kind is oddities.loaded("subprocess", "Popen"):
-        return oddities.no("a running process")
-    return oddities.dataclass_mark if kind.__module__ == "dataclasses" else None
+    if kind is reduce_builtin.loaded("subprocess", "Popen"):
+        return reduce_builtin.no("a running process")
+    return reduce_builtin.dataclass_mark if kind.__module__ == "dataclasses" else None
 
 
 def why_not(error: BaseException) -> str:
@@ -360,6 +360,6 @@ def why_not(error: BaseException) -> str:
     text = str(error).strip().replace("\n", " ") or type(error).__name__
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    if isinstance(error, oddities.Unsavable):
+    if isinstance(error, reduce_builtin.Unsavable):
         return text[:300]
     return f"{type(error).__name__}: {text}"[:300]

@@ -16,8 +16,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import definitions
 from ingle_worker.session import traceback_text
+from ingle_worker.snapshot import definitions
 
 MODULE = "ingle_saved"
 MAGIC = importlib.util.MAGIC_NUMBER

@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import definitions
-from ingle_worker.rebuilding import MAKERS
+from ingle_worker.snapshot import definitions
+from ingle_worker.snapshot.rebuild import MAKERS
 
 _m: Any = types.SimpleNamespace(**MAKERS)
 

@@ -11,9 +11,9 @@ import sys
 import types
 from typing import Any
 
-from ingle_worker import definitions
-from ingle_worker.oddities import Unsavable, loaded
-from ingle_worker.rebuilding import MAGIC, MAKERS, maker, now
+from ingle_worker.snapshot import definitions
+from ingle_worker.snapshot.rebuild import MAGIC, MAKERS, maker, now
+from ingle_worker.snapshot.reduce_builtin import Unsavable, loaded
 
 _m: Any = types.SimpleNamespace()
 _TEMPLATE = (lambda: None).__code__

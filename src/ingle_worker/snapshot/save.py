@@ -14,9 +14,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker import chunks, definitions, grouping, oddities, origins, reducing
-from ingle_worker.rebuilding import MAKERS, MODULE
 from ingle_worker.session import variables
+from ingle_worker.snapshot import chunks, definitions, groups, provenance, reduce, reduce_builtin
+from ingle_worker.snapshot.rebuild import MAKERS, MODULE
 
 DEEP = 50_000
 """Levels of nesting that can be saved, where the interpreter lets us decide; it takes a stack that is large enough."""
@@ -73,9 +73,9 @@ def save(fd: int, main: types.ModuleType, around: Surroundings, flags: int) -> N
 def _pickled(attempt: Callable[[Any], Any]) -> Any:
     """Pickle with the usual pickler; with one that goes deeper, where that is needed."""
     try:
-        return attempt(reducing.Pickler)
+        return attempt(reduce.Pickler)
     except RecursionError:
-        deep = reducing.deep_pickler()
+        deep = reduce.deep_pickler()
         return _deeply(lambda: attempt(deep))
 
 
@@ -118,9 +118,9 @@ class _Save:
         self._offers = chunks.Offers(fd)
         self._sources: dict[str, list[tuple[str, int]]] = {}
         self._skipped: list[dict[str, str]] = []
-        self._written: dict[grouping.Group, int] = {}
+        self._written: dict[groups.Group, int] = {}
         self._groups: list[dict[str, Any]] = []
-        self._failed: dict[grouping.Group, str] = {}
+        self._failed: dict[groups.Group, str] = {}
         self._lost: set[str] = set()
         """Keys of definitions that could not be saved."""
 
@@ -132,16 +132,16 @@ class _Save:
         vars(made).update(MAKERS)
         sys.modules[MODULE] = made
         definitions.forget()
-        oddities.forget()
+        reduce_builtin.forget()
         space = {
             name: value
             for name, value in vars(self._main).copy().items()
             if type(name) is str and name not in FIRST and not (name == "__annotations__" and not value)
         }
-        found = grouping.find(space, (vars(self._main), sys.modules, vars(builtins)))
+        found = groups.find(space, (vars(self._main), sys.modules, vars(builtins)))
         for group in found.ordered:
             self._save_group(group, space, found)
-        names, buffers, _ = self._pickle(reducing.Pickler, states, found, grouping.Group())
+        names, buffers, _ = self._pickle(reduce.Pickler, states, found, groups.Group())
         makers = self._find_makers()
         self._offers.finish(
             {
@@ -156,7 +156,7 @@ class _Save:
             }
         )
 
-    def _save_group(self, group: grouping.Group, space: dict[str, Any], found: grouping.Groups) -> None:
+    def _save_group(self, group: groups.Group, space: dict[str, Any], found: groups.Groups) -> None:
         for need in group.needs:
             if need in self._failed:
                 self._leave_out(group, space, f"it needs {self._failed[need]}")
@@ -167,7 +167,7 @@ class _Save:
         except BaseException as error:  # the border to the user's own code, of which all may run here
             alone = {id(space[name]) for name in names} | {id(found.defined[key]) for key in keys}
             if len(alone) == 1:
-                self._leave_out(group, space, reducing.why_not(error))
+                self._leave_out(group, space, reduce.why_not(error))
                 return
             names, keys = self._those_that_can(group, space, found)
             if not names and not keys:
@@ -176,7 +176,7 @@ class _Save:
                 saved = self._pickle_names(group, names, keys, space, found)
             except BaseException as again:  # as above
                 group.names = names
-                self._leave_out(group, space, reducing.why_not(again))
+                self._leave_out(group, space, reduce.why_not(again))
                 return
         stream, buffers, size = saved
         needs = sorted({self._written[need] for need in group.needs})
@@ -187,7 +187,7 @@ class _Save:
         )
 
     def _those_that_can(
-        self, group: grouping.Group, space: dict[str, Any], found: grouping.Groups
+        self, group: groups.Group, space: dict[str, Any], found: groups.Groups
     ) -> tuple[list[str], list[str]]:
         """The names and definitions of a group that can be saved each by itself: one that cannot costs no other."""
         reasons: dict[str, str] = {}
@@ -196,7 +196,7 @@ class _Save:
             try:
                 _pickled(lambda make: self._dump(make, chunks.Nowhere(), value, found, group, lambda buffer: False))
             except BaseException as error:  # as above
-                reasons[name] = reducing.why_not(error)
+                reasons[name] = reduce.why_not(error)
                 return False
             return True
 
@@ -209,13 +209,13 @@ class _Save:
         return names, keys
 
     def _pickle_names(
-        self, group: grouping.Group, names: list[str], keys: list[str], space: dict[str, Any], found: grouping.Groups
+        self, group: groups.Group, names: list[str], keys: list[str], space: dict[str, Any], found: groups.Groups
     ) -> tuple[Any, Any, int]:
         content = ({name: space[name] for name in names}, {key: found.defined[key] for key in keys})
         made: tuple[Any, Any, int] = _pickled(lambda make: self._pickle(make, content, found, group))
         return made
 
-    def _pickle(self, make: Any, content: Any, found: grouping.Groups, group: grouping.Group) -> tuple[Any, Any, int]:
+    def _pickle(self, make: Any, content: Any, found: groups.Groups, group: groups.Group) -> tuple[Any, Any, int]:
         stream = chunks.Stream(self._offers)
         buffers: list[list[tuple[str, int]]] = []
 
@@ -224,7 +224,7 @@ class _Save:
                 view = buffer.raw()
             except BufferError:
                 return True  # not in one piece: pickle makes it so
-            if view.nbytes < reducing.OUT_OF_BAND:
+            if view.nbytes < reduce.OUT_OF_BAND:
                 return True
             names: list[tuple[str, int]] = []
             chunks.cut_whole(self._offers, view, names, held=False)
@@ -243,8 +243,8 @@ class _Save:
         make: Any,
         file: Any,
         value: Any,
-        found: grouping.Groups,
-        group: grouping.Group,
+        found: groups.Groups,
+        group: groups.Group,
         on_buffer: Callable[[Any], bool],
     ) -> set[str]:
         """Pickle this into a file; the sources of the code in it."""
@@ -252,7 +252,7 @@ class _Save:
         pickler.dump(value)
         lost = pickler.needed & self._lost
         if lost:
-            raise oddities.Unsavable(f"it needs {', '.join(sorted(lost)[:3])}")
+            raise reduce_builtin.Unsavable(f"it needs {', '.join(sorted(lost)[:3])}")
         sources: set[str] = pickler.sources
         return sources
 
@@ -271,15 +271,15 @@ class _Save:
 
     def _find_makers(self) -> list[str]:
         """The cells that made what cannot be saved, in their order; their code is saved."""
-        found = origins.find([each["name"] for each in self._skipped], self._flags)
+        found = provenance.find([each["name"] for each in self._skipped], self._flags)
         for each in self._skipped:
             if each["name"] in found:
                 file, text = found[each["name"]]
                 each["made_by"] = _plain(file)
                 self._keep_text(file, text)
-        return [_plain(each) for each in origins.order({file for file, _ in found.values()})]
+        return [_plain(each) for each in provenance.order({file for file, _ in found.values()})]
 
-    def _leave_out(self, group: grouping.Group, space: dict[str, Any], reason: str) -> None:
+    def _leave_out(self, group: groups.Group, space: dict[str, Any], reason: str) -> None:
         self._failed[group] = ", ".join([*dict.fromkeys([*group.names, *group.keys])][:3]) or "something"
         for name in group.names:
             self._skip(name, space[name], reason)
