@@ -6,20 +6,21 @@ from pathlib import Path
 import pytest
 
 from conftest import until
-from ingle import chores, errors
+from ingle import errors
 from ingle.http import keyring, principals
 from ingle.http.principals import Principals
 from ingle.isolation import watchdog
 from ingle.service import Service
 from ingle.sessions.resting import Resting
 from ingle.settings import Settings
+from ingle.support import background
 
 
 @pytest.mark.req("idle.expire")
 async def test_a_failure_in_looking_for_idle_sessions_is_told_and_the_next_look_comes(
     home: Path, mark: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(chores, "PAUSE", 0.01)
+    monkeypatch.setattr(background, "PAUSE", 0.01)
     look, failed = Resting.look, False
 
     def fail_once(self: Resting) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from http_server import PATIENCE, Server
-from ingle.servers import Announcement, find_servers
+from ingle.support.running_servers import Announcement, find_servers
 
 COMMAND = [sys.executable, "-m", "ingle"]
 

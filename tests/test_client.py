@@ -24,7 +24,7 @@ from ingle.client import OtherEvent, Session, kind_of
 from ingle.client.answers import bundle_of, failure, read_event
 from ingle.client.results import Result
 from ingle.events import CellError, Done
-from ingle.servers import find_servers
+from ingle.support.running_servers import find_servers
 
 ROOT = Path(__file__).resolve().parent.parent
 

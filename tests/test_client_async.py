@@ -14,7 +14,7 @@ from cutter import Cutter
 from http_server import PATIENCE, Server
 from ingle import AsyncClient, errors
 from ingle.client import AsyncSession, kind_of
-from ingle.servers import find_servers
+from ingle.support.running_servers import find_servers
 
 
 @pytest.fixture

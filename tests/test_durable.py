@@ -18,7 +18,7 @@ import pytest
 
 from conftest import marked_processes, until, until_prepared, wait_until
 from http_server import Server, problem
-from ingle import Client, errors, processes
+from ingle import Client, errors
 from ingle.callers import Caller
 from ingle.events import Result, SessionInfo, Stdout
 from ingle.service import Service
@@ -27,6 +27,7 @@ from ingle.sessions.preserving import Keeper
 from ingle.settings import Settings
 from ingle.state.blobs import Blobs
 from ingle.state.registry import Registry, Row, Save
+from ingle.support import processes
 
 pytestmark = pytest.mark.req("state.restart")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from conftest import session_folders
-from ingle import folders
 from ingle.service import Service
+from ingle.support import remove_tree
 
 DEPTH = 1500
 NESTED = f"""
@@ -40,7 +40,7 @@ def test_a_folder_is_removed_however_deep_it_is_and_links_are_not_followed(tmp_p
     (folder / "\udce4").mkdir()
     os.mkfifo(folder / "pipe")
     nest(folder)
-    folders.remove(folder)
+    remove_tree.remove(folder)
     assert sorted(tmp_path.iterdir()) == [kept]
     assert (kept / "file").exists()
 
@@ -49,20 +49,20 @@ def test_a_link_in_its_place_is_left_alone_and_so_is_what_is_not_there(tmp_path:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "kept")
-    folders.remove(tmp_path / "link")
-    folders.remove(tmp_path / "nothing")
+    remove_tree.remove(tmp_path / "link")
+    remove_tree.remove(tmp_path / "nothing")
     assert (tmp_path / "kept" / "file").exists()
 
 
 CLOSED = """
 import os, sys
-from ingle import folders
+from ingle.support import remove_tree
 os.setresuid(54321, 54321, 54321)
 os.makedirs("folder/a/b/c")
 for name in ("folder/a/b/c", "folder/a/b", "folder/a", "folder"):
     open(name + "/file", "w").close()
     os.chmod(name, 0)
-folders.remove("folder")
+remove_tree.remove("folder")
 sys.exit(os.path.lexists("folder"))
 """
 
@@ -88,7 +88,7 @@ def test_a_link_that_takes_the_place_of_a_closed_folder_changes_nobodys_rights(
         return real(path, flags, *mode, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", swap)
-    folders.remove(folder)
+    remove_tree.remove(folder)
     assert swapped.is_symlink() or not folder.exists()
     assert kept.stat().st_mode & 0o777 == 0o755
 

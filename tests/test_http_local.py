@@ -21,8 +21,8 @@ from conftest import until
 from http_server import PATIENCE, Server
 from ingle import __version__
 from ingle.http import server as door
-from ingle.servers import Announcement, connect, find_servers, reachable
 from ingle.service import Service
+from ingle.support.running_servers import Announcement, connect, find_servers, reachable
 
 
 def local_client(path: Path) -> httpx.Client:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ingle import processes
 from ingle.cli.failing import Failure, plain_failures
 from ingle.cli.reaching import Choice, Target, find_session, find_targets, service_options, several
+from ingle.support import processes
 
 GONE_PATIENCE = 60.0
 """How long a server may take to end its sessions after SIGTERM."""
@@ -71,7 +71,7 @@ def _stop_server(target: Target) -> dict[str, Any]:
     """Ask it by signal, which it takes as Ctrl-C, and wait until it has gone."""
     import msgspec
 
-    from ingle.servers import connect, peer_pid
+    from ingle.support.running_servers import connect, peer_pid
 
     assert target.path is not None
     assert target.info is not None

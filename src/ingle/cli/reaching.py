@@ -20,7 +20,7 @@ from ingle.settings import data_folder
 if TYPE_CHECKING:
     import http.client
 
-    from ingle.servers import ServerInfo
+    from ingle.support.running_servers import ServerInfo
 
 LOOK_PATIENCE = 3.0
 """How long a server may take to say what it has."""
@@ -58,7 +58,7 @@ class Target:
         from urllib.parse import urlsplit
 
         if self.path is not None:
-            from ingle.servers import connect
+            from ingle.support.running_servers import connect
 
             connection = http.client.HTTPConnection("localhost", timeout=patience)
             connection.sock = connect(self.path)
@@ -184,7 +184,7 @@ def find_targets(choice: Choice) -> list[Target]:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise Failure(f"{choice.url!r} is not the URL of a service; it looks like http://127.0.0.1:8377")
         return [Target(url=choice.url.rstrip("/"), token=choice.token)]
-    from ingle.servers import find_servers
+    from ingle.support.running_servers import find_servers
 
     found = [Target(path, info) for path, info in find_servers(data_folder())]
     if choice.pid is not None:

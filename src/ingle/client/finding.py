@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from ingle.errors import Unreachable
-from ingle.servers import ServerInfo, find_servers
+from ingle.support.running_servers import ServerInfo, find_servers
 
 START_PATIENCE = 60.0
 """How long a service that was started may take to listen; the disk may be cold, the machine busy."""

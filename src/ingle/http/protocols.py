@@ -27,7 +27,7 @@ from ingle.http.corking import Corked, Turn
 from ingle.http.exchanges import STATUS_LINES, Application, Exchange
 from ingle.http.guard import WELCOME
 from ingle.http.problems import HeadTooLarge, InvalidHttp, Problem, TooSlow, UrlTooLong, encode, headers_of
-from ingle.servers import peer_is_confined, peer_uid
+from ingle.support.running_servers import peer_is_confined, peer_uid
 
 CLOSE = "ingle.close"
 """The extension of a WebSocket's scope by which it is closed at once, whether its client reads or not."""

@@ -26,7 +26,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ingle import __version__, errors
-from ingle.chores import keep_up
 from ingle.http import keyring
 from ingle.http.app import BODY_SPARE, make_app, make_local_app
 from ingle.http.exchanges import Application
@@ -34,9 +33,10 @@ from ingle.http.guard import check_bind
 from ingle.http.principals import Principals
 from ingle.http.protocols import Lobby, Protocol, WatchProtocol
 from ingle.http.token import VARIABLE, Token, find_token
-from ingle.servers import Announcement
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.support.background import keep_up
+from ingle.support.running_servers import Announcement
 
 BACKLOG = 2048
 

@@ -8,8 +8,8 @@ import contextlib
 import os
 import resource
 
-from ingle import processes
 from ingle.settings import Settings
+from ingle.support import processes
 from ingle.wanted import SessionLimits
 
 EXPENDABLE = 200

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingle import processes
 from ingle.isolation.limits import words
+from ingle.support import processes
 from ingle.wanted import SessionLimits
 
 LOOK = 0.05

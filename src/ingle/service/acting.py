@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import OWNER, READ, Caller
-from ingle.once import Once
 from ingle.placement import Placement
 from ingle.service.checks import check_seconds
 from ingle.settings import Settings
+from ingle.support.idempotency import Once
 
 
 class Shared:

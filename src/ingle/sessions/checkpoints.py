@@ -12,9 +12,10 @@ from typing import Protocol
 
 import msgspec
 
-from ingle import errors, processes
+from ingle import errors
 from ingle.events import CheckpointInfo
 from ingle.render.wording import duration
+from ingle.support import processes
 from ingle.workers.worker import Worker
 
 AUTO = ".auto"

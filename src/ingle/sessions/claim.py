@@ -10,9 +10,10 @@ import os
 import secrets
 from pathlib import Path
 
-from ingle import errors, folders
-from ingle.servers import find_servers
+from ingle import errors
 from ingle.sessions.durables import PREFIX
+from ingle.support import remove_tree
+from ingle.support.running_servers import find_servers
 
 
 class Claim:
@@ -47,7 +48,7 @@ class Claim:
         for folder in self._sessions.iterdir():
             server = folder.name.partition(".")[0]
             if server != self.server and not folder.name.startswith(PREFIX) and self.is_dead(server):
-                folders.remove(folder)
+                remove_tree.remove(folder)
         # Which takes away the sockets of those that are gone.
         find_servers(self._home)
 

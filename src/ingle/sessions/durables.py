@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from ingle import errors, folders
+from ingle import errors
 from ingle.render.wording import duration, some
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.session import Session
@@ -23,6 +23,7 @@ from ingle.sessions.shelves import DURABLE, RESTING, Shelves
 from ingle.settings import Settings
 from ingle.state.counting import CellCount
 from ingle.state.registry import Registry, Row
+from ingle.support import remove_tree
 from ingle.wanted import NewSession
 
 PREFIX = "durable."
@@ -105,19 +106,19 @@ class Durables:
 
     def _tidy(self, known: set[str], mine: list[str], expired: list[str]) -> None:
         for uid in expired:
-            folders.remove(self.folder(uid))
+            remove_tree.remove(self.folder(uid))
         self._shelves.tidy(DURABLE, lambda name: name not in expired)
         self._shelves.tidy(DURABLE, known.__contains__, LEFT_OVER)
         for folder in self._sessions.glob(f"{PREFIX}*"):
             # Another server may be at the same.
             with contextlib.suppress(FileNotFoundError):
                 if folder.name.removeprefix(PREFIX) not in known and time.time() - folder.stat().st_mtime > LEFT_OVER:
-                    folders.remove(folder)
+                    remove_tree.remove(folder)
         for uid in mine:
             for name in STALE:
                 path = self.folder(uid) / name
                 if path.is_dir():
-                    folders.remove(path)
+                    remove_tree.remove(path)
                 elif path.exists():
                     os.unlink(path)
 

@@ -8,8 +8,8 @@ lies in one place, below the folder of the first of them: they may all live in o
 import asyncio
 from pathlib import Path
 
-from ingle import folders
 from ingle.isolation.levels import TMP
+from ingle.support import remove_tree
 from ingle_worker.wire import messages
 
 OUTPUTS = ("timeline.ndjson", "figures")
@@ -71,14 +71,14 @@ class Home:
         """Its session has ended; the last one removes it."""
         self._holders -= 1
         if self._holders == 0:
-            await asyncio.to_thread(folders.remove, self.folder)
+            await asyncio.to_thread(remove_tree.remove, self.folder)
             if self._parent is not None:
                 await self._parent.leave()
 
     async def end(self, outputs: Path) -> None:
         """The session has ended, whose outputs lie in this folder."""
         if outputs != self.folder:
-            await asyncio.to_thread(folders.remove, outputs)
+            await asyncio.to_thread(remove_tree.remove, outputs)
         elif self.shared:
             await asyncio.to_thread(_remove_outputs, outputs)
         await self.leave()
@@ -114,7 +114,7 @@ def _remove_outputs(folder: Path) -> None:
     for name in OUTPUTS:
         path = folder / name
         if path.is_dir():
-            folders.remove(path)
+            remove_tree.remove(path)
         else:
             path.unlink(missing_ok=True)
 
@@ -122,4 +122,4 @@ def _remove_outputs(folder: Path) -> None:
 def remove_below(folder: Path, path: str) -> None:
     """Remove a folder that lies inside of this one, and never anything else, whatever it is called by mistake."""
     if path and Path(path).parent == folder:
-        folders.remove(path)
+        remove_tree.remove(path)

@@ -14,9 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
-from ingle.chores import keep_up
 from ingle.events import Load, Metrics
-from ingle.isolation.audit import Audit
 from ingle.isolation.cgroups import MEMORY, PROCESSES
 from ingle.isolation.egress import Egress, Route
 from ingle.isolation.watchdog import Watchdog, Watched
@@ -35,6 +33,8 @@ from ingle.sessions.spares import Spares
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
 from ingle.state.registry import Row
+from ingle.support.audit_log import Audit
+from ingle.support.background import keep_up
 from ingle.wanted import Bounds, NewSession, SessionLimits
 from ingle.workers import stdin_watch
 from ingle.workers.launcher import Launcher

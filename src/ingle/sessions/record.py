@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from ingle.events import Exit, Histogram, Metrics
-from ingle.isolation.audit import Audit
+from ingle.support.audit_log import Audit
 
 logger = logging.getLogger("ingle.sessions")
 

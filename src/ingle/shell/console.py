@@ -18,7 +18,7 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import Iterable
 from pathlib import Path
 
-from ingle import errors, folders, processes
+from ingle import errors
 from ingle.events import LeftRunning, Usage
 from ingle.settings import Settings
 from ingle.shell import trees
@@ -27,6 +27,7 @@ from ingle.shell.process import Process
 from ingle.shell.reading import Reader
 from ingle.shell.rooms import Room
 from ingle.shell.task import KILLED, Task, no_folder
+from ingle.support import processes, remove_tree
 from ingle.workers.merge import STDERR, STDOUT
 from ingle.workers.sender import Sender
 from ingle_worker.wire import messages
@@ -318,7 +319,7 @@ class Console:
             process = self._process
             process.kill()
             await process.gone
-        await asyncio.to_thread(folders.remove, self._folder)
+        await asyncio.to_thread(remove_tree.remove, self._folder)
 
 
 class Turn:

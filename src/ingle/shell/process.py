@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from ingle import processes
+from ingle.support import processes
 from ingle.workers import codec
 from ingle.workers.departure import Departure, Sweeping
 from ingle.workers.exits import check_status

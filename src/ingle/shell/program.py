@@ -7,13 +7,13 @@ import signal
 import struct
 import termios
 
-from ingle import processes
 from ingle.errors import Conflict, StartFailed
 from ingle.events import LeftRunning, Usage
 from ingle.shell import trees
 from ingle.shell.process import Process
 from ingle.shell.reading import Reader
 from ingle.shell.task import Order, Task
+from ingle.support import processes
 from ingle.workers.merge import STDERR, STDOUT
 from ingle.workers.sender import Sender
 from ingle_worker.wire import messages

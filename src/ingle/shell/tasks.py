@@ -9,8 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from ingle import errors, folders
-from ingle.chores import keep_up
+from ingle import errors
 from ingle.settings import Settings
 from ingle.shell.console import Console
 from ingle.shell.launcher import Launcher
@@ -18,6 +17,8 @@ from ingle.shell.process import Process
 from ingle.shell.program import Program
 from ingle.shell.rooms import Room
 from ingle.shell.task import KILLED, Order, Task, no_folder
+from ingle.support import remove_tree
+from ingle.support.background import keep_up
 
 LONG = 100_000
 """Bytes of a command that are handed over as an argument; the kernel takes 128 KiB, more goes by a file."""
@@ -219,7 +220,7 @@ class Tasks:
         await self._launcher.stop()
         if self._helpers:
             await asyncio.wait(self._helpers)
-        await asyncio.to_thread(folders.remove, self._folder)
+        await asyncio.to_thread(remove_tree.remove, self._folder)
 
 
 def _find(shell: str) -> str | None:

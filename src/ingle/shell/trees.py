@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from ingle import processes
 from ingle.events import LeftRunning, Usage
+from ingle.support import processes
 
 SHOWN = 100
 COMMAND_SHOWN = 500

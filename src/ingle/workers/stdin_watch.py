@@ -7,7 +7,7 @@ look), nobody is found, and only Python's own readers are announced.
 import os
 import platform
 
-from ingle import processes
+from ingle.support import processes
 
 _READS = {
     "x86_64": {0, 17, 19},

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Protocol
 
-from ingle import processes
 from ingle.events import Exit
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.cgroups import Group
+from ingle.support import processes
 from ingle.workers import codec
 from ingle.workers.departure import Departure, Sweeping
 from ingle.workers.exits import exit_of

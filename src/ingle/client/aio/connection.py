@@ -26,8 +26,8 @@ from ingle.client.addresses import (
 )
 from ingle.client.aio.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, in_thread, sleep
 from ingle.client.answers import failure, read_event
-from ingle.servers import connect, reachable
 from ingle.settings import data_folder
+from ingle.support.running_servers import connect, reachable
 
 CONNECT_PATIENCE = 10.0
 ANSWER_SLACK = 20.0

@@ -1,0 +1,1 @@
+"""Modules that know nothing of sessions: processes, files, logs, background tasks."""
