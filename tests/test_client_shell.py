@@ -12,7 +12,7 @@ from cutter import Cutter
 from http_server import Server
 from ingle import AsyncClient, Client, errors
 from ingle.events import Line, Task
-from ingle.wanted import Limits
+from ingle.requests import Limits
 
 pytestmark = pytest.mark.req("shell.fallback")
 

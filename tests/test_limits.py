@@ -15,9 +15,9 @@ from ingle import errors
 from ingle.events import Result
 from ingle.isolation import cgroups, limits, watchdog
 from ingle.isolation.cgroups import Group, Groups
+from ingle.requests import SessionLimits
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.wanted import SessionLimits
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker
 

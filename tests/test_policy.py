@@ -12,8 +12,8 @@ from http_server import Server, problem
 from ingle import errors
 from ingle.isolation.hosts import Entry
 from ingle.isolation.policy import Mount, Policy
+from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.settings import Settings
-from ingle.wanted import Bounds, NewSession, SessionLimits
 
 GIB = 1024**3
 

@@ -14,9 +14,9 @@ import pytest
 from conftest import marked_processes, until, until_prepared, wait_until
 from ingle import errors
 from ingle.placement.local import Local
+from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.wanted import Limits
 from ingle_worker.wire import messages as wire
 from test_shell import WAIT, names, until_text
 

@@ -11,11 +11,11 @@ import pytest
 from conftest import until, until_prepared
 from ingle import errors
 from ingle.events import Task
+from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.shell.console import Console
 from ingle.shell.process import Process
-from ingle.wanted import Limits
 from ingle.workers.sockets import unread
 from ingle_worker.wire import messages
 from test_shell import WAIT, names, until_text

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from ingle.wanted import Bounds
+from ingle.requests import Bounds
 
 READ, EXECUTE, ADMIN = "read", "execute", "admin"
 

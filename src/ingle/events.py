@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from ingle.wanted import SessionLimits
+from ingle.requests import SessionLimits
 
 MimeBundle = dict[str, str]
 """By mime type: text as it is, JSON as its text, everything else in base64."""

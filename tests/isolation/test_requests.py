@@ -10,7 +10,7 @@ import pytest
 from ingle.callers import Limits
 from ingle.http import keyring
 from ingle.isolation.policy import OPEN_LEVELS
-from ingle.wanted import Bounds
+from ingle.requests import Bounds
 from isolation.attacking import AS_ROOT
 from isolation.fort import LIMITS, Fort
 

@@ -55,7 +55,7 @@ def new(
 
         from ingle.callers import Limits
         from ingle.http import keyring
-        from ingle.wanted import Bounds, SessionLimits
+        from ingle.requests import Bounds, SessionLimits
 
         limits = Limits(sessions, running, bytes_per_minute)
         bounds = Bounds(isolation, network, SessionLimits(memory, processes, disk=disk))

@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from ingle import errors
 from ingle.http.problems import InvalidJson
-from ingle.wanted import SessionLimits
+from ingle.requests import SessionLimits
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]

@@ -20,8 +20,8 @@ from msgspec import Struct
 from ingle import errors
 from ingle.callers import IMPLIED, Limits
 from ingle.http.token import BYTES
+from ingle.requests import Bounds
 from ingle.sessions.manager import check_name
-from ingle.wanted import Bounds
 
 FILE = "tokens.json"
 PREFIX = "ingle_"

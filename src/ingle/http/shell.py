@@ -8,7 +8,7 @@ from starlette.responses import Response
 from ingle.events import Task, TaskOutput
 from ingle.http.bodies import Natural, NoQuery, Positive
 from ingle.http.operations import Call, Operation, answer
-from ingle.wanted import Limits
+from ingle.requests import Limits
 
 
 class Run(Struct, forbid_unknown_fields=True):

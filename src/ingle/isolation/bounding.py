@@ -7,7 +7,7 @@ import time
 
 from ingle.isolation import limits
 from ingle.isolation.cgroups import MEMORY, PROCESSES, Group, Groups
-from ingle.wanted import SessionLimits
+from ingle.requests import SessionLimits
 
 REMOVE_TRIES = 20
 REMOVE_PAUSE = 0.05

@@ -8,9 +8,9 @@ import contextlib
 import os
 import resource
 
+from ingle.requests import SessionLimits
 from ingle.settings import Settings
 from ingle.support import processes
-from ingle.wanted import SessionLimits
 
 EXPENDABLE = 200
 """Of 1000; it counts as much as a fifth of all memory."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from ingle.errors import InterpreterRefused, InvalidRequest, NotGranted
 from ingle.isolation import index, limits
 from ingle.isolation.hosts import AllowList, BadHost, Entry, read_entry
+from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.settings import LEVELS, NETWORKS, Settings
-from ingle.wanted import Bounds, NewSession, SessionLimits
 
 logger = logging.getLogger(__name__)
 

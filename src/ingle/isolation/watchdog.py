@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle.isolation.limits import words
+from ingle.requests import SessionLimits
 from ingle.support import processes
-from ingle.wanted import SessionLimits
 
 LOOK = 0.05
 """Between two looks at the memory of running cells."""

@@ -31,7 +31,7 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.outputs.reading import OutputPage, Reading
-from ingle.wanted import Bounds, Limits, NewSession
+from ingle.requests import Bounds, Limits, NewSession
 
 
 class OpenFile(Protocol):

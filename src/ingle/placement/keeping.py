@@ -20,6 +20,7 @@ from ingle import errors
 from ingle.events import Restored, Saved, Skipped, SnapshotInfo
 from ingle.isolation.policy import Policy
 from ingle.render.wording import some
+from ingle.requests import NewSession
 from ingle.sessions.files import LocalFile, SessionFiles, split_path, system_errors
 from ingle.sessions.keeping import Keeping as Copied
 from ingle.sessions.manager import NAME, Manager, tenant_of
@@ -30,7 +31,6 @@ from ingle.state import disk, manifest
 from ingle.state.manifest import Manifest, Summary
 from ingle.state.packs import write_whole
 from ingle.state.snapshots import NAMED, Opened, Opening, Snapshots
-from ingle.wanted import NewSession
 from ingle.workers.worker import Worker
 
 SUFFIX = ".ingle"

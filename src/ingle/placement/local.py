@@ -33,6 +33,7 @@ from ingle.events import (
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.placement import OpenFile
 from ingle.placement.keeping import Keeping
+from ingle.requests import Bounds, Limits, NewSession
 from ingle.sessions.homes import SHELL
 from ingle.sessions.manager import Manager
 from ingle.sessions.session import Session
@@ -41,7 +42,6 @@ from ingle.shell.rooms import Room
 from ingle.shell.task import Order
 from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks
-from ingle.wanted import Bounds, Limits, NewSession
 from ingle_worker.wire import states
 
 NO_BOUNDS = Bounds()

@@ -9,9 +9,9 @@ from ingle import errors
 from ingle.callers import EXECUTE
 from ingle.events import AnyEvent, CellInfo, Done, Result, Variables, VariableValue
 from ingle.outputs.reading import OutputPage, Reading
+from ingle.requests import NewSession
 from ingle.service.acting import Acting
 from ingle.service.checks import check_environment, check_key, check_seconds
-from ingle.wanted import NewSession
 from ingle_worker.wire import states
 
 VARIABLE_LIMIT = 5.0

@@ -3,7 +3,7 @@
 import math
 
 from ingle import errors
-from ingle.wanted import Limits
+from ingle.requests import Limits
 
 MAX_ENVS = 1000
 

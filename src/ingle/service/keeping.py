@@ -6,11 +6,11 @@ from ingle import errors
 from ingle.callers import ADMIN, EXECUTE, READ
 from ingle.events import Restored, Saved, SnapshotInfo, Stdlib, StdlibChange
 from ingle.placement import OpenFile
+from ingle.requests import NewSession
 from ingle.service.acting import Acting
 from ingle.service.checks import check_seconds
 from ingle.sessions.manager import check_name
 from ingle.state.stdlib import MAX_SIZE
-from ingle.wanted import NewSession
 
 
 class Keeping(Acting):

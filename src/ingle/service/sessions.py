@@ -3,10 +3,10 @@
 from ingle import errors
 from ingle.callers import EXECUTE, READ
 from ingle.events import CheckpointInfo, RolledBack, SessionInfo
+from ingle.requests import NewSession, SessionLimits
 from ingle.service.acting import Acting
 from ingle.service.checks import check_choice, check_environment, check_key, check_seconds
 from ingle.sessions.manager import check_name
-from ingle.wanted import NewSession, SessionLimits
 
 
 class Sessions(Acting):

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from ingle import errors
 from ingle.callers import EXECUTE, READ
 from ingle.events import AnyEvent, Task, TaskOutput
+from ingle.requests import Limits
 from ingle.service.acting import Acting
 from ingle.service.checks import check_environment, check_key, check_limits, check_seconds, check_size
 from ingle.sessions.manager import check_name
-from ingle.wanted import Limits
 
 
 class Shell(Acting):

@@ -17,6 +17,7 @@ import msgspec
 
 from ingle import errors
 from ingle.render.wording import duration, some
+from ingle.requests import NewSession
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.session import Session
 from ingle.sessions.shelves import DURABLE, RESTING, Shelves
@@ -24,7 +25,6 @@ from ingle.settings import Settings
 from ingle.state.counting import CellCount
 from ingle.state.registry import Registry, Row
 from ingle.support import remove_tree
-from ingle.wanted import NewSession
 
 PREFIX = "durable."
 """What the names of their folders begin with, so that nobody takes them for those of a dead server."""

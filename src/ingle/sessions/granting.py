@@ -9,10 +9,10 @@ from ingle import errors
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.probe import STRONGEST_FIRST, Verdict, candidates
+from ingle.requests import NewSession
 from ingle.sessions.launchers import Launchers
 from ingle.sessions.record import Record
 from ingle.settings import Settings
-from ingle.wanted import NewSession
 from ingle.workers.launcher import Launcher
 
 logger = logging.getLogger(__name__)

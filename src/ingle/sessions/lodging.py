@@ -7,9 +7,9 @@ from typing import Protocol
 from ingle.isolation.bounding import Bounding
 from ingle.isolation.egress import Egress
 from ingle.isolation.policy import Mount
+from ingle.requests import SessionLimits
 from ingle.sessions.homes import SHELL, Home, own_folders, start_of, tmp_of
 from ingle.sessions.plans import Plan
-from ingle.wanted import SessionLimits
 from ingle.workers.family import Family
 from ingle.workers.launcher import Launcher
 from ingle.workers.worker import Worker

@@ -18,6 +18,7 @@ from ingle.events import Load, Metrics
 from ingle.isolation.cgroups import MEMORY, PROCESSES
 from ingle.isolation.egress import Egress, Route
 from ingle.isolation.watchdog import Watchdog, Watched
+from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.sessions.claim import Claim
 from ingle.sessions.durables import Durables
 from ingle.sessions.granting import Granting
@@ -35,7 +36,6 @@ from ingle.settings import Settings
 from ingle.state.registry import Row
 from ingle.support.audit_log import Audit
 from ingle.support.background import keep_up
-from ingle.wanted import Bounds, NewSession, SessionLimits
 from ingle.workers import stdin_watch
 from ingle.workers.launcher import Launcher
 from ingle_worker.wire import states

@@ -22,6 +22,7 @@ from ingle.isolation.limits import behind as limit_behind
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline
+from ingle.requests import SessionLimits
 from ingle.sessions.asking import Asking
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
@@ -45,7 +46,6 @@ from ingle.sessions.starting import Starting
 from ingle.sessions.turns import Turns
 from ingle.settings import Settings
 from ingle.state.registry import Row
-from ingle.wanted import SessionLimits
 from ingle.workers.codec import Done
 from ingle.workers.family import Family
 from ingle.workers.launcher import Launcher

@@ -7,8 +7,8 @@ those of their own tenant and with nobody else.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ingle.requests import Bounds, NewSession
 from ingle.sessions.session import Session
-from ingle.wanted import Bounds, NewSession
 
 
 class ShellRooms:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.events import Stdlib, StdlibChange, StdlibFunction, StdlibModule, StdlibOther
+from ingle.requests import Bounds
 from ingle.sessions.session import Session
 from ingle.state.stdlib import MAX_SIZE, Library, StdlibFile
-from ingle.wanted import Bounds
 from ingle_worker.wire import messages
 
 TRIES = 5

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingle.isolation.bounding import Bounding
-from ingle.wanted import SessionLimits
+from ingle.requests import SessionLimits
 from ingle.workers.worker import Worker
 
 

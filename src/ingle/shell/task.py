@@ -16,9 +16,9 @@ from typing import Protocol
 from ingle import errors, events
 from ingle.events import AnyEvent, LeftRunning, TaskOutput, Usage
 from ingle.outputs.timeline import HEAD_SHARE
+from ingle.requests import Limits
 from ingle.settings import Settings
 from ingle.shell.log import Log
-from ingle.wanted import Limits
 from ingle.workers.exits import signal_name
 
 RUNNING, PAUSED, DONE, CANCELLED, KILLED = "running", "paused", "done", "cancelled", "killed"

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from ingle.errors import RegistryBroken
 from ingle.events import Skipped
-from ingle.wanted import NewSession
+from ingle.requests import NewSession
 
 VERSION = 1
 

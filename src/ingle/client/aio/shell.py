@@ -13,7 +13,7 @@ from ingle.client.addresses import deadline_after, task_path, time_left
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.answers import read
 from ingle.events import Task, TaskOutput
-from ingle.wanted import Limits
+from ingle.requests import Limits
 
 TURN = 25.0
 """How long one request waits for a task; the client asks as often as it takes. Proxies cut what is silent longer."""

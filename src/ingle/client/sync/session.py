@@ -39,7 +39,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.wanted import Limits
+from ingle.requests import Limits
 
 TURN = 25.0
 """How long one request waits for a cell; the client asks as often as it takes. Proxies cut what is silent longer."""
