@@ -9,7 +9,7 @@ from conftest import until
 from ingle import errors
 from ingle.http import keyring, principals
 from ingle.http.principals import Principals
-from ingle.isolation import watchdog
+from ingle.isolation.limits import watchdog
 from ingle.service import Service
 from ingle.sessions.resting import Resting
 from ingle.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ingle.isolation import primitives
+from ingle.isolation import capabilities
 from ingle.mcp import checkup
 from ingle.mcp.hosts import Place
 
@@ -29,7 +29,7 @@ def test_a_healthy_installation_is_told_so_in_plain_words(home: Path) -> None:
     told = run("-m", "ingle", "doctor", home=home, INGLE_ISOLATION="none")
     assert told.returncode == 0, told.stdout + told.stderr
     signs = {line[6:].partition(":")[0]: line[:4] for line in told.stdout.splitlines()[:-1]}
-    tried = ["Level sandbox", "Level restricted", "Level limits", *primitives.TITLES.values()]
+    tried = ["Level sandbox", "Level restricted", "Level limits", *capabilities.TITLES.values()]
     assert list(signs) == ["Python", "Data folder", "Zygote", "Isolation", *tried, "MCP round trip", "Hosts"]
     assert [signs[name] for name in signs if name not in tried] == ["ok  ", "ok  ", "ok  ", "note", "ok  ", "note"]
     assert {signs[name] for name in tried} <= {"ok  ", "note"}

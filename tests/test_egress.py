@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ingle.isolation import egress as egress_module
-from ingle.isolation import greeting, index
-from ingle.isolation.egress import Door, Egress, Route, Upstream
-from ingle.isolation.hosts import AllowList, BadHost, Entry, as_address, public, read_entry, read_host
+from ingle.isolation.egress import package_index, tls_hello
+from ingle.isolation.egress import proxy as egress_module
+from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, as_address, public, read_entry, read_host
+from ingle.isolation.egress.proxy import Door, Egress, Route, Upstream
 from package_index import serve_index
 
 LOOP = "127.0.0.1"
@@ -340,7 +340,7 @@ def split_records(data: bytes, size: int) -> bytes:
 
 def named(data: bytes) -> object:
     """What a greeting that came at once tells."""
-    return greeting.Greeting().feed(data)
+    return tls_hello.Greeting().feed(data)
 
 
 def test_a_greeting_tells_its_host_in_whatever_pieces_it_comes() -> None:
@@ -348,10 +348,10 @@ def test_a_greeting_tells_its_host_in_whatever_pieces_it_comes() -> None:
     assert named(whole) == "pypi.org"
     assert named(split_records(whole, 7)) == "pypi.org"
     for end in range(len(whole)):
-        assert named(whole[:end]) is greeting.MORE
+        assert named(whole[:end]) is tls_hello.MORE
     for data in (whole, split_records(whole, 1)):
-        coming = greeting.Greeting()
-        assert [coming.feed(bytes([byte])) for byte in data] == [greeting.MORE] * (len(data) - 1) + ["pypi.org"]
+        coming = tls_hello.Greeting()
+        assert [coming.feed(bytes([byte])) for byte in data] == [tls_hello.MORE] * (len(data) - 1) + ["pypi.org"]
     assert named(hello(None)) is None
     assert named(b"GET / HTTP/1.1\r\n") is None
     for place in range(5, len(whole)):
@@ -369,19 +369,19 @@ def test_a_greeting_is_looked_at_once_in_however_many_pieces_it_comes(monkeypatc
             read += 1
             return super().__getitem__(at)
 
-    coming = greeting.Greeting()
+    coming = tls_hello.Greeting()
     coming.said = Counted()
     pieces = split_records(b"\x16\x03\x01\x00\x00" + b"\x01\x00\x40\x00" + bytes(3000), 1)
     for byte in pieces:
-        assert coming.feed(bytes([byte])) is greeting.MORE
+        assert coming.feed(bytes([byte])) is tls_hello.MORE
     assert read < 8 * len(pieces)
 
 
 @pytest.mark.parametrize("kind", [20, 21, 23, 24])
 def test_what_comes_before_a_greeting_is_none(kind: int) -> None:
     """Servers have been seen to pass over an empty record, and to take the greeting behind it."""
-    assert named(bytes([kind, 3, 1, 0, 0]) + hello("elsewhere.example")) == greeting.ODD
-    assert named(b"\x16\x03\x01\x00\x04\x00\x00\x00\x00" + hello("elsewhere.example")) == greeting.ODD
+    assert named(bytes([kind, 3, 1, 0, 0]) + hello("elsewhere.example")) == tls_hello.ODD
+    assert named(b"\x16\x03\x01\x00\x04\x00\x00\x00\x00" + hello("elsewhere.example")) == tls_hello.ODD
 
 
 @pytest.mark.parametrize("pieces", [1, 100000])
@@ -783,7 +783,7 @@ def test_the_index_is_what_pip_is_configured_with(tmp_path: Path) -> None:
         "[global]\nindex-url = https://me:secret@pip.corp.example:8443/simple\n"
         "extra-index-url = http://10.0.0.9/simple\n    file:///srv/index/simple\ncert = /etc/ssl/certs/ca.pem\n"
     )
-    found = index.find(
+    found = package_index.find(
         {"HOME": str(tmp_path), "PIP_FIND_LINKS": "/srv/wheels", "UV_INDEX": "own=https://uv.example/s"}, root=tmp_path
     )
     assert [(each.host, each.port, each.near) for each in found.hosts] == [
@@ -802,7 +802,7 @@ def test_the_index_is_what_pip_is_configured_with(tmp_path: Path) -> None:
 
 
 def test_without_a_configuration_it_is_pypi_with_its_host_of_files(tmp_path: Path) -> None:
-    found = index.find({"HOME": str(tmp_path)}, root=tmp_path)
+    found = package_index.find({"HOME": str(tmp_path)}, root=tmp_path)
     assert found.hosts == (Entry("pypi.org", 443), Entry("files.pythonhosted.org", 443))
     assert found.environment == {}
 
@@ -816,13 +816,13 @@ def test_what_pip_itself_says_is_in_force_is_what_is_found(tmp_path: Path) -> No
         [sys.executable, "-m", "pip", "config", "list"], env=environ, capture_output=True, text=True, check=True
     ).stdout
     assert "own.example" in said
-    assert index.find(environ).hosts[0].host == "own.example"
+    assert package_index.find(environ).hosts[0].host == "own.example"
 
 
 async def test_pip_installs_through_it(opened: Opening, tmp_path: Path) -> None:
     """pip with no other way out, a package index that is near, and a wheel made by hand."""
     with serve_index(tmp_path / "index") as index_port:
-        found = index.find(
+        found = package_index.find(
             {"HOME": str(tmp_path), "PIP_INDEX_URL": f"http://{LOOP}:{index_port}/simple"}, root=tmp_path
         )
         proxy = Egress(AllowList(found.hosts))

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import until
 from ingle.errors import IsolationUnavailable
-from ingle.isolation import probe
+from ingle.isolation import self_test
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers.zygote import try_level
@@ -113,7 +113,7 @@ async def test_a_command_waits_until_its_room_has_its_folder(mark: str, home: Pa
 async def test_a_server_with_a_level_that_cannot_be_had_does_not_start(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "read", lambda proof: "it is forbidden")
+    monkeypatch.setattr(self_test, "read", lambda proof: "it is forbidden")
     with pytest.raises(IsolationUnavailable, match="restricted cannot be had here: it is forbidden"):
         await Service.local(Settings(preload=[], isolation="restricted"), home).start()
     async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
@@ -152,7 +152,7 @@ def test_bait_that_was_left_by_a_killed_server_is_cleared_with_the_next(apart: P
         (apart / f".probe-{name}").mkdir()
         (apart / f".probe-{name}" / "secret").touch()
     os.utime(apart / ".probe-old", (0, 0))
-    bait = probe.Bait(str(apart))
+    bait = self_test.Bait(str(apart))
     assert not (apart / ".probe-old").exists()
     bait.remove()
     # It may be that of a server which starts at this moment.

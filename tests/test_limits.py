@@ -13,8 +13,8 @@ import pytest
 from conftest import until
 from ingle import errors
 from ingle.events import Result
-from ingle.isolation import cgroups, limits, watchdog
-from ingle.isolation.cgroups import Group, Groups
+from ingle.isolation.limits import cgroups, limits, watchdog
+from ingle.isolation.limits.cgroups import Group, Groups
 from ingle.requests import SessionLimits
 from ingle.service import Service
 from ingle.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 
 from http_server import Server, problem
 from ingle import errors
-from ingle.isolation.hosts import Entry
+from ingle.isolation.egress.allow_list import Entry
 from ingle.isolation.policy import Mount, Policy
 from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.settings import Settings

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ingle.isolation import primitives
-from ingle.isolation.cgroups import Groups
+from ingle.isolation import capabilities
+from ingle.isolation.limits.cgroups import Groups
 
 
 def test_each_primitive_is_told_of_once_and_in_one_line() -> None:
-    found = primitives.examine()
-    assert [each.name for each in found] == list(primitives.TITLES.values())
+    found = capabilities.examine()
+    assert [each.name for each in found] == list(capabilities.TITLES.values())
     for each in found:
         assert each.text.startswith("tried, and works") == each.works
         assert "\n" not in each.text
@@ -27,12 +27,12 @@ def test_a_missing_one_costs_a_promise_that_is_named_with_the_remedy(monkeypatch
     def run(*given: Any, **more: Any) -> "subprocess.CompletedProcess[str]":
         return subprocess.CompletedProcess([], 0, json.dumps(said), "")
 
-    monkeypatch.setattr(primitives.subprocess, "run", run)
+    monkeypatch.setattr(capabilities.subprocess, "run", run)
     monkeypatch.setattr(Groups, "find", classmethod(lambda cls: cls()))
-    found = primitives.examine()
-    assert [each.works for each in found] == [False] * len(primitives.LOST)
-    for each, (name, lost) in zip(found, primitives.LOST.items(), strict=True):
-        assert each.name == primitives.TITLES[name]
+    found = capabilities.examine()
+    assert [each.works for each in found] == [False] * len(capabilities.LOST)
+    for each, (name, lost) in zip(found, capabilities.LOST.items(), strict=True):
+        assert each.name == capabilities.TITLES[name]
         assert each.text.endswith(lost)
         assert ";" in lost
 
@@ -51,7 +51,7 @@ def test_the_trials_are_refused_where_the_machine_refuses(tmp_path: Path) -> Non
         "code.append((6, 0, 0, 0x7FFF0000))\n"
         "text = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *each) for each in code))\n"
         "program = struct.pack('HxxxxxxQ', len(code), ctypes.addressof(text))\n"
-        "assert libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) == 0\n" + primitives.TRIALS
+        "assert libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) == 0\n" + capabilities.TRIALS
     )
     done = subprocess.run([sys.executable, str(locked)], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
@@ -60,5 +60,5 @@ def test_the_trials_are_refused_where_the_machine_refuses(tmp_path: Path) -> Non
 
 def test_another_system_is_told_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    [only] = primitives.examine()
+    [only] = capabilities.examine()
     assert (only.works, "virtual machine" in only.text) == (False, True)

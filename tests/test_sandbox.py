@@ -14,7 +14,7 @@ import pytest
 
 from conftest import until
 from ingle.errors import InterpreterRefused, IsolationUnavailable
-from ingle.isolation import probe
+from ingle.isolation import self_test
 from ingle.service import Service
 from ingle.sessions import homes
 from ingle.settings import Settings
@@ -138,7 +138,7 @@ async def test_when_the_last_process_is_gone_the_namespaces_are(service: Service
 async def test_a_level_that_cannot_be_had_is_refused_with_its_cause(
     mark: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "read", lambda proof: probe.with_remedy("a new user namespace: no"))
+    monkeypatch.setattr(self_test, "read", lambda proof: self_test.with_remedy("a new user namespace: no"))
     with pytest.raises(IsolationUnavailable, match=r"sandbox cannot be had here.*apparmor_restrict.*--isolation auto"):
         await Service.local(Settings(preload=[], isolation="sandbox"), home).start()
     async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
@@ -149,13 +149,13 @@ async def test_a_level_that_cannot_be_had_is_refused_with_its_cause(
 
 def leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on those who attack find what they look for: a file of the server's is one that every session has."""
-    make = probe.Bait.__init__
+    make = self_test.Bait.__init__
 
-    def make_open(self: probe.Bait, home: str) -> None:
+    def make_open(self: self_test.Bait, home: str) -> None:
         make(self, home)
         self.order = replace(self.order, secret="/etc/hosts")
 
-    monkeypatch.setattr(probe.Bait, "__init__", make_open)
+    monkeypatch.setattr(self_test.Bait, "__init__", make_open)
 
 
 LEAKS = "code held in it could still read a file of the server's"

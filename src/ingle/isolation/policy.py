@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle.errors import InterpreterRefused, InvalidRequest, NotGranted
-from ingle.isolation import index, limits
-from ingle.isolation.hosts import AllowList, BadHost, Entry, read_entry
+from ingle.isolation.egress import package_index
+from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, read_entry
+from ingle.isolation.limits import limits
 from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.settings import LEVELS, NETWORKS, Settings
 
@@ -124,7 +125,7 @@ class Policy:
         self._kept = self._kept_from_writing()
         self._usual: dict[tuple[Bounds, bool], Grant] = {}
         prefix = os.path.dirname(os.path.dirname(self._own_python))
-        self._index = index.find(prefix=prefix, written=self._is_left_to_sessions)
+        self._index = package_index.find(prefix=prefix, written=self._is_left_to_sessions)
         self._index_folders = tuple(
             Mount(os.path.realpath(each), read_only=True) for each in self._index.folders if os.path.isdir(each)
         )

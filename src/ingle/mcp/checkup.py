@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ingle import __version__
 from ingle.errors import IngleError
-from ingle.isolation import primitives
+from ingle.isolation import capabilities
 from ingle.mcp.hosts import HOSTS, Command, Place, configured, file_of
 from ingle.service import Service
 from ingle.settings import Settings
@@ -118,7 +118,7 @@ def confining(settings: Settings, home: Path) -> list[Finding]:
         why = asyncio.run(try_level(level, settings.python, str(home)))
         held = "tried, and code held at it could do none of what it tried"
         findings.append(Finding(f"Level {level}", "fine" if why is None else "warning", why or held))
-    findings += [Finding(each.name, "fine" if each.works else "warning", each.text) for each in primitives.examine()]
+    findings += [Finding(each.name, "fine" if each.works else "warning", each.text) for each in capabilities.examine()]
     return findings
 
 

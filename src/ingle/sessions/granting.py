@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 from ingle import errors
-from ingle.isolation.bounding import Bounding
+from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.policy import Grant, Policy
-from ingle.isolation.probe import STRONGEST_FIRST, Verdict, candidates
+from ingle.isolation.self_test import STRONGEST_FIRST, Verdict, candidates
 from ingle.requests import NewSession
 from ingle.sessions.launchers import Launchers
 from ingle.sessions.record import Record

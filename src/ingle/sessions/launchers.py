@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from ingle.isolation.bounding import Bounding
 from ingle.isolation.levels import Confinement
+from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.policy import Grant, Mount
 from ingle.settings import Settings
 from ingle.workers.launcher import Launcher

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from ingle.isolation.bounding import Bounding
-from ingle.isolation.egress import Egress
+from ingle.isolation.egress.proxy import Egress
+from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.policy import Mount
 from ingle.requests import SessionLimits
 from ingle.sessions.homes import SHELL, Home, own_folders, start_of, tmp_of

@@ -15,9 +15,9 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Load, Metrics
-from ingle.isolation.cgroups import MEMORY, PROCESSES
-from ingle.isolation.egress import Egress, Route
-from ingle.isolation.watchdog import Watchdog, Watched
+from ingle.isolation.egress.proxy import Egress, Route
+from ingle.isolation.limits.cgroups import MEMORY, PROCESSES
+from ingle.isolation.limits.watchdog import Watchdog, Watched
 from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.sessions.claim import Claim
 from ingle.sessions.durables import Durables

@@ -16,9 +16,9 @@ from typing import Any
 
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
-from ingle.isolation.bounding import Bounding
-from ingle.isolation.egress import Egress
-from ingle.isolation.limits import behind as limit_behind
+from ingle.isolation.egress.proxy import Egress
+from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.limits import behind as limit_behind
 from ingle.outputs.figures import Figures
 from ingle.outputs.reading import OutputPage, Reading
 from ingle.outputs.timeline import Timeline

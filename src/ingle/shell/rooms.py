@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingle.isolation.bounding import Bounding
+from ingle.isolation.limits.apply import Bounding
 from ingle.requests import SessionLimits
 from ingle.workers.worker import Worker
 

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
-from ingle.isolation import probe
-from ingle.isolation.bounding import Bounding
-from ingle.isolation.cgroups import Group
+from ingle.isolation import self_test
 from ingle.isolation.levels import Confinement, next_user
+from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.cgroups import Group
 from ingle.settings import Settings
 from ingle.workers.worker import Worker, WorkerEnded
 from ingle.workers.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
@@ -158,11 +158,11 @@ class Launcher:
         assert self._zygotes.coming is not None
         held = self._zygotes.coming.held
         either: tuple[asyncio.Future[Any], ...] = (starting, held)
-        await asyncio.wait(either, timeout=probe.PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, timeout=self_test.PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
         elif not held.done():
-            raise IsolationUnavailable(self.confinement.level, probe.TOO_LONG)
+            raise IsolationUnavailable(self.confinement.level, self_test.TOO_LONG)
         else:
             held.result()
 

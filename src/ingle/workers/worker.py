@@ -15,8 +15,8 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ingle.events import Exit
-from ingle.isolation.bounding import Bounding
-from ingle.isolation.cgroups import Group
+from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.cgroups import Group
 from ingle.support import processes
 from ingle.workers import codec
 from ingle.workers.departure import Departure, Sweeping

@@ -14,7 +14,7 @@ import sys
 from typing import Any, Protocol
 
 from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
-from ingle.isolation import probe
+from ingle.isolation import self_test
 from ingle.isolation.levels import CANNOT_CONFINE, GUEST, Confinement, environment
 from ingle.workers import codec
 from ingle.workers.departure import Sweeping
@@ -104,7 +104,7 @@ class Zygote:
         self.ready: asyncio.Future[messages.ZygoteReady] = loop.create_future()
         self.held: asyncio.Future[None] = loop.create_future()
         """Done when a child was confined as sessions are to be, and attacked in vain: long before it is ready."""
-        self._bait: probe.Bait | None = None
+        self._bait: self_test.Bait | None = None
         self._tidying: asyncio.Future[None] | None = None
         self._life: socket.socket | None = None
         """To the holder, which ends everything when this closes."""
@@ -169,7 +169,7 @@ class Zygote:
         """Blocking, for a thread."""
         if self._confinement is not None:
             try:
-                self._bait = probe.Bait(self._confinement.data_folder)
+                self._bait = self_test.Bait(self._confinement.data_folder)
             except OSError as error:
                 raise StartFailed(f"isolation cannot be tried: {error}; look at the data folder") from None
             # It waits in the socket for the one that is to read it first.
@@ -247,7 +247,7 @@ class Zygote:
     def _handle(self, message: Any) -> None:
         if isinstance(message, messages.Proof) and self._confinement is not None:
             self._tidy()
-            why = probe.read(message)
+            why = self_test.read(message)
             if why is not None:
                 self._fail(IsolationUnavailable(self._confinement.level, why))
             elif not self.held.done():
@@ -299,7 +299,7 @@ class Zygote:
             error = InterpreterRefused(said)
         elif code == CANNOT_CONFINE:
             assert self._confinement is not None
-            error = IsolationUnavailable(self._confinement.level, probe.with_remedy(said[-500:]))
+            error = IsolationUnavailable(self._confinement.level, self_test.with_remedy(said[-500:]))
         elif code > 128 or code < 0:
             error = ZygoteKilled(f"{self._python} was killed while it started (code {code}); try again")
         else:
@@ -418,14 +418,14 @@ async def try_level(level: str, python: str, home: str) -> str | None:
     """Why this interpreter's sessions cannot be held at a level; None when they can."""
     zygote = Zygote(asyncio.get_running_loop(), python, [], confinement=Confinement(level, "none", home))
     try:
-        async with asyncio.timeout(probe.PATIENCE):
+        async with asyncio.timeout(self_test.PATIENCE):
             await zygote.start()
     except IsolationUnavailable as error:
         return error.why
     except (StartFailed, InterpreterRefused) as error:
         return error.message
     except TimeoutError:
-        return probe.TOO_LONG
+        return self_test.TOO_LONG
     finally:
         await zygote.stop()
     return None

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from ingle.isolation import greeting
-from ingle.isolation.heads import Refused, Request, read_inner, read_request
-from ingle.isolation.hosts import AllowList, BadHost, Entry, as_address, read_host
+from ingle.isolation.egress import tls_hello
+from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, as_address, read_host
+from ingle.isolation.egress.request_head import Refused, Request, read_inner, read_request
 
 MAX_HEAD = 32 * 1024
 HEAD_PATIENCE = 15.0
@@ -336,15 +336,15 @@ class Door:
         host."""
         async with asyncio.timeout(QUIET_PATIENCE):
             first = await reader.read(1)
-        if not first or first[0] not in greeting.RECORDS:
+        if not first or first[0] not in tls_hello.RECORDS:
             if not first or tunnel.port != PLAIN_PORT:
                 return first, None
             inner = read_inner(await _read_head(reader, first), tunnel)
             return inner.head(upstream=False), inner.body
-        hello = greeting.Greeting()
+        hello = tls_hello.Greeting()
         found = hello.feed(first)
         async with asyncio.timeout(HEAD_PATIENCE):
-            while found is greeting.MORE and len(hello.said) < greeting.MAX and (more := await reader.read(CHUNK)):
+            while found is tls_hello.MORE and len(hello.said) < tls_hello.MAX and (more := await reader.read(CHUNK)):
                 found = hello.feed(more)
         if found is None or found == tunnel.host:
             return bytes(hello.said), None

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from ingle.isolation.hosts import BadHost, read_host, split_port
+from ingle.isolation.egress.allow_list import BadHost, read_host, split_port
 
 MAX_HEADERS = 100
 

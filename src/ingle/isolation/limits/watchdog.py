@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingle.isolation.limits import words
+from ingle.isolation.limits.limits import words
 from ingle.requests import SessionLimits
 from ingle.support import processes
 

@@ -10,7 +10,7 @@ import sys
 
 from msgspec import Struct
 
-from ingle.isolation.cgroups import CPU, MEMORY, PROCESSES, Groups
+from ingle.isolation.limits.cgroups import CPU, MEMORY, PROCESSES, Groups
 
 PATIENCE = 20.0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from ingle.isolation.hosts import BadHost, Entry, read_entry
+from ingle.isolation.egress.allow_list import BadHost, Entry, read_entry
 
 PYPI = "https://pypi.org/simple"
 FILES = {"pypi.org": ("files.pythonhosted.org",), "test.pypi.org": ("test-files.pythonhosted.org",)}

@@ -5,8 +5,8 @@ import contextlib
 import logging
 import time
 
-from ingle.isolation import limits
-from ingle.isolation.cgroups import MEMORY, PROCESSES, Group, Groups
+from ingle.isolation.limits import limits
+from ingle.isolation.limits.cgroups import MEMORY, PROCESSES, Group, Groups
 from ingle.requests import SessionLimits
 
 REMOVE_TRIES = 20

@@ -1,0 +1,1 @@
+"""The proxy that is a sandbox's only way to the network."""

@@ -1,0 +1,1 @@
+"""What a session may use: limits, how they are applied, and who watches them."""
