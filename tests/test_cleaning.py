@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingle.render.cleaning import BLANKS, FAR_RIGHT, Row, clean, clean_line, folded, rows
+from ingle.render.terminal_text import BLANKS, FAR_RIGHT, Row, clean, clean_line, folded, rows
 
 pytestmark = pytest.mark.req("out.clean")
 

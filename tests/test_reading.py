@@ -14,7 +14,7 @@ from ingle import errors
 from ingle.events import Line, OutputPage
 from ingle.outputs import reading as room
 from ingle.outputs.reading import MAX_LINE, MAX_LINES, Reading, _Cutter, read_lines, whole
-from ingle.render.cleaning import clean_line
+from ingle.render.terminal_text import clean_line
 from ingle.service import Service
 from ingle.settings import Settings as ServiceSettings
 from test_output_bounds import resident

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from ingle.events import CellError, Excerpt, Exit, Line, OutputPage, Result
 from ingle.render import model
-from ingle.render.bundles import lines_of
-from ingle.render.cleaning import Row, rows
-from ingle.render.cutting import MARK_ROOM, Omitted, Passage, cut, passage, shares
-from ingle.render.images import picture
+from ingle.render.image_info import picture
+from ingle.render.mime import lines_of
 from ingle.render.model import ERROR_SHARE, LOOKED_AT, TEXT_LIMIT, Hints, Image, Part, Text, text, view
-from ingle.render.pages import page_text
-from ingle.render.wording import duration, left_out_notices, size
+from ingle.render.page import page_text
+from ingle.render.phrases import duration, left_out_notices, size
+from ingle.render.terminal_text import Row, rows
+from ingle.render.truncate import MARK_ROOM, Omitted, Passage, cut, passage, shares
 
 pytestmark = pytest.mark.req("out.clean")
 

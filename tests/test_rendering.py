@@ -9,7 +9,7 @@ import pytest
 from ingle.events import Line
 from ingle.outputs.reading import MAX_LINES
 from ingle.render.model import TEXT_LIMIT, Hints, text, view
-from ingle.render.pages import page_text
+from ingle.render.page import page_text
 from ingle.service import Service
 from test_output_bounds import resident
 

@@ -17,7 +17,7 @@ from ingle import errors
 from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
 from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, Stderr, Stdout
-from ingle.render.bundles import lines_of
+from ingle.render.mime import lines_of
 from ingle.service import Service
 from ingle.settings import Settings, data_folder, load
 

@@ -40,7 +40,7 @@ from ingle.http.problems import Border
 from ingle.http.sending import FileResponse
 from ingle.http.watching import Watch
 from ingle.outputs.reading import OutputPage
-from ingle.render import images
+from ingle.render import image_info
 from ingle.service import Service
 
 BODY_SPARE = 1024 * 1024
@@ -385,7 +385,7 @@ class Handlers:
         data = await call.service.figure(call.session_id, call.request.path_params["file"])
         # Its name is its hash, so it never changes; and whatever it is, it is no page.
         headers = {"x-content-type-options": "nosniff", "cache-control": "private, max-age=31536000, immutable"}
-        return Response(data, headers=headers, media_type=images.media_type(data))
+        return Response(data, headers=headers, media_type=image_info.media_type(data))
 
     # --- files ---
 

@@ -14,11 +14,11 @@ from ingle.errors import IngleError
 from ingle.events import Metadata, MimeBundle, OutputPage, Result, SessionInfo, Task, Truncated
 from ingle.mcp.telling import task_text
 from ingle.outputs.timeline import HEAD_SHARE
-from ingle.render.bundles import picture_of
-from ingle.render.cutting import Omitted
-from ingle.render.images import Picture
+from ingle.render.image_info import Picture
+from ingle.render.mime import picture_of
 from ingle.render.model import Hints, Image, Part, Text, view
-from ingle.render.pages import page_text
+from ingle.render.page import page_text
+from ingle.render.truncate import Omitted
 
 RESULT_KEY = "ingle/result"
 ERROR_KEY = "ingle/error"

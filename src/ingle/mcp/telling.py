@@ -16,10 +16,10 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.render.cleaning import clean
-from ingle.render.cutting import HEAD_SHARE, Omitted, cut, passage, shares
 from ingle.render.model import NOTICE_CHARS, QUICK, TEXT_LIMIT
-from ingle.render.wording import counted, duration, size
+from ingle.render.phrases import counted, duration, size
+from ingle.render.terminal_text import clean
+from ingle.render.truncate import HEAD_SHARE, Omitted, cut, passage, shares
 
 STATUS_ROOM = 600
 """Characters kept for the last lines."""

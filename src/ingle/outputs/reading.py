@@ -19,7 +19,7 @@ from ingle.events import OutputPage as OutputPage
 from ingle.events import Stderr, Stdout
 from ingle.outputs.searching import Matcher, matcher
 from ingle.outputs.timeline import READ_AT_ONCE, Timeline
-from ingle.render.cleaning import clean_line, is_plain
+from ingle.render.terminal_text import clean_line, is_plain
 
 MAX_LINES = 10_000
 MAX_LINE = 20_000

@@ -19,7 +19,7 @@ import msgspec
 from ingle import errors
 from ingle.events import Restored, Saved, Skipped, SnapshotInfo
 from ingle.isolation.policy import Policy
-from ingle.render.wording import some
+from ingle.render.phrases import some
 from ingle.requests import NewSession
 from ingle.sessions.files import LocalFile, SessionFiles, split_path, system_errors
 from ingle.sessions.keeping import Keeping as Copied

@@ -8,11 +8,11 @@ has a share of its own, so that no flood of output hides it. Base64 is never cut
 from dataclasses import dataclass
 
 from ingle.events import Excerpt, MimeBundle, OutputPage, Result
-from ingle.render.bundles import described, lines_of, names_parts_of_a_picture, picture_of
-from ingle.render.cleaning import Row, clean, rows, trimmed
-from ingle.render.cutting import HEAD_SHARE, Omitted, Passage, cut, passage, shares
-from ingle.render.images import Picture
-from ingle.render.wording import counted, duration, left_out_notices
+from ingle.render.image_info import Picture
+from ingle.render.mime import described, lines_of, names_parts_of_a_picture, picture_of
+from ingle.render.phrases import counted, duration, left_out_notices
+from ingle.render.terminal_text import Row, clean, rows, trimmed
+from ingle.render.truncate import HEAD_SHARE, Omitted, Passage, cut, passage, shares
 
 TEXT_LIMIT = 10_000
 """Characters of text in all."""

@@ -14,7 +14,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import CheckpointInfo
-from ingle.render.wording import duration
+from ingle.render.phrases import duration
 from ingle.support import processes
 from ingle.workers.worker import Worker
 

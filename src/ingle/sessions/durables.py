@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
-from ingle.render.wording import duration, some
+from ingle.render.phrases import duration, some
 from ingle.requests import NewSession
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.session import Session

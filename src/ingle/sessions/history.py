@@ -15,8 +15,8 @@ from ingle.events import AnyEvent, CellInfo, Result, Truncated
 from ingle.outputs.landmarks import Landmarks
 from ingle.outputs.reading import PRINTED, OutputPage, Reading, read_lines, whole
 from ingle.outputs.timeline import Timeline
-from ingle.render.bundles import shown_texts
-from ingle.render.wording import left_out_notices
+from ingle.render.mime import shown_texts
+from ingle.render.phrases import left_out_notices
 from ingle.sessions.cell import NO_TEXT, RunningCell
 from ingle.sessions.plans import Named
 

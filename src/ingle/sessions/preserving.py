@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ingle import errors
 from ingle.events import Skipped
-from ingle.render.wording import duration, some
+from ingle.render.phrases import duration, some
 from ingle.state.counting import CellCount
 from ingle.state.moving import NOT_SAVED
 from ingle.state.registry import Registry, Save

@@ -16,7 +16,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Skipped
-from ingle.render.wording import size
+from ingle.render.phrases import size
 from ingle.sessions.keeping import Keeping
 from ingle.sessions.preserving import Feed, NoneWhole, Returned
 from ingle.sessions.session import Session

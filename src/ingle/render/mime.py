@@ -7,8 +7,8 @@ people: a reader of text is told that it is there. Pictures are described here; 
 import re
 
 from ingle.events import MimeBundle, Result
-from ingle.render.images import MIMES, Picture, first_picture
-from ingle.render.wording import size
+from ingle.render.image_info import MIMES, Picture, first_picture
+from ingle.render.phrases import size
 
 _NAMELESS = re.compile(r"<[\w.]+ (?:object|Figure)(?: at 0x[0-9a-fA-F]+)?>")
 """What `object.__repr__` says."""

@@ -1,9 +1,9 @@
 """A page of output as a model reads it: the lines, numbered where some are missing between them, and how to go on."""
 
 from ingle.events import Line, OutputPage
-from ingle.render.cutting import Omitted
 from ingle.render.model import TEXT_LIMIT, Hints
-from ingle.render.wording import counted
+from ingle.render.phrases import counted
+from ingle.render.truncate import Omitted
 
 STATUS_ROOM = 300
 """Characters kept for the last lines."""

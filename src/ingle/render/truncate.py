@@ -7,7 +7,7 @@ the raw text: its line numbers, and for a cut inside of one line the characters 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingle.render.cleaning import Row, folded, is_plain, rows, trimmed
+from ingle.render.terminal_text import Row, folded, is_plain, rows, trimmed
 
 HEAD_SHARE = 0.35
 LONG_LINE = 200
