@@ -17,8 +17,8 @@ from conftest import until
 from ingle.errors import StartFailed
 from ingle.events import Exit
 from ingle.settings import Settings
-from ingle.workers import codec
-from ingle.workers.launcher import Launcher
+from ingle.workers.io import decode
+from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Copies, Worker
 from ingle_worker.processes.linux import parent_of
 from ingle_worker.wire import messages
@@ -65,7 +65,7 @@ class Talk:
         self.output += data.decode()
 
     def on_message(self, message: Any) -> None:
-        if isinstance(message, codec.Done):
+        if isinstance(message, decode.Done):
             self._done[message.cell].set_result(message)
         elif isinstance(message, messages.Started):
             self.started.set_result(message)

@@ -15,7 +15,7 @@ from ingle.errors import IsolationUnavailable
 from ingle.isolation import self_test
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.workers.zygote import try_level
+from ingle.workers.launch.zygote import try_level
 
 LOOK = """
 import os, subprocess

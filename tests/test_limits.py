@@ -18,7 +18,7 @@ from ingle.isolation.limits.cgroups import Group, Groups
 from ingle.requests import SessionLimits
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.workers.launcher import Launcher
+from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
 MIB = 1024**2

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ingle import events
 from ingle.service import Service
-from ingle.workers.merge import HISTORY, MOST_HELD, STDERR, STDOUT, Merger, Note, Piece
+from ingle.workers.io.output_order import HISTORY, MOST_HELD, STDERR, STDOUT, Merger, Note, Piece
 from ingle_worker.wire.messages import Look, Mark
 
 OWN, FOREIGN = "own", "foreign"

@@ -22,10 +22,10 @@ from ingle.service import Service
 from ingle.sessions.session import Session
 from ingle.sessions.starting import Starting
 from ingle.settings import Settings
-from ingle.workers.launcher import Launcher
+from ingle.workers.launch.launcher import Launcher
+from ingle.workers.launch.zygote import Zygote
+from ingle.workers.launch.zygote_supervisor import Zygotes
 from ingle.workers.worker import Worker
-from ingle.workers.zygote import Zygote
-from ingle.workers.zygotes import Zygotes
 from ingle_worker.wire import messages
 
 WORKER_NOTICE = "the session's variables, functions and imports are lost, and a fresh worker takes its place"
@@ -695,7 +695,7 @@ async def test_one_that_is_taken_while_the_pool_is_filled_is_followed_by_another
         await service.warm()
         with monkeypatch.context() as patch:
             patch.setattr(Starting, "ahead", wait)
-            patch.setattr("ingle.workers.launcher.REFILL_DELAY", 0.0)
+            patch.setattr("ingle.workers.launch.launcher.REFILL_DELAY", 0.0)
             await service.create_session("a")
             await begun.wait()
             await service.create_session("b")

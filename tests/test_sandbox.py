@@ -18,7 +18,7 @@ from ingle.isolation import self_test
 from ingle.service import Service
 from ingle.sessions import homes
 from ingle.settings import Settings
-from ingle.workers import zygote
+from ingle.workers.launch import zygote
 
 
 @pytest.fixture(scope="module")

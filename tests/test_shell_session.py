@@ -16,7 +16,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle.shell.console import Console
 from ingle.shell.process import Process
-from ingle.workers.sockets import unread
+from ingle.workers.io.descriptors import unread
 from ingle_worker.wire import messages
 from test_shell import WAIT, names, until_text
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingle.workers import codec
+from ingle.workers.io import decode as decode_module
 from ingle_worker.wire import BadFrame, BadMessage, Frame, FrameReader, FrameTooLarge, WireError, encode_frame, states
 from ingle_worker.wire import messages as wire
 from ingle_worker.wire.frames import PREFIX
@@ -162,7 +162,7 @@ def arrived(message: Any) -> Any:
 
 def as_read(cls: type) -> type:
     """The class that the host makes of a message of this one."""
-    return codec.Done if cls is wire.Done else cls
+    return decode_module.Done if cls is wire.Done else cls
 
 
 def plain(value: Any) -> Any:
@@ -174,12 +174,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("cls", codec.FROM_GUEST)
+@pytest.mark.parametrize("cls", decode_module.FROM_GUEST)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_the_guest_says_is_what_the_host_reads(cls: type, data: st.DataObject) -> None:
     expected = arrived(message := data.draw(instances(cls)))
-    read = codec.decode(one_frame(wire.encode(message)))
+    read = decode_module.decode(one_frame(wire.encode(message)))
     assert type(read) is as_read(cls)
     assert {each.name: getattr(read, each.name) for each in fields(cls)} == vars(expected)
 
@@ -203,39 +203,39 @@ def test_every_kind_is_a_message_of_the_host_or_of_the_guest() -> None:
     copying = {wire.ForkSelf, wire.Ends, wire.Rehome, wire.Adopt, wire.Save, wire.Load}
     rooms = {wire.Enter, wire.Join, wire.Shell, wire.ServeFiles, wire.Prove}
     to_guest |= asking | shell | preparing | copying | rooms
-    assert set(codec.FROM_GUEST) | to_guest == set(wire.NUMBERS)
-    assert set(codec.FROM_GUEST) & to_guest == set()
+    assert set(decode_module.FROM_GUEST) | to_guest == set(wire.NUMBERS)
+    assert set(decode_module.FROM_GUEST) & to_guest == set()
     assert {wire.KINDS[number]: number for number in wire.KINDS} == wire.NUMBERS
 
 
 def test_fields_with_defaults_may_be_left_out() -> None:
     frame = Frame(wire.NUMBERS[wire.Done], b'{"cell":3,"status":"ok","execution_time":0.5}', b"")
-    assert codec.decode(frame) == codec.Done(3, "ok", 0.5)
+    assert decode_module.decode(frame) == decode_module.Done(3, "ok", 0.5)
     (frame,) = FrameReader().feed(wire.encode_ok(3, 0.5, None))
-    assert codec.decode(frame) == codec.Done(3, "ok", 0.5)
+    assert decode_module.decode(frame) == decode_module.Done(3, "ok", 0.5)
 
 
 DEEP = b"[" * 200_000
 
 
 @pytest.mark.parametrize("header", [DEEP, b'{"pid":' + DEEP, b'{"other":' + DEEP + b"]" * 200_000 + b"}"])
-@pytest.mark.parametrize("decode", [codec.decode, wire.decode])
+@pytest.mark.parametrize("decode", [decode_module.decode, wire.decode])
 def test_deeply_nested_headers_are_bad_messages(decode: Any, header: bytes) -> None:
     with pytest.raises(BadMessage, match=r"^a Ready that cannot be read: "):
         decode(Frame(wire.NUMBERS[wire.Ready], header, b""))
 
 
-@pytest.mark.parametrize("decode", [codec.decode, wire.decode])
+@pytest.mark.parametrize("decode", [decode_module.decode, wire.decode])
 def test_an_unknown_kind_is_a_bad_message(decode: Any) -> None:
     for kind in set(range(256)) - set(wire.KINDS):
         with pytest.raises(BadMessage, match=rf"^no message .*has the kind {kind}$"):
             decode(Frame(kind, b"{}", b""))
 
 
-@pytest.mark.parametrize("cls", sorted(set(wire.NUMBERS) - set(codec.FROM_GUEST), key=lambda cls: cls.__name__))
+@pytest.mark.parametrize("cls", sorted(set(wire.NUMBERS) - set(decode_module.FROM_GUEST), key=lambda cls: cls.__name__))
 def test_a_worker_cannot_send_what_only_the_host_says(cls: type) -> None:
     with pytest.raises(BadMessage, match=rf"^no message from a worker has the kind {wire.NUMBERS[cls]}$"):
-        codec.decode(Frame(wire.NUMBERS[cls], b"{}", b""))
+        decode_module.decode(Frame(wire.NUMBERS[cls], b"{}", b""))
 
 
 WRONG = {int: "one", float: "soon", bool: 1, str: 5, types.NoneType: 5}
@@ -256,7 +256,7 @@ def wrong_for(kind: Any) -> Any:
 def fields_of_the_guest() -> list[Any]:
     return [
         pytest.param(cls, each, id=f"{cls.__name__}.{each.name}")
-        for cls in codec.FROM_GUEST
+        for cls in decode_module.FROM_GUEST
         for each in fields(cls)
         if wire.PAYLOADS.get(cls) != each.name
     ]
@@ -278,10 +278,10 @@ def example(kind: Any) -> Any:
 def test_a_field_of_the_wrong_type_is_a_bad_message(cls: Any, which: Any) -> None:
     hints = typing.get_type_hints(cls)
     right = example(cls)
-    assert isinstance(codec.decode(Frame(wire.NUMBERS[cls], json.dumps(right).encode(), b"")), as_read(cls))
+    assert isinstance(decode_module.decode(Frame(wire.NUMBERS[cls], json.dumps(right).encode(), b"")), as_read(cls))
     wrong = {**right, which.name: wrong_for(hints[which.name])}
     with pytest.raises(BadMessage, match=rf"^a {cls.__name__} that cannot be read: "):
-        codec.decode(Frame(wire.NUMBERS[cls], json.dumps(wrong).encode(), b""))
+        decode_module.decode(Frame(wire.NUMBERS[cls], json.dumps(wrong).encode(), b""))
 
 
 @pytest.mark.parametrize(("cls", "which"), fields_of_the_guest())
@@ -290,9 +290,9 @@ def test_a_missing_field_without_a_default_is_a_bad_message(cls: Any, which: Any
     frame = Frame(wire.NUMBERS[cls], json.dumps(left).encode(), b"")
     if which.default is MISSING and which.default_factory is MISSING:
         with pytest.raises(BadMessage, match=rf"^a {cls.__name__} that cannot be read: "):
-            codec.decode(frame)
+            decode_module.decode(frame)
     else:
-        assert isinstance(codec.decode(frame), as_read(cls))
+        assert isinstance(decode_module.decode(frame), as_read(cls))
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_a_missing_field_without_a_default_is_a_bad_message(cls: Any, which: Any
 )
 def test_headers_that_are_no_message_are_bad_messages(header: bytes) -> None:
     with pytest.raises(BadMessage, match=r"^a Ready that cannot be read: "):
-        codec.decode(Frame(wire.NUMBERS[wire.Ready], header, b""))
+        decode_module.decode(Frame(wire.NUMBERS[wire.Ready], header, b""))
 
 
 @pytest.mark.parametrize("header", [b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b'{"unknown":1}'])
@@ -326,7 +326,7 @@ def test_the_guest_refuses_headers_that_are_no_message(header: bytes) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 255), st.binary(max_size=200), st.binary(max_size=20))
 def test_no_frame_raises_anything_but_a_wire_error(kind: int, header: bytes, payload: bytes) -> None:
-    for decode in (codec.decode, wire.decode):
+    for decode in (decode_module.decode, wire.decode):
         try:
             message = decode(Frame(kind, header, payload))
         except WireError:
@@ -393,7 +393,7 @@ def long_frame(cls: type, header: bytes) -> Frame:
 def test_a_long_message_is_read_if_it_is_a_text() -> None:
     text = '<p class="x">\\"</p>' * 200_000
     done = wire.Done(1, "ok", 0.1, {"text/html": text, "text/plain": "a" * 10_000_000})
-    back = codec.decode(one_frame(wire.encode(done)))
+    back = decode_module.decode(one_frame(wire.encode(done)))
     assert back.value == done.value
 
 
@@ -410,4 +410,4 @@ def test_a_long_message_is_read_if_it_is_a_text() -> None:
 )
 def test_a_long_message_that_would_become_far_more_is_refused(cls: type, header: bytes, why: str) -> None:
     with pytest.raises(BadMessage, match=why):
-        codec.decode(long_frame(cls, header))
+        decode_module.decode(long_frame(cls, header))

@@ -24,10 +24,10 @@ import pytest
 from conftest import until
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.workers import codec
 from ingle.workers import worker as workers
-from ingle.workers.exits import exit_of
-from ingle.workers.sockets import as_socket, unread
+from ingle.workers.exit_status import exit_of
+from ingle.workers.io import decode
+from ingle.workers.io.descriptors import as_socket, unread
 from ingle.workers.worker import Worker
 from ingle_worker.wire import BadMessage, FrameReader, WireError, encode_frame
 from ingle_worker.wire import messages as wire
@@ -90,7 +90,7 @@ class MadeUp:
     def frame(self, now: int) -> bytes:
         if self._random.random() < self._wrong:
             return encode_frame(self._random.randrange(256), self.pick(ODD), b"payload")
-        cls = self.pick(codec.FROM_GUEST)
+        cls = self.pick(decode.FROM_GUEST)
         text = json.dumps(self.whole(cls, now))
         if self._random.random() < 0.05:
             # The same key twice, and one that nobody knows.
@@ -156,7 +156,7 @@ async def test_whatever_a_message_holds_it_is_read_or_refused() -> None:
     for _ in range(5000):
         (frame,) = FrameReader().feed(made_up.frame(1))
         try:
-            assert type(codec.decode(frame)).__name__ == wire.KINDS[frame.kind].__name__
+            assert type(decode.decode(frame)).__name__ == wire.KINDS[frame.kind].__name__
             read += 1
         except WireError:
             continue

@@ -22,7 +22,7 @@ from ingle.isolation import capabilities
 from ingle.mcp.hosts import HOSTS, Command, Place, configured, file_of
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.workers.zygote import try_level
+from ingle.workers.launch.zygote import try_level
 
 PATIENCE = 60.0
 """For one round trip, on a machine that is slow or busy."""

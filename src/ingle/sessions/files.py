@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from ingle import errors
 from ingle.events import FileInfo, FileList
-from ingle.workers.sockets import refuse_descriptors
+from ingle.workers.io.descriptors import refuse_descriptors
 from ingle.workers.worker import Worker
 from ingle_worker.wire import files as wire
 

@@ -13,7 +13,7 @@ from ingle.requests import NewSession
 from ingle.sessions.launchers import Launchers
 from ingle.sessions.record import Record
 from ingle.settings import Settings
-from ingle.workers.launcher import Launcher
+from ingle.workers.launch.launcher import Launcher
 
 logger = logging.getLogger(__name__)
 

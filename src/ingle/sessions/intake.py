@@ -13,7 +13,7 @@ from ingle.outputs.figures import Figures
 from ingle.outputs.timeline import Timeline
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.plans import Named
-from ingle.workers.merge import STDOUT
+from ingle.workers.io.output_order import STDOUT
 from ingle_worker.wire import messages
 
 CHUNK = 65536

@@ -11,7 +11,7 @@ from ingle.isolation.levels import Confinement
 from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.policy import Grant, Mount
 from ingle.settings import Settings
-from ingle.workers.launcher import Launcher
+from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
 Furnish = Callable[[Grant, Launcher, Worker], Awaitable[None]]

@@ -10,8 +10,8 @@ from ingle.isolation.policy import Mount
 from ingle.requests import SessionLimits
 from ingle.sessions.homes import SHELL, Home, own_folders, start_of, tmp_of
 from ingle.sessions.plans import Plan
-from ingle.workers.family import Family
-from ingle.workers.launcher import Launcher
+from ingle.workers.copies import Family
+from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 

@@ -36,8 +36,8 @@ from ingle.settings import Settings
 from ingle.state.registry import Row
 from ingle.support.audit_log import Audit
 from ingle.support.background import keep_up
-from ingle.workers import stdin_watch
-from ingle.workers.launcher import Launcher
+from ingle.workers.io import blocked_readers
+from ingle.workers.launch.launcher import Launcher
 from ingle_worker.wire import states
 
 logger = logging.getLogger(__name__)
@@ -415,7 +415,7 @@ class Manager:
             if not watched:
                 continue
             roots = {pid: inode for pid, (_, _, inode, _) in watched.items()}
-            blocked = await asyncio.to_thread(stdin_watch.find_blocked, roots)
+            blocked = await asyncio.to_thread(blocked_readers.find_blocked, roots)
             for pid, (session, cell, _, answers) in watched.items():
                 # An answer that came meanwhile makes the sight out of date.
                 if cell.answers == answers:

@@ -20,7 +20,7 @@ from ingle.render.phrases import duration, some
 from ingle.state.counting import CellCount
 from ingle.state.moving import NOT_SAVED
 from ingle.state.registry import Registry, Save
-from ingle.workers.family import Copies
+from ingle.workers.copies import Copies
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 

@@ -46,9 +46,9 @@ from ingle.sessions.starting import Starting
 from ingle.sessions.turns import Turns
 from ingle.settings import Settings
 from ingle.state.registry import Row
-from ingle.workers.codec import Done
-from ingle.workers.family import Family
-from ingle.workers.launcher import Launcher
+from ingle.workers.copies import Family
+from ingle.workers.io.decode import Done
+from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 

@@ -15,7 +15,7 @@ from ingle.isolation.policy import Grant, Mount
 from ingle.sessions.homes import Home, remove_below
 from ingle.sessions.plans import Plan
 from ingle.sessions.session import Session
-from ingle.workers.launcher import Launcher
+from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
 

@@ -28,8 +28,8 @@ from ingle.shell.reading import Reader
 from ingle.shell.rooms import Room
 from ingle.shell.task import KILLED, Task, no_folder
 from ingle.support import processes, remove_tree
-from ingle.workers.merge import STDERR, STDOUT
-from ingle.workers.sender import Sender
+from ingle.workers.io.output_order import STDERR, STDOUT
+from ingle.workers.io.writer import Sender
 from ingle_worker.wire import messages
 
 ARGS = ("--norc", "--noprofile", "--noediting", "-i")

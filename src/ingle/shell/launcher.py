@@ -13,8 +13,8 @@ from ingle.errors import StartFailed, Unavailable
 from ingle.settings import Settings
 from ingle.shell.process import Process
 from ingle.shell.rooms import Room
-from ingle.workers.zygote import Zygote
-from ingle.workers.zygotes import Zygotes
+from ingle.workers.launch.zygote import Zygote
+from ingle.workers.launch.zygote_supervisor import Zygotes
 
 TRIES = 3
 

@@ -14,7 +14,7 @@ from ingle.outputs.landmarks import Landmarks
 from ingle.outputs.reading import Reading
 from ingle.outputs.timeline import Timeline
 from ingle.settings import Settings
-from ingle.workers.merge import STDERR, STDOUT
+from ingle.workers.io.output_order import STDERR, STDOUT
 
 CHUNK = 65536
 """Characters of text in one event at most."""

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from ingle.support import processes
-from ingle.workers import codec
-from ingle.workers.departure import Departure, Sweeping
-from ingle.workers.exits import check_status
-from ingle.workers.sender import Sender
-from ingle.workers.sockets import expect_pid, receive_with_pid, refuse_descriptors
+from ingle.workers.exit_status import check_status
+from ingle.workers.exit_watch import Departure, Sweeping
+from ingle.workers.io import decode
+from ingle.workers.io.descriptors import expect_pid, receive_with_pid, refuse_descriptors
+from ingle.workers.io.writer import Sender
 from ingle.workers.worker import STATUS_CHUNK, ChildEnds
 from ingle_worker.wire import FrameReader, WireError, messages
 
@@ -155,7 +155,7 @@ class Process:
                 if len(data) == STATUS_CHUNK:
                     raise WireError("it says more than an init has to say")
                 for frame in self._reader.feed(data):
-                    self._handle(codec.decode(frame))
+                    self._handle(decode.decode(frame))
             except WireError:
                 self._kill_hard()
                 self._see_off()

@@ -14,8 +14,8 @@ from ingle.shell.process import Process
 from ingle.shell.reading import Reader
 from ingle.shell.task import Order, Task
 from ingle.support import processes
-from ingle.workers.merge import STDERR, STDOUT
-from ingle.workers.sender import Sender
+from ingle.workers.io.output_order import STDERR, STDOUT
+from ingle.workers.io.writer import Sender
 from ingle_worker.wire import messages
 
 END_OF_INPUT = b"\x04"

@@ -19,7 +19,7 @@ from ingle.outputs.timeline import HEAD_SHARE
 from ingle.requests import Limits
 from ingle.settings import Settings
 from ingle.shell.log import Log
-from ingle.workers.exits import signal_name
+from ingle.workers.exit_status import signal_name
 
 RUNNING, PAUSED, DONE, CANCELLED, KILLED = "running", "paused", "done", "cancelled", "killed"
 

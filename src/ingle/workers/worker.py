@@ -18,14 +18,11 @@ from ingle.events import Exit
 from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.limits.cgroups import Group
 from ingle.support import processes
-from ingle.workers import codec
-from ingle.workers.departure import Departure, Sweeping
-from ingle.workers.exits import exit_of
-from ingle.workers.family import Copies, Family, Forks
-from ingle.workers.merge import STDERR, STDOUT, Merger, Note, Piece
-from ingle.workers.pipes import Pipes
-from ingle.workers.sender import Sender
-from ingle.workers.sockets import (
+from ingle.workers.copies import Copies, Family, Forks
+from ingle.workers.exit_status import exit_of
+from ingle.workers.exit_watch import Departure, Sweeping
+from ingle.workers.io import decode
+from ingle.workers.io.descriptors import (
     MAX_FDS,
     as_socket,
     expect_pid,
@@ -35,7 +32,10 @@ from ingle.workers.sockets import (
     send_with,
     unread,
 )
-from ingle.workers.stdin import Stdin
+from ingle.workers.io.output_order import STDERR, STDOUT, Merger, Note, Piece
+from ingle.workers.io.output_pipes import Pipes
+from ingle.workers.io.stdin_pipe import Stdin
+from ingle.workers.io.writer import Sender
 from ingle_worker.wire import FrameReader, WireError, messages
 
 WIRE_CHUNK = 1 << 15
@@ -472,7 +472,7 @@ class Worker:
             return 0
         try:
             for frame in self._reader.feed(data):
-                self._handle(codec.decode(frame))
+                self._handle(decode.decode(frame))
         except WireError as error:
             self.break_off(str(error))
         return len(data)
@@ -547,7 +547,7 @@ class Worker:
                 if len(data) == STATUS_CHUNK:
                     raise WireError("it says more than an init has to say")
                 for frame in self._status_reader.feed(data):
-                    self._handle_status(codec.decode(frame))
+                    self._handle_status(decode.decode(frame))
                 if len(self._doors) > MAX_FDS:
                     raise WireError("it sends descriptors that nobody asked for")
             except WireError as error:

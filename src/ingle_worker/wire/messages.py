@@ -2,7 +2,7 @@
 
 They are frozen dataclasses, by what they are about: `cells`, `workers`, the `namespaces` of sessions, and the
 `processes` around them. The guest has `json` only; the host reads the same dataclasses with a faster typed decoder of
-its own (`ingle.workers.codec`) because whatever comes from a worker is untrusted. One field of a message may travel
+its own (`ingle.workers.io.decode`) because whatever comes from a worker is untrusted. One field of a message may travel
 as the frame's raw payload instead of JSON: `PAYLOADS` names it.
 """
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from ingle.errors import IngleError
-from ingle.workers.zygote import Zygote
+from ingle.workers.launch.zygote import Zygote
 
 
 class Zygotes:

@@ -18,9 +18,9 @@ from ingle.isolation.levels import Confinement, next_user
 from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.limits.cgroups import Group
 from ingle.settings import Settings
+from ingle.workers.launch.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
+from ingle.workers.launch.zygote_supervisor import Zygotes
 from ingle.workers.worker import Worker, WorkerEnded
-from ingle.workers.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
-from ingle.workers.zygotes import Zygotes
 
 REFILL_DELAY = 0.02
 """The pool is filled again a moment later, when the session that emptied it has had its first result."""

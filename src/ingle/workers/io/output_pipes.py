@@ -11,8 +11,8 @@ import select
 from collections.abc import Callable
 from time import monotonic_ns
 
-from ingle.workers.merge import STDERR, STDOUT, Merger
-from ingle.workers.sockets import unread
+from ingle.workers.io.descriptors import unread
+from ingle.workers.io.output_order import STDERR, STDOUT, Merger
 
 COALESCE = 0.001
 """Pause after a read of output, so that many small writes become one wake-up."""

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
 from ingle.isolation import self_test
 from ingle.isolation.levels import CANNOT_CONFINE, GUEST, Confinement, environment
-from ingle.workers import codec
-from ingle.workers.departure import Sweeping
-from ingle.workers.sockets import expect_pid, receive_with_pid
+from ingle.workers.exit_watch import Sweeping
+from ingle.workers.io import decode
+from ingle.workers.io.descriptors import expect_pid, receive_with_pid
 from ingle.workers.worker import ChildEnds
 from ingle_worker.wire import FrameReader, WireError, messages
 
@@ -194,7 +194,7 @@ class Zygote:
             if not data:
                 raise WireError("it closed its socket")
             for frame in self._life_reader.feed(data):
-                self._handle(codec.decode(frame))
+                self._handle(decode.decode(frame))
         except BlockingIOError:
             return
         except (OSError, WireError):
@@ -228,7 +228,7 @@ class Zygote:
             if not data:
                 raise WireError("it closed its socket")
             for frame in self._reader.feed(data):
-                self._handle(codec.decode(frame))
+                self._handle(decode.decode(frame))
         except WireError:
             self._on_death()
 

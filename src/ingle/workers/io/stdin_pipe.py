@@ -6,8 +6,8 @@ It takes answers without blocking, tells what nobody has read, drops that, and o
 import asyncio
 import os
 
-from ingle.workers.sender import Sender
-from ingle.workers.sockets import unread
+from ingle.workers.io.descriptors import unread
+from ingle.workers.io.writer import Sender
 
 
 class Stdin:

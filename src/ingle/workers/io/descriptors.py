@@ -8,7 +8,7 @@ import socket
 import struct
 import termios
 
-from ingle.workers.sender import Sender
+from ingle.workers.io.writer import Sender
 from ingle_worker.wire import BadMessage
 
 _NO_BYTES = b"\0\0\0\0"

@@ -1,0 +1,1 @@
+"""Talking to a worker: its wire, its output, its standard input."""

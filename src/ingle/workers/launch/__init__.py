@@ -1,0 +1,1 @@
+"""Starting workers: zygotes, and the launcher that asks them for forks."""
