@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingle.events import AnyEvent, Stderr, Stdout
-from ingle.outputs import landmarks as room
-from ingle.outputs.landmarks import Landmarks
-from ingle.outputs.reading import Reading, printed, read_lines
-from ingle.outputs.timeline import Timeline
+from ingle.output import line_index as room
+from ingle.output.line_index import Landmarks
+from ingle.output.pages import Reading, printed, read_lines
+from ingle.output.timeline import Timeline
 from test_timeline import Kept
 
 Printed = tuple[type[Stdout] | type[Stderr], str, bool]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ingle import errors
 from ingle.events import Line, OutputPage
-from ingle.outputs import reading as room
-from ingle.outputs.reading import MAX_LINE, MAX_LINES, Reading, _Cutter, read_lines, whole
+from ingle.output import pages as room
+from ingle.output.pages import MAX_LINE, MAX_LINES, Reading, _Cutter, read_lines, whole
 from ingle.render.terminal_text import clean_line
 from ingle.service import Service
 from ingle.settings import Settings as ServiceSettings

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ingle.events import Line
-from ingle.outputs.reading import MAX_LINES
+from ingle.output.pages import MAX_LINES
 from ingle.render.model import TEXT_LIMIT, Hints, text, view
 from ingle.render.page import page_text
 from ingle.service import Service

@@ -10,7 +10,7 @@ import pytest
 from conftest import MARK, marked_processes, until, wait_until
 from ingle import errors
 from ingle.events import LeftRunning, Task, TaskOutput, Truncated, Usage
-from ingle.outputs.reading import Line
+from ingle.output.pages import Line
 from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings

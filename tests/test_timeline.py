@@ -24,8 +24,8 @@ from ingle.events import (
     Stdout,
     Truncated,
 )
-from ingle.outputs.spill import Spill
-from ingle.outputs.timeline import READ_AT_ONCE, Timeline, cost
+from ingle.output.disk_log import Spill
+from ingle.output.timeline import READ_AT_ONCE, Timeline, cost
 from ingle.service import Service
 from ingle.settings import Settings
 
@@ -375,7 +375,7 @@ async def test_a_disk_that_becomes_full_keeps_what_it_has(timeline: Kept, monkey
     def full(fd: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ingle.outputs.spill.os.write", full)
+    monkeypatch.setattr("ingle.output.disk_log.os.write", full)
     for _ in range(100):
         events.append(timeline.out("x" * 1000))
         await asyncio.sleep(0)

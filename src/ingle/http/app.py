@@ -39,7 +39,7 @@ from ingle.http.principals import Principals
 from ingle.http.problems import Border
 from ingle.http.sending import FileResponse
 from ingle.http.watching import Watch
-from ingle.outputs.reading import OutputPage
+from ingle.output.pages import OutputPage
 from ingle.render import image_info
 from ingle.service import Service
 

@@ -9,7 +9,7 @@ import msgspec
 
 from ingle import errors
 from ingle.mcp.answers import pictures
-from ingle.outputs.reading import MAX_LINES
+from ingle.output.pages import MAX_LINES
 from ingle.service import Service
 
 JSON = "application/json"

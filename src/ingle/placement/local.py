@@ -30,7 +30,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.outputs.reading import OutputPage, Reading
+from ingle.output.pages import OutputPage, Reading
 from ingle.placement import OpenFile
 from ingle.placement.keeping import Keeping
 from ingle.requests import Bounds, Limits, NewSession

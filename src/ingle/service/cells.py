@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from ingle import errors
 from ingle.callers import EXECUTE
 from ingle.events import AnyEvent, CellInfo, Done, Result, Variables, VariableValue
-from ingle.outputs.reading import OutputPage, Reading
+from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewSession
 from ingle.service.acting import Acting
 from ingle.service.checks import check_environment, check_key, check_seconds

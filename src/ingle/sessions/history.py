@@ -12,9 +12,9 @@ import msgspec
 
 from ingle import errors, events
 from ingle.events import AnyEvent, CellInfo, Result, Truncated
-from ingle.outputs.landmarks import Landmarks
-from ingle.outputs.reading import PRINTED, OutputPage, Reading, read_lines, whole
-from ingle.outputs.timeline import Timeline
+from ingle.output.line_index import Landmarks
+from ingle.output.pages import PRINTED, OutputPage, Reading, read_lines, whole
+from ingle.output.timeline import Timeline
 from ingle.render.mime import shown_texts
 from ingle.render.phrases import left_out_notices
 from ingle.sessions.cell import NO_TEXT, RunningCell

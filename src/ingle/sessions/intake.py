@@ -9,8 +9,8 @@ import msgspec
 
 from ingle import events
 from ingle.events import AnyEvent
-from ingle.outputs.figures import Figures
-from ingle.outputs.timeline import Timeline
+from ingle.output.image_store import Figures
+from ingle.output.timeline import Timeline
 from ingle.sessions.cell import RunningCell
 from ingle.sessions.plans import Named
 from ingle.workers.io.output_order import STDOUT

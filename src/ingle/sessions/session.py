@@ -19,9 +19,9 @@ from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInf
 from ingle.isolation.egress.proxy import Egress
 from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.limits.limits import behind as limit_behind
-from ingle.outputs.figures import Figures
-from ingle.outputs.reading import OutputPage, Reading
-from ingle.outputs.timeline import Timeline
+from ingle.output.image_store import Figures
+from ingle.output.pages import OutputPage, Reading
+from ingle.output.timeline import Timeline
 from ingle.requests import SessionLimits
 from ingle.sessions.asking import Asking
 from ingle.sessions.cell import RunningCell

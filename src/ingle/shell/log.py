@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from ingle import events
 from ingle.errors import InvalidRequest
 from ingle.events import AnyEvent, TaskOutput, Truncated
-from ingle.outputs.landmarks import Landmarks
-from ingle.outputs.reading import Reading
-from ingle.outputs.timeline import Timeline
+from ingle.output.line_index import Landmarks
+from ingle.output.pages import Reading
+from ingle.output.timeline import Timeline
 from ingle.settings import Settings
 from ingle.workers.io.output_order import STDERR, STDOUT
 

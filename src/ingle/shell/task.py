@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ingle import errors, events
 from ingle.events import AnyEvent, LeftRunning, TaskOutput, Usage
-from ingle.outputs.timeline import HEAD_SHARE
+from ingle.output.timeline import HEAD_SHARE
 from ingle.requests import Limits
 from ingle.settings import Settings
 from ingle.shell.log import Log

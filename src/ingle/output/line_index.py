@@ -12,8 +12,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from ingle.events import OutputPage, Stderr, Stdout
-from ingle.outputs.reading import AT_ONCE, PRINTED, Reading, printed, read_lines
-from ingle.outputs.timeline import READ_AT_ONCE, Timeline
+from ingle.output.pages import AT_ONCE, PRINTED, Reading, printed, read_lines
+from ingle.output.timeline import READ_AT_ONCE, Timeline
 
 EVERY = 1_000_000
 """Characters from one landmark to the next, about."""

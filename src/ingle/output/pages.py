@@ -17,8 +17,8 @@ from ingle.errors import InvalidRequest
 from ingle.events import Line as Line
 from ingle.events import OutputPage as OutputPage
 from ingle.events import Stderr, Stdout
-from ingle.outputs.searching import Matcher, matcher
-from ingle.outputs.timeline import READ_AT_ONCE, Timeline
+from ingle.output.safe_regex import Matcher, matcher
+from ingle.output.timeline import READ_AT_ONCE, Timeline
 from ingle.render.terminal_text import clean_line, is_plain
 
 MAX_LINES = 10_000

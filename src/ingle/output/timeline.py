@@ -22,7 +22,7 @@ from ingle.events import (
     Stderr,
     Stdout,
 )
-from ingle.outputs.spill import Spill
+from ingle.output.disk_log import Spill
 
 EVENT_COST = 300
 """What an event is taken to weigh in memory beside its text."""
