@@ -25,8 +25,8 @@ from ingle.service import Service
 from ingle.sessions import preserving, shelves
 from ingle.sessions.preserving import Keeper
 from ingle.settings import Settings
-from ingle.state.blobs import Blobs
-from ingle.state.registry import Registry, Row, Save
+from ingle.snapshots.chunks import Blobs
+from ingle.snapshots.registry import Registry, Row, Save
 from ingle.support import processes
 
 pytestmark = pytest.mark.req("state.restart")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ingle import errors
-from ingle.state import blobs as blobs_room
-from ingle.state import manifest
-from ingle.state.blobs import Blobs
-from ingle.state.packs import END, HEAD, MAX_INDEX, TAIL, Pack, Writer
+from ingle.snapshots import chunks as blobs_room
+from ingle.snapshots import manifest
+from ingle.snapshots.chunks import Blobs
+from ingle.snapshots.pack import END, HEAD, MAX_INDEX, TAIL, Pack, Writer
 
 pytestmark = [pytest.mark.req("state.save"), pytest.mark.req("state.load")]
 

@@ -27,10 +27,10 @@ from ingle.sessions.manager import NAME, Manager, tenant_of
 from ingle.sessions.session import Session
 from ingle.sessions.shelves import MOST, Places
 from ingle.settings import LEVELS
-from ingle.state import disk, manifest
-from ingle.state.manifest import Manifest, Summary
-from ingle.state.packs import write_whole
-from ingle.state.snapshots import NAMED, Opened, Opening, Snapshots
+from ingle.snapshots import disk_errors, manifest
+from ingle.snapshots.manifest import Manifest, Summary
+from ingle.snapshots.pack import write_whole
+from ingle.snapshots.store import NAMED, Opened, Opening, Snapshots
 from ingle.workers.worker import Worker
 
 SUFFIX = ".ingle"
@@ -79,7 +79,7 @@ class Keeping:
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         def plainly() -> Result:
-            with disk.failing_plainly("what is saved in the data folder"):
+            with disk_errors.failing_plainly("what is saved in the data folder"):
                 return work()
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, plainly)

@@ -10,7 +10,7 @@ from ingle.requests import NewSession
 from ingle.service.acting import Acting
 from ingle.service.checks import check_seconds
 from ingle.sessions.manager import check_name
-from ingle.state.stdlib import MAX_SIZE
+from ingle.snapshots.user_library import MAX_SIZE
 
 
 class Keeping(Acting):

@@ -22,8 +22,8 @@ from ingle.sessions.preserving import Keeper
 from ingle.sessions.session import Session
 from ingle.sessions.shelves import DURABLE, RESTING, Shelves
 from ingle.settings import Settings
-from ingle.state.counting import CellCount
-from ingle.state.registry import Registry, Row
+from ingle.snapshots.cell_counter import CellCount
+from ingle.snapshots.registry import Registry, Row
 from ingle.support import remove_tree
 
 PREFIX = "durable."

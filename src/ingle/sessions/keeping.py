@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ingle import errors
 from ingle.events import Exit
-from ingle.state.moving import NOT_SAVED, CopyLost
+from ingle.snapshots.transfer import NOT_SAVED, CopyLost
 from ingle.workers.io.descriptors import refuse_descriptors
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages

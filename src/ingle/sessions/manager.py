@@ -33,7 +33,7 @@ from ingle.sessions.shelves import Shelves
 from ingle.sessions.spares import Spares
 from ingle.sessions.stdlibs import Stdlibs
 from ingle.settings import Settings
-from ingle.state.registry import Row
+from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit
 from ingle.support.background import keep_up
 from ingle.workers.io import blocked_readers

@@ -9,7 +9,7 @@ import msgspec
 from ingle.isolation.policy import NO_GRANT, Grant
 from ingle.sessions.checkpoints import Moment
 from ingle.sessions.homes import Home
-from ingle.state.stdlib import Library
+from ingle.snapshots.user_library import Library
 
 
 class Named(Protocol):

@@ -6,7 +6,7 @@ heed that is ended. There is one such thing at a time, and none beside a cell.
 
 import asyncio
 
-from ingle.state.stdlib import Library
+from ingle.snapshots.user_library import Library
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 

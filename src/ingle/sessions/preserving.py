@@ -17,9 +17,9 @@ from msgspec import Struct
 from ingle import errors
 from ingle.events import Skipped
 from ingle.render.phrases import duration, some
-from ingle.state.counting import CellCount
-from ingle.state.moving import NOT_SAVED
-from ingle.state.registry import Registry, Save
+from ingle.snapshots.cell_counter import CellCount
+from ingle.snapshots.registry import Registry, Save
+from ingle.snapshots.transfer import NOT_SAVED
 from ingle.workers.copies import Copies
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages

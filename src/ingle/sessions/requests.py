@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 
 from ingle import errors
-from ingle.state.registry import Registry, Request
+from ingle.snapshots.registry import Registry, Request
 
 REMEMBERED = 1000
 """Keys that a session remembers; a retry comes soon or not at all."""

@@ -45,7 +45,7 @@ from ingle.sessions.requests import Requests
 from ingle.sessions.starting import Starting
 from ingle.sessions.turns import Turns
 from ingle.settings import Settings
-from ingle.state.registry import Row
+from ingle.snapshots.registry import Row
 from ingle.workers.copies import Family
 from ingle.workers.io.decode import Done
 from ingle.workers.launch.launcher import Launcher

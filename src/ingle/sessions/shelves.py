@@ -20,11 +20,11 @@ from ingle.render.phrases import size
 from ingle.sessions.keeping import Keeping
 from ingle.sessions.preserving import Feed, NoneWhole, Returned
 from ingle.sessions.session import Session
-from ingle.state import manifest
-from ingle.state.disk import failing_plainly
-from ingle.state.manifest import Manifest, Summary
-from ingle.state.registry import Save
-from ingle.state.snapshots import OWNER, Opening, Snapshots
+from ingle.snapshots import manifest
+from ingle.snapshots.disk_errors import failing_plainly
+from ingle.snapshots.manifest import Manifest, Summary
+from ingle.snapshots.registry import Save
+from ingle.snapshots.store import OWNER, Opening, Snapshots
 from ingle.workers.worker import Worker
 
 DURABLE, RESTING = "sessions", "resting"

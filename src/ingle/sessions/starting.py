@@ -22,7 +22,7 @@ from ingle.sessions.plans import Origin, Plan
 from ingle.sessions.preparing import Preparing
 from ingle.sessions.preserving import Keeper
 from ingle.sessions.record import Record
-from ingle.state.stdlib import Library
+from ingle.snapshots.user_library import Library
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 from ingle_worker.wire import states

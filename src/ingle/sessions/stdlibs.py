@@ -11,7 +11,7 @@ from ingle import errors
 from ingle.events import Stdlib, StdlibChange, StdlibFunction, StdlibModule, StdlibOther
 from ingle.requests import Bounds
 from ingle.sessions.session import Session
-from ingle.state.stdlib import MAX_SIZE, Library, StdlibFile
+from ingle.snapshots.user_library import MAX_SIZE, Library, StdlibFile
 from ingle_worker.wire import messages
 
 TRIES = 5

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.state import disk, manifest, moving
-from ingle.state.blobs import Blobs
-from ingle.state.manifest import Manifest
-from ingle.state.packs import Pack, Writer
-from ingle.state.signing import Signer, read_key
+from ingle.snapshots import disk_errors, manifest, transfer
+from ingle.snapshots.chunks import Blobs
+from ingle.snapshots.manifest import Manifest
+from ingle.snapshots.pack import Pack, Writer
+from ingle.snapshots.signature import Signer, read_key
 
 OWNER = ".owner"
 """The folder of the default tenant; no tenant's name begins with a dot."""
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class Opened:
     """A snapshot that is about to be loaded."""
 
-    def __init__(self, name: str, manifest: Manifest, source: moving.Source, notices: list[str]) -> None:
+    def __init__(self, name: str, manifest: Manifest, source: transfer.Source, notices: list[str]) -> None:
         self.name = name
         self.manifest = manifest
         self.source = source
@@ -45,7 +45,7 @@ class Opened:
 
     def send(self, connection: socket.socket) -> None:
         """All its bytes, each checked."""
-        moving.send(connection, self.source, self.manifest.summary.pieces())
+        transfer.send(connection, self.source, self.manifest.summary.pieces())
 
 
 class Opening:
@@ -75,7 +75,7 @@ class Snapshots:
     @property
     def _signing(self) -> Signer:
         if self._signer is None:
-            disk.make_folder(self._home)
+            disk_errors.make_folder(self._home)
             self._signer = Signer(read_key(self._home / "signing.key"), self._tenant)
         return self._signer
 
@@ -93,12 +93,12 @@ class Snapshots:
         try:
             with self.blobs.shared():
                 with self.blobs.begin() as addition:
-                    made = describe(moving.receive(connection, addition, min(self._limit, limit or self._limit)))
+                    made = describe(transfer.receive(connection, addition, min(self._limit, limit or self._limit)))
                     addition.finish()
                     new = addition.size
                 self._put(name, shelf, manifest.encode(made))
         except OSError as error:
-            raise moving.unsaved(error) from None
+            raise transfer.unsaved(error) from None
         self.collect()
         return made, new
 
@@ -107,14 +107,14 @@ class Snapshots:
     ) -> tuple[Manifest, int]:
         """The same into one file of its own, which is whole and on the disk when this returns."""
         writer = Writer(fd, masked=True)
-        made = describe(moving.receive(connection, writer, self._limit))
+        made = describe(transfer.receive(connection, writer, self._limit))
         data = manifest.encode(made)
         writer.finish(data, self._signing.sign(data))
         return made, writer.size
 
     def _put(self, name: str, shelf: str, data: bytes, signature: str | None = None) -> None:
         folder = self._folder / shelf
-        disk.make_folder(folder)
+        disk_errors.make_folder(folder)
         draft = folder / f".{secrets.token_hex(8)}.part"
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -225,7 +225,7 @@ class Snapshots:
         """Make the last save on a shelf a snapshot of that name, so that it is out of the way and not lost; with `all`
         the one before it too."""
         folder = self._folder / NAMED
-        disk.make_folder(folder)
+        disk_errors.make_folder(folder)
         places = [CURRENT, PREVIOUS] if all else [CURRENT]
         for suffix in (CURRENT, PREVIOUS):
             with contextlib.suppress(FileNotFoundError):
@@ -238,7 +238,7 @@ class Snapshots:
     def salvage(self, shelf: str, suffix: str) -> tuple[str, ...]:
         """Make all saves on a shelf snapshots too, named after their sessions; those names."""
         folder = self._folder / NAMED
-        disk.make_folder(folder)
+        disk_errors.make_folder(folder)
         found: tuple[str, ...] = ()
         for number, (name, each) in enumerate(self.list(shelf), 1):
             session_id = each.session_id if isinstance(each, Manifest) else "session"

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingle import errors
-from ingle.state.disk import make_folder
-from ingle.state.packs import Pack, Writer
+from ingle.snapshots.disk_errors import make_folder
+from ingle.snapshots.pack import Pack, Writer
 
 SMALL = 4 * 1024 * 1024
 MANY = 24

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from ingle import errors
-from ingle.state import manifest
+from ingle.snapshots import manifest
 from ingle_worker.wire import snapshot_channel
 
 SILENCE = 120.0

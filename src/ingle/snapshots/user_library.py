@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from ingle.events import Stdlib
-from ingle.state.disk import failing_plainly
+from ingle.snapshots.disk_errors import failing_plainly
 
 MAX_SIZE = 1024 * 1024
 """Bytes of a library; it is code that somebody wrote, not data."""
