@@ -14,8 +14,8 @@ from ingle.events import Task
 from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.shell.console import Console
-from ingle.shell.process import Process
+from ingle.shell.persistent_shell import Console
+from ingle.shell.task_process import Process
 from ingle.workers.io.descriptors import unread
 from ingle_worker.wire import messages
 from test_shell import WAIT, names, until_text

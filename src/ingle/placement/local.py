@@ -38,7 +38,7 @@ from ingle.sessions.homes import SHELL
 from ingle.sessions.manager import Manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
-from ingle.shell.rooms import Room
+from ingle.shell.sandbox import Room
 from ingle.shell.task import Order
 from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks

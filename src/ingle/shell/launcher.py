@@ -11,8 +11,8 @@ import sys
 
 from ingle.errors import StartFailed, Unavailable
 from ingle.settings import Settings
-from ingle.shell.process import Process
-from ingle.shell.rooms import Room
+from ingle.shell.sandbox import Room
+from ingle.shell.task_process import Process
 from ingle.workers.launch.zygote import Zygote
 from ingle.workers.launch.zygote_supervisor import Zygotes
 

@@ -18,7 +18,7 @@ from ingle.events import AnyEvent, LeftRunning, TaskOutput, Usage
 from ingle.output.timeline import HEAD_SHARE
 from ingle.requests import Limits
 from ingle.settings import Settings
-from ingle.shell.log import Log
+from ingle.shell.task_log import Log
 from ingle.workers.exit_status import signal_name
 
 RUNNING, PAUSED, DONE, CANCELLED, KILLED = "running", "paused", "done", "cancelled", "killed"

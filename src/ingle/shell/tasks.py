@@ -11,12 +11,12 @@ from typing import Any
 
 from ingle import errors
 from ingle.settings import Settings
-from ingle.shell.console import Console
 from ingle.shell.launcher import Launcher
-from ingle.shell.process import Process
-from ingle.shell.program import Program
-from ingle.shell.rooms import Room
+from ingle.shell.persistent_shell import Console
+from ingle.shell.sandbox import Room
+from ingle.shell.single_command import Program
 from ingle.shell.task import KILLED, Order, Task, no_folder
+from ingle.shell.task_process import Process
 from ingle.support import remove_tree
 from ingle.support.background import keep_up
 

@@ -9,10 +9,10 @@ import termios
 
 from ingle.errors import Conflict, StartFailed
 from ingle.events import LeftRunning, Usage
-from ingle.shell import trees
-from ingle.shell.process import Process
-from ingle.shell.reading import Reader
+from ingle.shell import process_tree
+from ingle.shell.output_reader import Reader
 from ingle.shell.task import Order, Task
+from ingle.shell.task_process import Process
 from ingle.support import processes
 from ingle.workers.io.output_order import STDERR, STDOUT
 from ingle.workers.io.writer import Sender
@@ -167,11 +167,11 @@ class Program:
     def usage(self) -> Usage:
         if self._process.init_pid is None:
             return Usage()
-        used = trees.usage(self._process.init_pid)
+        used = process_tree.usage(self._process.init_pid)
         return Usage(max(0.0, used.cpu_seconds - self._cpu_before), used.memory)
 
     def living(self) -> list[LeftRunning]:
-        return [] if self._process.init_pid is None else trees.living(processes.below(self._process.init_pid))
+        return [] if self._process.init_pid is None else process_tree.living(processes.below(self._process.init_pid))
 
     # --- what init tells ---
 

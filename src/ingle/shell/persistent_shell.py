@@ -21,12 +21,12 @@ from pathlib import Path
 from ingle import errors
 from ingle.events import LeftRunning, Usage
 from ingle.settings import Settings
-from ingle.shell import trees
+from ingle.shell import process_tree
 from ingle.shell.launcher import Launcher
-from ingle.shell.process import Process
-from ingle.shell.reading import Reader
-from ingle.shell.rooms import Room
+from ingle.shell.output_reader import Reader
+from ingle.shell.sandbox import Room
 from ingle.shell.task import KILLED, Task, no_folder
+from ingle.shell.task_process import Process
 from ingle.support import processes, remove_tree
 from ingle.workers.io.output_order import STDERR, STDOUT
 from ingle.workers.io.writer import Sender
@@ -301,7 +301,7 @@ class Console:
         process = self._process
         if process is None or process.init_pid is None:
             return Usage()
-        used = trees.usage(process.init_pid)
+        used = process_tree.usage(process.init_pid)
         return Usage(max(0.0, used.cpu_seconds - self._waited - self._cpu), used.memory)
 
     def release(self, turn: "Turn") -> None:
@@ -502,7 +502,7 @@ class Turn:
         return Usage() if self._reported else self._console.usage()
 
     def living(self) -> list[LeftRunning]:
-        return [] if self._console.process is None else trees.living(self._all_left())
+        return [] if self._console.process is None else process_tree.living(self._all_left())
 
     def _all_left(self) -> list[int]:
         found = dict.fromkeys(self._left)
