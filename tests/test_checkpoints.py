@@ -12,7 +12,7 @@ from ingle import errors
 from ingle.events import Notice
 from ingle.placement.local import Local
 from ingle.service import Service
-from ingle.sessions import checkpoints
+from ingle.sessions.persistence import checkpoints
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 

@@ -11,7 +11,7 @@ from ingle.http import keyring, principals
 from ingle.http.principals import Principals
 from ingle.isolation.limits import watchdog
 from ingle.service import Service
-from ingle.sessions.resting import Resting
+from ingle.sessions.persistence.hibernation import Resting
 from ingle.settings import Settings
 from ingle.support import background
 

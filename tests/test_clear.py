@@ -10,7 +10,7 @@ from ingle import Client, errors
 from ingle.events import StateChanged
 from ingle.mcp.door import Door
 from ingle.service import Service
-from ingle.sessions import preparing
+from ingle.sessions.process import namespace
 
 pytestmark = pytest.mark.req("state.clear")
 
@@ -136,7 +136,7 @@ async def test_a_cell_that_comes_while_it_clears_runs_after_that(service: Servic
 
 
 async def test_what_does_not_let_go_is_stopped_and_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "LIMIT", 0.2)
+    monkeypatch.setattr(namespace, "LIMIT", 0.2)
     await service.create_session("s")
     await service.execute(
         "s",

@@ -22,8 +22,8 @@ from ingle import Client, errors
 from ingle.callers import Caller
 from ingle.events import Result, SessionInfo, Stdout
 from ingle.service import Service
-from ingle.sessions import preserving, shelves
-from ingle.sessions.preserving import Keeper
+from ingle.sessions.persistence import autosave, save_store
+from ingle.sessions.persistence.autosave import Keeper
 from ingle.settings import Settings
 from ingle.snapshots.chunks import Blobs
 from ingle.snapshots.registry import Registry, Row, Save
@@ -297,7 +297,7 @@ async def test_cells_one_after_the_other_are_saved_together_and_none_is_left_out
 
 async def test_before_a_long_cell_what_was_there_is_copied(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state before it is saved while it runs."""
-    monkeypatch.setattr(preserving, "SPARE", 0.0)
+    monkeypatch.setattr(autosave, "SPARE", 0.0)
     async with serving(kept) as service:
         await service.create_session("s", durable=True)
         await service.execute("s", "x = 1")
@@ -314,7 +314,7 @@ async def test_a_cell_that_follows_at_once_waits_for_no_copy_while_one_is_being_
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("QUIET", 3600.0), ("PAUSE", 3600.0), ("SPARE", 0.0)):
-        monkeypatch.setattr(preserving, name, value)
+        monkeypatch.setattr(autosave, name, value)
     on_disk, copied = asyncio.Event(), 0
     write, copy = Registry.saved, Keeper.copy
 
@@ -343,14 +343,14 @@ async def test_a_cell_that_follows_at_once_waits_for_no_copy_while_one_is_being_
 async def test_a_session_that_takes_long_to_save_keeps_no_other_from_it(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelves, "LONG", 0.05)
+    monkeypatch.setattr(save_store, "LONG", 0.05)
     gate = tmp_path / "gate"
     slow = (
         f"import os, time\nclass Slow:\n    def __reduce__(self):\n        while not os.path.exists({str(gate)!r}):\n"
         "            time.sleep(0.01)\n        return int, ()\nx = Slow()"
     )
     async with serving(kept) as service:
-        slow_ones = [f"slow-{n}" for n in range(shelves.AT_ONCE + 1)]
+        slow_ones = [f"slow-{n}" for n in range(save_store.AT_ONCE + 1)]
         for name in (*slow_ones, "s"):
             await service.create_session(name, durable=True)
         for name in slow_ones:

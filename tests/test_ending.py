@@ -16,7 +16,7 @@ from conftest import marked_processes, on_host, session_folders, until, wait_unt
 from ingle import errors
 from ingle.events import Done, Exit, Result, Stderr, Stdout
 from ingle.service import Service
-from ingle.sessions import claim, manager
+from ingle.sessions import data_folder, manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.workers import worker as worker_module
@@ -716,7 +716,7 @@ async def test_a_start_that_is_called_off_midway_keeps_no_lock(
     home: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, go_on = threading.Event(), threading.Event()
-    lock = claim._lock
+    lock = data_folder._lock
 
     def lock_slowly(path: Path) -> int:
         fd = lock(path)
@@ -724,7 +724,7 @@ async def test_a_start_that_is_called_off_midway_keeps_no_lock(
         assert go_on.wait(10)
         return fd
 
-    monkeypatch.setattr(claim, "_lock", lock_slowly)
+    monkeypatch.setattr(data_folder, "_lock", lock_slowly)
     service = Service.local(settings, home)
     starting = asyncio.create_task(service.start())
     await asyncio.to_thread(taken.wait, 10)

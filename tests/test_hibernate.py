@@ -13,7 +13,8 @@ from ingle import errors
 from ingle.events import SessionInfo
 from ingle.mcp.door import Door
 from ingle.service import Service
-from ingle.sessions import manager, resting
+from ingle.sessions import manager
+from ingle.sessions.persistence import hibernation
 from ingle.settings import Settings
 
 pytestmark = pytest.mark.req("state.hibernate")
@@ -239,7 +240,7 @@ async def test_when_the_number_of_sessions_presses_the_one_used_longest_ago_is_f
 async def test_one_that_takes_long_to_be_freed_keeps_nobody_from_the_room_of_another(
     at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting, "PATIENCE", 0.1)
+    monkeypatch.setattr(hibernation, "PATIENCE", 0.1)
     gate = tmp_path / "gate"
     slow = (
         f"import os, time\nclass Slow:\n    def __reduce__(self):\n        while not os.path.exists({str(gate)!r}):\n"

@@ -115,7 +115,7 @@ def test_a_key_is_of_one_session_and_ends_with_it(server: Server) -> None:
 
 
 async def test_the_memory_of_keys_is_bounded(service: Any) -> None:
-    from ingle.sessions import requests as room
+    from ingle.sessions.persistence import requests as room
 
     await service.create_session("main")
     session = service._placement.manager.get("main")

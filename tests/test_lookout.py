@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ingle.sessions.pace import Pace
+from ingle.sessions.cells.pace import Pace
 from ingle_worker.session.lookout import Lookout
 from ingle_worker.wire.waiting import SOON, TRIAL, WARM, WHILE, Choice
 

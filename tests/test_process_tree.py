@@ -19,8 +19,8 @@ from ingle.errors import CellNotFound, StartFailed
 from ingle.events import Exit, Result
 from ingle.placement.local import Local
 from ingle.service import Service
+from ingle.sessions.process.slot import Starting
 from ingle.sessions.session import Session
-from ingle.sessions.starting import Starting
 from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.launch.zygote import Zygote

@@ -16,7 +16,7 @@ from conftest import until
 from ingle.errors import InterpreterRefused, IsolationUnavailable
 from ingle.isolation import self_test
 from ingle.service import Service
-from ingle.sessions import homes
+from ingle.sessions.process import session_folders
 from ingle.settings import Settings
 from ingle.workers.launch import zygote
 
@@ -217,9 +217,9 @@ def test_only_what_lies_in_a_sessions_folder_is_removed(tmp_path: Path) -> None:
     for folder in (inside / "tmp-1", outside):
         folder.mkdir(parents=True)
     for path in ("", str(outside), str(inside), f"{inside}/../outside", str(tmp_path)):
-        homes.remove_below(inside, path)
+        session_folders.remove_below(inside, path)
     assert (outside.exists(), (inside / "tmp-1").exists()) == (True, True)
-    homes.remove_below(inside, str(inside / "tmp-1"))
+    session_folders.remove_below(inside, str(inside / "tmp-1"))
     assert not (inside / "tmp-1").exists()
 
 

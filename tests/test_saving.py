@@ -17,7 +17,7 @@ from ingle.callers import EXECUTE, IMPLIED, Caller
 from ingle.events import Skipped
 from ingle.placement import keeping
 from ingle.service import Service
-from ingle.sessions import shelves
+from ingle.sessions.persistence import save_store
 from ingle.settings import Settings
 from test_pythons import GOOD, Python
 
@@ -644,7 +644,7 @@ async def test_sessions_that_hang_while_they_are_saved_keep_nobody_from_saving_o
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There were four threads for all of it, of all tenants, and each waited for what a session had to say."""
-    monkeypatch.setattr(shelves, "LONG", 0.05)
+    monkeypatch.setattr(save_store, "LONG", 0.05)
     hanging = []
     for number in range(keeping.SAVING + 1):
         await service.create_session(f"hangs-{number}")

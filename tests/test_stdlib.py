@@ -14,7 +14,7 @@ from ingle.callers import Caller
 from ingle.events import Stdlib, StdlibFunction, StdlibModule, StdlibOther
 from ingle.mcp.door import Door
 from ingle.service import Service
-from ingle.sessions import preparing
+from ingle.sessions.process import namespace
 from ingle.settings import Settings
 
 pytestmark = pytest.mark.req("state.stdlib")
@@ -185,7 +185,7 @@ async def test_a_library_that_ends_the_process_is_left_out(service: Service, hom
 async def test_a_library_that_never_comes_to_an_end_is_stopped(
     service: Service, home: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "LIMIT", 0.2)
+    monkeypatch.setattr(namespace, "LIMIT", 0.2)
     write(home, f"good = 1\n{text}\n")
     info = await service.create_session("s")
     assert len(info.notices) == 1
@@ -196,8 +196,8 @@ async def test_a_library_that_never_comes_to_an_end_is_stopped(
 async def test_a_library_that_heeds_no_interrupt_is_left_out(
     service: Service, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "LIMIT", 0.1)
-    monkeypatch.setattr(preparing, "SIGNALS", 1)
+    monkeypatch.setattr(namespace, "LIMIT", 0.1)
+    monkeypatch.setattr(namespace, "SIGNALS", 1)
     write(home, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass\n")
     info = await service.create_session("s")
     assert "it ended the process, which did not stop" in info.notices[0]

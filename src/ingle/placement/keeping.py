@@ -22,10 +22,10 @@ from ingle.isolation.policy import Policy
 from ingle.render.phrases import some
 from ingle.requests import NewSession
 from ingle.sessions.files import LocalFile, SessionFiles, split_path, system_errors
-from ingle.sessions.keeping import Keeping as Copied
 from ingle.sessions.manager import NAME, Manager, tenant_of
+from ingle.sessions.persistence.save_store import MOST, Places
+from ingle.sessions.persistence.transfer import Keeping as Copied
 from ingle.sessions.session import Session
-from ingle.sessions.shelves import MOST, Places
 from ingle.settings import LEVELS
 from ingle.snapshots import disk_errors, manifest
 from ingle.snapshots.manifest import Manifest, Summary

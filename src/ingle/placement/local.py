@@ -34,8 +34,8 @@ from ingle.output.pages import OutputPage, Reading
 from ingle.placement import OpenFile
 from ingle.placement.keeping import Keeping
 from ingle.requests import Bounds, Limits, NewSession
-from ingle.sessions.homes import SHELL
 from ingle.sessions.manager import Manager
+from ingle.sessions.process.session_folders import SHELL
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.shell.sandbox import Room

@@ -19,19 +19,19 @@ from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.limits.cgroups import MEMORY, PROCESSES
 from ingle.isolation.limits.watchdog import Watchdog, Watched
 from ingle.requests import Bounds, NewSession, SessionLimits
-from ingle.sessions.claim import Claim
-from ingle.sessions.durables import Durables
-from ingle.sessions.granting import Granting
-from ingle.sessions.launchers import Launchers
-from ingle.sessions.pace import Pace
-from ingle.sessions.plans import Origin, Plan
-from ingle.sessions.record import Record
-from ingle.sessions.resting import Resting
+from ingle.sessions.cells.pace import Pace
+from ingle.sessions.data_folder import Claim
+from ingle.sessions.metrics import Record
+from ingle.sessions.persistence.durable import Durables
+from ingle.sessions.persistence.hibernation import Resting
+from ingle.sessions.persistence.save_store import Shelves
+from ingle.sessions.process.grants import Granting
+from ingle.sessions.process.launchers import Launchers
+from ingle.sessions.process.session_pool import Spares
+from ingle.sessions.process.shell_sandboxes import ShellRooms
 from ingle.sessions.session import Session
-from ingle.sessions.shell_rooms import ShellRooms
-from ingle.sessions.shelves import Shelves
-from ingle.sessions.spares import Spares
-from ingle.sessions.stdlibs import Stdlibs
+from ingle.sessions.spec import Origin, Plan
+from ingle.sessions.user_libraries import Stdlibs
 from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit

@@ -23,27 +23,27 @@ from ingle.output.image_store import Figures
 from ingle.output.pages import OutputPage, Reading
 from ingle.output.timeline import Timeline
 from ingle.requests import SessionLimits
-from ingle.sessions.asking import Asking
-from ingle.sessions.cell import RunningCell
-from ingle.sessions.checkpoints import Checkpoints, Moment, Parked
-from ingle.sessions.deadlines import Deadlines
+from ingle.sessions.cells.cell import RunningCell
+from ingle.sessions.cells.deadline import Deadlines
+from ingle.sessions.cells.history import History
+from ingle.sessions.cells.input_waits import Asking
+from ingle.sessions.cells.notices import Notices
+from ingle.sessions.cells.output import Intake
+from ingle.sessions.cells.pace import Pace
+from ingle.sessions.cells.patience import Patience
+from ingle.sessions.cells.turns import Turns
 from ingle.sessions.files import SessionFiles
-from ingle.sessions.history import History
-from ingle.sessions.homes import Home, remove_below
-from ingle.sessions.inquiries import Inquiries
-from ingle.sessions.intake import Intake
-from ingle.sessions.keeping import Keeping
-from ingle.sessions.lodging import Lodging
-from ingle.sessions.notices import Notices
-from ingle.sessions.pace import Pace
-from ingle.sessions.patience import Patience
-from ingle.sessions.plans import Plan
-from ingle.sessions.preparing import Preparing
-from ingle.sessions.preserving import Keeper
-from ingle.sessions.record import Record
-from ingle.sessions.requests import Requests
-from ingle.sessions.starting import Starting
-from ingle.sessions.turns import Turns
+from ingle.sessions.metrics import Record
+from ingle.sessions.persistence.autosave import Keeper
+from ingle.sessions.persistence.checkpoints import Checkpoints, Moment, Parked
+from ingle.sessions.persistence.requests import Requests
+from ingle.sessions.persistence.transfer import Keeping
+from ingle.sessions.process.calls import Inquiries
+from ingle.sessions.process.namespace import Preparing
+from ingle.sessions.process.session_folders import Home, remove_below
+from ingle.sessions.process.slot import Starting
+from ingle.sessions.process.workspace import Lodging
+from ingle.sessions.spec import Plan
 from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.workers.copies import Family

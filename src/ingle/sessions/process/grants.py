@@ -10,8 +10,8 @@ from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.self_test import STRONGEST_FIRST, Verdict, candidates
 from ingle.requests import NewSession
-from ingle.sessions.launchers import Launchers
-from ingle.sessions.record import Record
+from ingle.sessions.metrics import Record
+from ingle.sessions.process.launchers import Launchers
 from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
 

@@ -5,7 +5,7 @@ Its worker is the one it was begun on: should that end, the cell has ended too.
 
 import asyncio
 
-from ingle.sessions.cell import RunningCell
+from ingle.sessions.cells.cell import RunningCell
 from ingle.workers.worker import Worker
 
 RESEND_SIGINT = 0.02

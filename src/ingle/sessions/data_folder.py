@@ -11,7 +11,7 @@ import secrets
 from pathlib import Path
 
 from ingle import errors
-from ingle.sessions.durables import PREFIX
+from ingle.sessions.persistence.durable import PREFIX
 from ingle.support import remove_tree
 from ingle.support.running_servers import find_servers
 

@@ -17,8 +17,8 @@ import msgspec
 from ingle import errors
 from ingle.events import Skipped
 from ingle.render.phrases import size
-from ingle.sessions.keeping import Keeping
-from ingle.sessions.preserving import Feed, NoneWhole, Returned
+from ingle.sessions.persistence.autosave import Feed, NoneWhole, Returned
+from ingle.sessions.persistence.transfer import Keeping
 from ingle.sessions.session import Session
 from ingle.snapshots import manifest
 from ingle.snapshots.disk_errors import failing_plainly

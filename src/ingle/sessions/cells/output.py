@@ -11,8 +11,8 @@ from ingle import events
 from ingle.events import AnyEvent
 from ingle.output.image_store import Figures
 from ingle.output.timeline import Timeline
-from ingle.sessions.cell import RunningCell
-from ingle.sessions.plans import Named
+from ingle.sessions.cells.cell import RunningCell
+from ingle.sessions.spec import Named
 from ingle.workers.io.output_order import STDOUT
 from ingle_worker.wire import messages
 

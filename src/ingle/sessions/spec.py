@@ -7,8 +7,8 @@ from typing import Protocol
 import msgspec
 
 from ingle.isolation.policy import NO_GRANT, Grant
-from ingle.sessions.checkpoints import Moment
-from ingle.sessions.homes import Home
+from ingle.sessions.persistence.checkpoints import Moment
+from ingle.sessions.process.session_folders import Home
 from ingle.snapshots.user_library import Library
 
 

@@ -12,16 +12,16 @@ from typing import Any, Protocol
 
 from ingle import errors, events
 from ingle.events import Exit
-from ingle.sessions.checkpoints import Parked
-from ingle.sessions.history import History
-from ingle.sessions.homes import Home
-from ingle.sessions.keeping import Keeping
-from ingle.sessions.lodging import Lodging
-from ingle.sessions.notices import Notices
-from ingle.sessions.plans import Origin, Plan
-from ingle.sessions.preparing import Preparing
-from ingle.sessions.preserving import Keeper
-from ingle.sessions.record import Record
+from ingle.sessions.cells.history import History
+from ingle.sessions.cells.notices import Notices
+from ingle.sessions.metrics import Record
+from ingle.sessions.persistence.autosave import Keeper
+from ingle.sessions.persistence.checkpoints import Parked
+from ingle.sessions.persistence.transfer import Keeping
+from ingle.sessions.process.namespace import Preparing
+from ingle.sessions.process.session_folders import Home
+from ingle.sessions.process.workspace import Lodging
+from ingle.sessions.spec import Origin, Plan
 from ingle.snapshots.user_library import Library
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker

@@ -17,8 +17,8 @@ from ingle.output.pages import PRINTED, OutputPage, Reading, read_lines, whole
 from ingle.output.timeline import Timeline
 from ingle.render.mime import shown_texts
 from ingle.render.phrases import left_out_notices
-from ingle.sessions.cell import NO_TEXT, RunningCell
-from ingle.sessions.plans import Named
+from ingle.sessions.cells.cell import NO_TEXT, RunningCell
+from ingle.sessions.spec import Named
 
 
 class History:

@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
-from ingle.sessions.displays import Displays
-from ingle.sessions.patience import Patience
+from ingle.sessions.cells.displays import Displays
+from ingle.sessions.cells.patience import Patience
 from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()

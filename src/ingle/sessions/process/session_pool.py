@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ingle.isolation.policy import Grant, Mount
-from ingle.sessions.homes import Home, remove_below
-from ingle.sessions.plans import Plan
+from ingle.sessions.process.session_folders import Home, remove_below
 from ingle.sessions.session import Session
+from ingle.sessions.spec import Plan
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 

@@ -8,8 +8,8 @@ from ingle.isolation.egress.proxy import Egress
 from ingle.isolation.limits.apply import Bounding
 from ingle.isolation.policy import Mount
 from ingle.requests import SessionLimits
-from ingle.sessions.homes import SHELL, Home, own_folders, start_of, tmp_of
-from ingle.sessions.plans import Plan
+from ingle.sessions.process.session_folders import SHELL, Home, own_folders, start_of, tmp_of
+from ingle.sessions.spec import Plan
 from ingle.workers.copies import Family
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker

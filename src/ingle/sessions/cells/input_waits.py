@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ingle import events
-from ingle.sessions.cell import RunningCell
+from ingle.sessions.cells.cell import RunningCell
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 

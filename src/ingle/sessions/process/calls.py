@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from ingle import errors
 from ingle.events import VariableInfo, Variables, VariableValue
-from ingle.sessions.plans import Named
+from ingle.sessions.spec import Named
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any, NoReturn, Protocol
 
 from ingle import errors
-from ingle.sessions.cell import RunningCell
+from ingle.sessions.cells.cell import RunningCell
 from ingle.workers.worker import Worker
 
 

@@ -18,9 +18,9 @@ import msgspec
 from ingle import errors
 from ingle.render.phrases import duration, some
 from ingle.requests import NewSession
-from ingle.sessions.preserving import Keeper
+from ingle.sessions.persistence.autosave import Keeper
+from ingle.sessions.persistence.save_store import DURABLE, RESTING, Shelves
 from ingle.sessions.session import Session
-from ingle.sessions.shelves import DURABLE, RESTING, Shelves
 from ingle.settings import Settings
 from ingle.snapshots.cell_counter import CellCount
 from ingle.snapshots.registry import Registry, Row

@@ -1,0 +1,1 @@
+"""One cell after another: turns, deadlines, input, output, history."""

@@ -1,0 +1,1 @@
+"""What outlives a worker: saves, durable sessions, hibernation, checkpoints."""
