@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import ours
 from bench.measure import median, p95, tree_pss
-from ingle.placement.local import Local
+from ingle.nodes.local import Local
 from ingle.service import Service
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "bench" / "state.json"

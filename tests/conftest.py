@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from http_server import Server
 from ingle.events import Result
-from ingle.placement.local import Local
+from ingle.nodes.local import Local
 from ingle.service import Service
 from ingle.settings import Settings
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import session_folders, until
 from ingle import errors
 from ingle.events import Notice
-from ingle.placement.local import Local
+from ingle.nodes.local import Local
 from ingle.service import Service
 from ingle.sessions.persistence import checkpoints
 from ingle.sessions.session import Session

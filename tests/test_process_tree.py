@@ -17,7 +17,7 @@ from ingle import events
 from ingle.callers import Caller
 from ingle.errors import CellNotFound, StartFailed
 from ingle.events import Exit, Result
-from ingle.placement.local import Local
+from ingle.nodes.local import Local
 from ingle.service import Service
 from ingle.sessions.process.slot import Starting
 from ingle.sessions.session import Session

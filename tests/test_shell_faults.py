@@ -13,7 +13,7 @@ import pytest
 
 from conftest import marked_processes, until, until_prepared, wait_until
 from ingle import errors
-from ingle.placement.local import Local
+from ingle.nodes.local import Local
 from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings

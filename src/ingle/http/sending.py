@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ingle.http.problems import RangeNotSatisfiable
-from ingle.placement import OpenFile
+from ingle.nodes import OpenFile
 
 # More digits than any size has are no range.
 _RANGE = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.IGNORECASE | re.ASCII)

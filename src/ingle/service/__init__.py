@@ -13,7 +13,7 @@ from ingle import errors
 from ingle.callers import ADMIN, Caller
 from ingle.events import Isolation, Metrics
 from ingle.isolation.policy import can_be_granted
-from ingle.placement.local import Local
+from ingle.nodes.local import Local
 from ingle.service.cells import Cells
 from ingle.service.files import Files
 from ingle.service.keeping import Keeping

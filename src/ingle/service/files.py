@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from ingle.callers import EXECUTE
 from ingle.events import FileInfo, FileList
-from ingle.placement import OpenFile
+from ingle.nodes import OpenFile
 from ingle.service.acting import Acting
 
 

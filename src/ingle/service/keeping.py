@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from ingle import errors
 from ingle.callers import ADMIN, EXECUTE, READ
 from ingle.events import Restored, Saved, SnapshotInfo, Stdlib, StdlibChange
-from ingle.placement import OpenFile
+from ingle.nodes import OpenFile
 from ingle.requests import NewSession
 from ingle.service.acting import Acting
 from ingle.service.checks import check_seconds

@@ -30,9 +30,9 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.nodes import OpenFile
+from ingle.nodes.snapshots import Keeping
 from ingle.output.pages import OutputPage, Reading
-from ingle.placement import OpenFile
-from ingle.placement.keeping import Keeping
 from ingle.requests import Bounds, Limits, NewSession
 from ingle.sessions.manager import Manager
 from ingle.sessions.process.session_folders import SHELL
