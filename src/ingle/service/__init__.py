@@ -16,9 +16,9 @@ from ingle.isolation.policy import can_be_granted
 from ingle.nodes.local import Local
 from ingle.service.cells import Cells
 from ingle.service.files import Files
-from ingle.service.keeping import Keeping
 from ingle.service.sessions import Sessions
 from ingle.service.shell import Shell
+from ingle.service.snapshots import Keeping
 from ingle.settings import Settings, data_folder
 from ingle_worker.wire import states
 

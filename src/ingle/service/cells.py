@@ -10,8 +10,8 @@ from ingle.callers import EXECUTE
 from ingle.events import AnyEvent, CellInfo, Done, Result, Variables, VariableValue
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewSession
-from ingle.service.acting import Acting
-from ingle.service.checks import check_environment, check_key, check_seconds
+from ingle.service.access import Acting
+from ingle.service.validation import check_environment, check_key, check_seconds
 from ingle_worker.wire import states
 
 VARIABLE_LIMIT = 5.0

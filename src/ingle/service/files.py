@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from ingle.callers import EXECUTE
 from ingle.events import FileInfo, FileList
 from ingle.nodes import OpenFile
-from ingle.service.acting import Acting
+from ingle.service.access import Acting
 
 
 class Files(Acting):

@@ -4,8 +4,8 @@ from ingle import errors
 from ingle.callers import EXECUTE, READ
 from ingle.events import CheckpointInfo, RolledBack, SessionInfo
 from ingle.requests import NewSession, SessionLimits
-from ingle.service.acting import Acting
-from ingle.service.checks import check_choice, check_environment, check_key, check_seconds
+from ingle.service.access import Acting
+from ingle.service.validation import check_choice, check_environment, check_key, check_seconds
 from ingle.sessions.manager import check_name
 
 

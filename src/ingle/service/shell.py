@@ -6,8 +6,8 @@ from ingle import errors
 from ingle.callers import EXECUTE, READ
 from ingle.events import AnyEvent, Task, TaskOutput
 from ingle.requests import Limits
-from ingle.service.acting import Acting
-from ingle.service.checks import check_environment, check_key, check_limits, check_seconds, check_size
+from ingle.service.access import Acting
+from ingle.service.validation import check_environment, check_key, check_limits, check_seconds, check_size
 from ingle.sessions.manager import check_name
 
 

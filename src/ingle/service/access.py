@@ -10,7 +10,7 @@ from pathlib import Path
 from ingle import errors
 from ingle.callers import OWNER, READ, Caller
 from ingle.nodes import Placement
-from ingle.service.checks import check_seconds
+from ingle.service.validation import check_seconds
 from ingle.settings import Settings
 from ingle.support.idempotency import Once
 

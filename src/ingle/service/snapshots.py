@@ -7,8 +7,8 @@ from ingle.callers import ADMIN, EXECUTE, READ
 from ingle.events import Restored, Saved, SnapshotInfo, Stdlib, StdlibChange
 from ingle.nodes import OpenFile
 from ingle.requests import NewSession
-from ingle.service.acting import Acting
-from ingle.service.checks import check_seconds
+from ingle.service.access import Acting
+from ingle.service.validation import check_seconds
 from ingle.sessions.manager import check_name
 from ingle.snapshots.user_library import MAX_SIZE
 
