@@ -21,7 +21,7 @@ from cutter import Cutter
 from http_server import PATIENCE, Server
 from ingle import CellFailed, Client, errors
 from ingle.client import OtherEvent, Session, kind_of
-from ingle.client.answers import bundle_of, failure, read_event
+from ingle.client.decode import bundle_of, failure, read_event
 from ingle.client.results import Result
 from ingle.events import CellError, Done
 from ingle.support.running_servers import find_servers

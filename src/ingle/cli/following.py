@@ -77,7 +77,7 @@ def _encoded(event: "Event") -> bytes:
 
 def _print(event: "Event") -> None:
     from ingle.client import kind_of
-    from ingle.client.answers import bundle_of
+    from ingle.client.decode import bundle_of
 
     kind, told = kind_of(event), event
     if kind == "state" and getattr(told, "code", None) is not None:

@@ -18,7 +18,7 @@ from ingle.cli.reaching import Target
 from ingle.cli.runner import Job, exit_code, remarks
 from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.client import AsyncClient, AsyncSession, Event, Result, kind_of
-from ingle.client.answers import bundle_of
+from ingle.client.decode import bundle_of
 from ingle.events import Done, ErrorRaised, InputWanted, Stderr, Stdout
 
 

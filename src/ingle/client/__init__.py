@@ -11,7 +11,7 @@
 
 from ingle.client.aio.client import AsyncClient
 from ingle.client.aio.session import AsyncSession
-from ingle.client.answers import Event, OtherEvent, kind_of
+from ingle.client.decode import Event, OtherEvent, kind_of
 from ingle.client.results import CellFailed, Result
 from ingle.client.sync.client import Client
 from ingle.client.sync.session import Session

@@ -5,11 +5,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingle.client.addresses import snapshot_path
+from ingle.client.address import snapshot_path
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.aio.session import AsyncSession
 from ingle.client.aio.shell import AsyncShell
-from ingle.client.answers import read
+from ingle.client.decode import read
 from ingle.events import Restored, SessionInfo, SnapshotInfo, Stdlib, StdlibChange
 
 ADDING = 30.0

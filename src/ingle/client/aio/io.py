@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from ingle.client.answers import Event
+from ingle.client.decode import Event
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

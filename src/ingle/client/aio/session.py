@@ -12,11 +12,11 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
-from ingle.client.addresses import deadline_after, file_path, session_path, time_left
+from ingle.client.address import deadline_after, file_path, session_path, time_left
 from ingle.client.aio.connection import AsyncConnection
 from ingle.client.aio.io import EventStream, Lock, aclosing, call
 from ingle.client.aio.shell import AsyncShell
-from ingle.client.answers import bundle_of, kind_of, read
+from ingle.client.decode import bundle_of, kind_of, read
 from ingle.client.results import Result
 from ingle.events import (
     CellError,

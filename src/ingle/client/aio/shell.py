@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingle.client.addresses import deadline_after, task_path, time_left
+from ingle.client.address import deadline_after, task_path, time_left
 from ingle.client.aio.connection import AsyncConnection
-from ingle.client.answers import read
+from ingle.client.decode import read
 from ingle.events import Task, TaskOutput
 from ingle.requests import Limits
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingle.client.addresses import snapshot_path
-from ingle.client.answers import read
+from ingle.client.address import snapshot_path
+from ingle.client.decode import read
 from ingle.client.sync.connection import Connection
 from ingle.client.sync.session import Session
 from ingle.client.sync.shell import Shell

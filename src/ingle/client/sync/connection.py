@@ -14,8 +14,8 @@ import msgspec
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from ingle import errors
-from ingle.client import finding
-from ingle.client.addresses import (
+from ingle.client import discovery
+from ingle.client.address import (
     FIRST_PATIENCE,
     LOCAL_URL,
     PATIENCE,
@@ -25,7 +25,7 @@ from ingle.client.addresses import (
     given_address,
     time_left,
 )
-from ingle.client.answers import failure, read_event
+from ingle.client.decode import failure, read_event
 from ingle.client.sync.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, in_thread, sleep
 from ingle.settings import data_folder
 from ingle.support.running_servers import connect, reachable
@@ -64,7 +64,7 @@ class Connection:
         self._http: HttpClient | None = None
         self._closed = False
         self._reached = False
-        self._child: finding.Child | None = None
+        self._child: discovery.Child | None = None
 
     @property
     def where(self) -> str:
@@ -89,11 +89,11 @@ class Connection:
 
     def _find(self) -> Address:
         home = data_folder()
-        found = finding.find(home)
+        found = discovery.find(home)
         if found is None:
             if not self._start:
                 raise errors.Unreachable(f"no service runs on {home}; start one with `ingle serve`, or name a URL")
-            found = finding.start(home)
+            found = discovery.start(home)
             self._child = found.child
         return Address(LOCAL_URL, path=found.path)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from ingle.client.answers import Event
+from ingle.client.decode import Event
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
-from ingle.client.addresses import deadline_after, file_path, session_path, time_left
-from ingle.client.answers import bundle_of, kind_of, read
+from ingle.client.address import deadline_after, file_path, session_path, time_left
+from ingle.client.decode import bundle_of, kind_of, read
 from ingle.client.results import Result
 from ingle.client.sync.connection import Connection
 from ingle.client.sync.io import EventStream, Lock, call, closing

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingle.client.addresses import deadline_after, task_path, time_left
-from ingle.client.answers import read
+from ingle.client.address import deadline_after, task_path, time_left
+from ingle.client.decode import read
 from ingle.client.sync.connection import Connection
 from ingle.events import Task, TaskOutput
 from ingle.requests import Limits
