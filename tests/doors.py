@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ingle.http.app import make_app
-from ingle.http.principals import Principals
-from ingle.http.protocols import Lobby
+from ingle.http.auth.principals import Principals
+from ingle.http.limits import Lobby
 from ingle.http.server import Door, listen
 from ingle.service import Service
 

@@ -7,8 +7,8 @@ import pytest
 
 from conftest import until
 from ingle import errors
-from ingle.http import keyring, principals
-from ingle.http.principals import Principals
+from ingle.http.auth import principals, tokens_file
+from ingle.http.auth.principals import Principals
 from ingle.isolation.limits import watchdog
 from ingle.service import Service
 from ingle.sessions.persistence.hibernation import Resting
@@ -55,17 +55,17 @@ async def test_a_file_of_tokens_that_cannot_be_read_for_a_moment_is_read_the_nex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(principals, "REFRESH", 0.01)
-    read, tries = keyring.read, 0
+    read, tries = tokens_file.read, 0
     taken: list[object] = []
 
-    def read_at_last(home: Path) -> list[keyring.Entry]:
+    def read_at_last(home: Path) -> list[tokens_file.Entry]:
         nonlocal tries
         tries += 1
         if tries < 4:
             raise errors.InvalidRequest("it cannot be read: Too many open files")
         return read(home)
 
-    monkeypatch.setattr(keyring, "read", read_at_last)
+    monkeypatch.setattr(tokens_file, "read", read_at_last)
     known = Principals(Service(Settings(), None), "token")  # type: ignore[arg-type]
     monkeypatch.setattr(known, "take", taken.append)
     following = asyncio.create_task(known.follow(tmp_path))

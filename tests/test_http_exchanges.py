@@ -23,18 +23,19 @@ from uvicorn.server import ServerState
 from conftest import until
 from doors import TOKEN, open_door
 from http_server import PATIENCE, Server
-from ingle.http import executing, protocols
+from ingle.http import limits
 from ingle.http import server as serving
 from ingle.http.exchanges import Answer
+from ingle.http.limits import Lobby, Protocol
 from ingle.http.problems import Border
-from ingle.http.protocols import Lobby, Protocol
+from ingle.http.routes import execute as execute_module
 from ingle.service import Service
 
 
 @pytest.fixture
 async def door(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """The port of a door in this process."""
-    monkeypatch.setattr(protocols, "SWEEP", 0.02)
+    monkeypatch.setattr(limits, "SWEEP", 0.02)
     monkeypatch.setattr(serving, "KEEP_ALIVE", 0.3)
     async with open_door(service) as port:
         yield port
@@ -71,9 +72,9 @@ async def read_answer(reader: asyncio.StreamReader) -> tuple[str, bytes]:
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which way each execute went."""
     went: list[str] = []
-    whole, execute = executing.Whole._answer, executing.execute
+    whole, execute = execute_module.Whole._answer, execute_module.execute
 
-    async def watched_whole(self: executing.Whole, *args: Any) -> Answer | None:
+    async def watched_whole(self: execute_module.Whole, *args: Any) -> Answer | None:
         answer = await whole(self, *args)
         if answer is not None:
             went.append("whole")
@@ -83,8 +84,8 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         went.append("in messages")
         await execute(*args)
 
-    monkeypatch.setattr(executing.Whole, "_answer", watched_whole)
-    monkeypatch.setattr(executing, "execute", watched_execute)
+    monkeypatch.setattr(execute_module.Whole, "_answer", watched_whole)
+    monkeypatch.setattr(execute_module, "execute", watched_execute)
     return went
 
 

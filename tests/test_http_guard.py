@@ -18,8 +18,8 @@ import pytest
 from conftest import marked_processes
 from http_server import PATIENCE, Server, problem, raw_exchange
 from ingle import errors
-from ingle.http.guard import Guard, check_bind
-from ingle.http.principals import Principals
+from ingle.http.auth.guard import Guard, check_bind
+from ingle.http.auth.principals import Principals
 from ingle.http.problems import Border
 from ingle.service import Service
 from ingle.settings import Settings
@@ -186,7 +186,7 @@ def test_tokens_are_compared_in_constant_time_as_digests(monkeypatch: pytest.Mon
     known = principals("secret")
     # Of one who is wrong only where the index of digests is right by chance can anything be compared at all.
     digest = hashlib.sha256(b"secret").digest()
-    monkeypatch.setattr("ingle.http.principals.INDEX", 0)
+    monkeypatch.setattr("ingle.http.auth.principals.INDEX", 0)
     known._by_index = {b"": next(iter(known._by_index.values()))}
     found = [known.find(given) for given in (b"s", b"secret", b"x" * 100_000)]
     assert [each is not None for each in found] == [False, True, False]

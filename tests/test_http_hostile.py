@@ -21,7 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from conftest import until, wait_until
 from doors import TOKEN, open_door
 from http_server import PATIENCE, Server, raw_exchange
-from ingle.http import protocols, watching
+from ingle.http import limits
+from ingle.http.routes import events
 from ingle.service import Service
 
 
@@ -29,8 +30,8 @@ from ingle.service import Service
 async def door(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """The port of a door in this process, so that its patience can be made short."""
     for name, value in (("SWEEP", 0.05), ("HEAD_PATIENCE", 0.5), ("BODY_WINDOW", 0.5)):
-        monkeypatch.setattr(protocols, name, value)
-    monkeypatch.setattr(watching, "PATIENCE", 1.0)
+        monkeypatch.setattr(limits, name, value)
+    monkeypatch.setattr(events, "PATIENCE", 1.0)
     async with open_door(service) as port:
         yield port
 
@@ -100,7 +101,7 @@ async def test_what_is_too_large_or_too_many_is_refused(door: int) -> None:
 async def test_a_client_that_does_not_take_its_answer_is_cut_off(
     door: int, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocols, "ANSWER_PATIENCE", 1.0)
+    monkeypatch.setattr(limits, "ANSWER_PATIENCE", 1.0)
     await service.create_session("main")
     reader, writer = await asyncio.open_connection("127.0.0.1", door, limit=1024)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -14,7 +14,7 @@ import pytest
 from http_server import Server, problem, raw_exchange
 from ingle import errors
 from ingle.http.app import make_app
-from ingle.http.principals import Principals
+from ingle.http.auth.principals import Principals
 from ingle.http.problems import RangeNotSatisfiable
 from ingle.service import Service
 from ingle.settings import Settings

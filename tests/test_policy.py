@@ -349,11 +349,11 @@ def test_over_http_what_is_not_granted_is_refused_in_plain_words(start: Callable
 
 def test_a_token_brings_its_bounds(start: Callable[..., Server]) -> None:
     from ingle.callers import Limits
-    from ingle.http import keyring
+    from ingle.http.auth import tokens_file
 
     server = start("--isolation", "none")
     bounds = Bounds(limits=SessionLimits(files=300))
-    token, _ = keyring.add(server.home, "few", "few", "execute", Limits(), bounds)
+    token, _ = tokens_file.add(server.home, "few", "few", "execute", Limits(), bounds)
     headers = {"Authorization": f"Bearer {token}"}
     while (answer := server.client.post("/v1/sessions", json={}, headers=headers)).status_code == 401:
         pass

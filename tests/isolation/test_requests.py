@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingle.callers import Limits
-from ingle.http import keyring
+from ingle.http.auth import tokens_file
 from ingle.isolation.policy import OPEN_LEVELS
 from ingle.requests import Bounds
 from isolation.attacking import AS_ROOT
@@ -110,7 +110,7 @@ def test_a_tokens_bounds_hold_for_its_commands_too(fort: Fort) -> None:
     """However little the server holds: a token for a sandbox gets one, also for a command without a session."""
     bounds = Bounds(isolation="sandbox", network="none")
     name = f"bounded-{fort.level}"
-    token, _ = keyring.add(fort.home, name, name, "execute", Limits(), bounds)
+    token, _ = tokens_file.add(fort.home, name, name, "execute", Limits(), bounds)
     headers = {"Authorization": f"Bearer {token}"}
     body = {"command": f"cat {fort.host_file} {fort.home}/token; ls -d /proc/[0-9]* | wc -l", "wait": 20}
     while (answer := fort.client.post("/v1/shell", json=body, headers=headers)).status_code == 401:
@@ -124,7 +124,7 @@ def test_a_tokens_bounds_hold_for_what_it_adds_to_its_library(fort: Fort) -> Non
     """What is added is run once, to see that it loads: not more freely than a session of the same token."""
     proof = fort.user_home / "added"
     name = f"adding-{fort.level}"
-    token, _ = keyring.add(fort.home, name, name, "execute", Limits(), Bounds(isolation="sandbox"))
+    token, _ = tokens_file.add(fort.home, name, name, "execute", Limits(), Bounds(isolation="sandbox"))
     headers = {"Authorization": f"Bearer {token}"}
     body = {"function_code": f"open({str(proof)!r}, 'w').write('x')\ndef added():\n    return 1\n"}
     while (answer := fort.client.post("/v1/stdlib", json=body, headers=headers)).status_code == 401:

@@ -54,12 +54,14 @@ def new(
         import msgspec
 
         from ingle.callers import Limits
-        from ingle.http import keyring
+        from ingle.http.auth import tokens_file
         from ingle.requests import Bounds, SessionLimits
 
         limits = Limits(sessions, running, bytes_per_minute)
         bounds = Bounds(isolation, network, SessionLimits(memory, processes, disk=disk))
-        made, entry = keyring.add(data_folder(), name, tenant if tenant is not None else name, scope, limits, bounds)
+        made, entry = tokens_file.add(
+            data_folder(), name, tenant if tenant is not None else name, scope, limits, bounds
+        )
     if as_json:
         click.echo(msgspec.json.encode({"token": made, **_shown(entry)}))
     else:
@@ -73,9 +75,9 @@ def list_tokens(as_json: bool) -> None:
     with plain_failures():
         import msgspec
 
-        from ingle.http import keyring
+        from ingle.http.auth import tokens_file
 
-        entries = keyring.read(data_folder())
+        entries = tokens_file.read(data_folder())
     if as_json:
         click.echo(msgspec.json.encode({"tokens": [_shown(entry) for entry in entries]}))
         return
@@ -92,9 +94,9 @@ def list_tokens(as_json: bool) -> None:
 def revoke(name: str) -> None:
     """Make a token worthless, at running servers too."""
     with plain_failures():
-        from ingle.http import keyring
+        from ingle.http.auth import tokens_file
 
-        keyring.revoke(data_folder(), name)
+        tokens_file.revoke(data_folder(), name)
 
 
 def _shown(entry: object) -> dict[str, object]:

@@ -31,14 +31,15 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.http import bodies, copies, executing, openapi, page, prometheus, shell, snapshots
-from ingle.http.bodies import read_cell, read_query, read_stream
-from ingle.http.guard import OPEN_PATH, SERVICE, Guard, Owner
-from ingle.http.operations import Call, Media, Operation, answer, make_router
-from ingle.http.principals import Principals
+from ingle.http import docs_page, openapi, prometheus
+from ingle.http.auth.guard import OPEN_PATH, SERVICE, Guard, Owner
+from ingle.http.auth.principals import Principals
+from ingle.http.file_response import FileResponse
 from ingle.http.problems import Border
-from ingle.http.sending import FileResponse
-from ingle.http.watching import Watch
+from ingle.http.routes import bodies, execute, forks, shell, snapshots
+from ingle.http.routes.bodies import read_cell, read_query, read_stream
+from ingle.http.routes.events import Watch
+from ingle.http.routes.table import Call, Media, Operation, answer, make_router
 from ingle.output.pages import OutputPage
 from ingle.render import image_info
 from ingle.service import Service
@@ -94,13 +95,13 @@ def make_app(
 ) -> Border:
     """The whole application: border, guard, routes, and what others have mounted. It starts and stops nothing."""
     guard = Guard(make_routes(service, mounted), principals, allowed_hosts)
-    return Border(guard, executing.Whole(guard.admit, body_limit(service)))
+    return Border(guard, execute.Whole(guard.admit, body_limit(service)))
 
 
 def make_local_app(service: Service) -> Border:
     """The same for a unix socket, where the kernel says who is at the other end, and no web page can be."""
     owner = Owner(make_routes(service), service)
-    return Border(owner, executing.Whole(owner.admit, body_limit(service)))
+    return Border(owner, execute.Whole(owner.admit, body_limit(service)))
 
 
 def body_limit(service: Service) -> int:
@@ -115,8 +116,8 @@ def make_routes(service: Service, mounted: Mapping[str, ASGIApp] | None = None) 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await watch(scope, receive, send)
-        elif (session_id := executing.session_of(scope)) is not None:
-            await executing.execute(session_id, limit, scope, receive, send)
+        elif (session_id := execute.session_of(scope)) is not None:
+            await execute.execute(session_id, limit, scope, receive, send)
         elif (app := others.get(scope["path"])) is not None:
             await app(scope, receive, send)
         else:
@@ -141,7 +142,7 @@ def operations(service: Service) -> list[Operation]:
     session = "/v1/sessions/{session_id}"
     cell, files = session + "/cells/{cell}", session + "/files"
     content = Media("application/octet-stream")
-    streams = [Media(executing.NDJSON, AnyEvent), Media(executing.SSE, AnyEvent)]
+    streams = [Media(execute.NDJSON, AnyEvent), Media(execute.SSE, AnyEvent)]
     rows = [
         Operation("GET", OPEN_PATH, "Whether the server lives; needs no token.", h.health, answers={200: Health}),
         Operation("GET", "/readyz", "Whether a worker answers.", h.ready, answers={200: Health}),
@@ -153,7 +154,7 @@ def operations(service: Service) -> list[Operation]:
         Operation(
             "POST", session + "/clear", "Reset its namespace.", h.clear, body=bodies.NoBody, answers={200: SessionInfo}
         ),
-        *copies.operations(),
+        *forks.operations(),
         Operation(
             "POST",
             session + "/execute",
@@ -243,7 +244,7 @@ def operations(service: Service) -> list[Operation]:
         Operation("GET", "/docs", "The reference, to read.", h.docs, answers={200: Media("text/html")}),
     ]
     document = openapi.make_document(rows)
-    h.document, h.page = msgspec.json.encode(document), page.render(document)
+    h.document, h.page = msgspec.json.encode(document), docs_page.render(document)
     return rows
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.types import Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
-    from ingle.http.protocols import Protocol
+    from ingle.http.limits import Protocol
 
 HIGH_WATER = 64 * 1024
 """Bytes of a body that wait for the application, above which no more is read."""

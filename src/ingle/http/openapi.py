@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from ingle import __version__
-from ingle.http.operations import JSON, Media, Operation
 from ingle.http.problems import MEDIA_TYPE, Problem
+from ingle.http.routes.table import JSON, Media, Operation
 
 PROBLEMS = {
     400: "not JSON, or not HTTP",

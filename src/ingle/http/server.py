@@ -26,13 +26,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ingle import __version__, errors
-from ingle.http import keyring
 from ingle.http.app import BODY_SPARE, make_app, make_local_app
+from ingle.http.auth import tokens_file
+from ingle.http.auth.guard import check_bind
+from ingle.http.auth.principals import Principals
+from ingle.http.auth.server_token import VARIABLE, Token, find_token
 from ingle.http.exchanges import Application
-from ingle.http.guard import check_bind
-from ingle.http.principals import Principals
-from ingle.http.protocols import Lobby, Protocol, WatchProtocol
-from ingle.http.token import VARIABLE, Token, find_token
+from ingle.http.limits import Lobby, Protocol, WatchProtocol
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.support.background import keep_up
@@ -123,7 +123,7 @@ async def _serve(
         async with local_door(service, home, kind, shown), mounts(service) as mounted:
             principals = Principals(service, token.value if token is not None else None)
             if token is not None:
-                principals.take(await asyncio.to_thread(keyring.read, home))
+                principals.take(await asyncio.to_thread(tokens_file.read, home))
             app = make_app(service, principals, settings.allowed_hosts, mounted)
             door = Door(service, app, listener, Lobby(settings.max_connections))
             door.open()

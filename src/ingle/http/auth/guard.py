@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ingle import errors
 from ingle.callers import SERVICE as SERVICE
 from ingle.callers import Meter
-from ingle.http.principals import Principal, Principals
+from ingle.http.auth.principals import Principal, Principals
 from ingle.service import Service
 
 WELCOME = "ingle.welcome"

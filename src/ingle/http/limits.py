@@ -23,9 +23,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from ingle import errors
+from ingle.http.auth.guard import WELCOME
 from ingle.http.corking import Corked, Turn
 from ingle.http.exchanges import STATUS_LINES, Application, Exchange
-from ingle.http.guard import WELCOME
 from ingle.http.problems import HeadTooLarge, InvalidHttp, Problem, TooSlow, UrlTooLong, encode, headers_of
 from ingle.support.running_servers import peer_is_confined, peer_uid
 

@@ -16,8 +16,8 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
+from ingle.http.limits import BUFFERED, CLOSE
 from ingle.http.problems import POLICY_VIOLATION, Problem, visible
-from ingle.http.protocols import BUFFERED, CLOSE
 from ingle.service import Service
 
 PATIENCE = 15.0

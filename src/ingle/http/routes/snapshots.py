@@ -6,9 +6,9 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from ingle.events import Restored, Saved, SnapshotInfo
-from ingle.http.bodies import Name, NoQuery, read_stream
-from ingle.http.operations import Call, Media, Operation, answer
-from ingle.http.sending import FileResponse
+from ingle.http.file_response import FileResponse
+from ingle.http.routes.bodies import Name, NoQuery, read_stream
+from ingle.http.routes.table import Call, Media, Operation, answer
 
 CONTENT = Media("application/octet-stream")
 

@@ -4,8 +4,8 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from ingle.events import CheckpointInfo, RolledBack, SessionInfo
-from ingle.http.bodies import Name, NoQuery, Positive
-from ingle.http.operations import Call, Operation, answer
+from ingle.http.routes.bodies import Name, NoQuery, Positive
+from ingle.http.routes.table import Call, Operation, answer
 
 
 class Fork(Struct, forbid_unknown_fields=True):

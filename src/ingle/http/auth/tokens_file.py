@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ingle import errors
 from ingle.callers import IMPLIED, Limits
-from ingle.http.token import BYTES
+from ingle.http.auth.server_token import BYTES
 from ingle.requests import Bounds
 from ingle.sessions.manager import check_name
 

@@ -6,8 +6,8 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from ingle.events import Task, TaskOutput
-from ingle.http.bodies import Natural, NoQuery, Positive
-from ingle.http.operations import Call, Operation, answer
+from ingle.http.routes.bodies import Natural, NoQuery, Positive
+from ingle.http.routes.table import Call, Operation, answer
 from ingle.requests import Limits
 
 

@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from ingle.callers import Meter
 from ingle.events import AnyEvent
-from ingle.http import bodies
+from ingle.http.auth.guard import SERVICE
 from ingle.http.exchanges import Answer
-from ingle.http.guard import SERVICE
 from ingle.http.problems import answer_to
+from ingle.http.routes import bodies
 from ingle.service import Service
 
 NDJSON = "application/x-ndjson"

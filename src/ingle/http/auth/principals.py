@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import IMPLIED, OWNER, Caller, Meter
-from ingle.http import keyring
+from ingle.http.auth import tokens_file
 from ingle.service import Service
 
 REFRESH = 1.0
@@ -36,7 +36,7 @@ class Principals:
     def __init__(self, service: Service, token: str | None) -> None:
         """`token` is the owner's; with None everybody is the owner."""
         self._service = service
-        self._entries: dict[str, keyring.Entry] = {}
+        self._entries: dict[str, tokens_file.Entry] = {}
         self._by_index: dict[bytes, Principal] = {}
         self.anybody: Principal | None = None
         if token is None:
@@ -55,7 +55,7 @@ class Principals:
             return None
         return found
 
-    def take(self, entries: Iterable[keyring.Entry]) -> None:
+    def take(self, entries: Iterable[tokens_file.Entry]) -> None:
         """The entries of the file as they are now. What is open by a token that is no longer there is refused."""
         now = {entry.hash: entry for entry in entries}
         for known, entry in list(self._entries.items()):
@@ -74,10 +74,10 @@ class Principals:
         seen: tuple[int, int] | None = (0, 0)
         told: tuple[int, int] | None = (0, 0)
         while True:
-            stamp = await asyncio.to_thread(keyring.stamp, home)
+            stamp = await asyncio.to_thread(tokens_file.stamp, home)
             try:
                 if stamp != seen:
-                    self.take(await asyncio.to_thread(keyring.read, home))
+                    self.take(await asyncio.to_thread(tokens_file.read, home))
                     seen = stamp
             except (errors.IngleError, ValueError, KeyError) as error:
                 # As before, until somebody has put it right; or until it can be read, as when descriptors were few.

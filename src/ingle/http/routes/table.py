@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from ingle.http import bodies
-from ingle.http.guard import SERVICE
+from ingle.http.auth.guard import SERVICE
+from ingle.http.routes import bodies
 from ingle.service import Service
 
 BodyType = TypeVar("BodyType")
