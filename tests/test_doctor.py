@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ingle import doctor
+from ingle.install.programs import Place
 from ingle.isolation import capabilities
-from ingle.mcp import checkup
-from ingle.mcp.hosts import Place
 
 pytestmark = pytest.mark.usefixtures("mark")
 
@@ -60,13 +60,13 @@ def test_what_is_broken_is_named_with_a_remedy_and_the_exit_code_says_so(home: P
 
 def test_a_data_folder_that_cannot_be_used_ends_the_look(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    finding = checkup.data_folder(tmp_path / "file" / "home")
+    finding = doctor.data_folder(tmp_path / "file" / "home")
     assert finding.state == "broken"
     assert "set INGLE_HOME to another folder" in finding.text
 
 
 def test_without_hosts_the_first_step_is_named(tmp_path: Path) -> None:
-    (only,) = checkup.hosts(Place(tmp_path, tmp_path, {}))
+    (only,) = doctor.hosts(Place(tmp_path, tmp_path, {}))
     assert "`ingle install claude-code` tells one" in only.text
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from ingle import __version__
 from ingle.errors import InvalidRequest
-from ingle.mcp import editing, hosts
-from ingle.mcp.hosts import BY_NAME, Command, Place
+from ingle.install import edit_config, programs
+from ingle.install.programs import BY_NAME, Command, Place
 from ingle.mcp.tools import TABLE as TOOLS
 
 COMMAND = Command("/opt/ingle/bin/ingle", ("mcp",))
@@ -69,13 +69,13 @@ def test_an_entry_is_added_and_every_other_byte_of_json_stays(before: str, after
     for unit in (2, 4):
         dumped = json.dumps(ENTRY, indent=unit)
         after = after.replace(f"ENTRY{unit}", dumped.replace("\n", "\n" + " " * unit * 2))
-    assert editing.put_json(before, PATH, ENTRY) == after
-    assert editing.put_json(after, PATH, ENTRY) == after
+    assert edit_config.put_json(before, PATH, ENTRY) == after
+    assert edit_config.put_json(after, PATH, ENTRY) == after
 
 
 def test_ends_of_lines_tabs_and_the_byte_order_mark_are_those_of_the_file() -> None:
     before = '\ufeff{\r\n\t"a": "ü"\r\n}\r\n'
-    assert editing.put_json(before, ("servers", "ingle"), {"command": "c"}) == (
+    assert edit_config.put_json(before, ("servers", "ingle"), {"command": "c"}) == (
         '\ufeff{\r\n\t"a": "ü",\r\n\t"servers": {\r\n\t\t"ingle": {\r\n\t\t\t"command": "c"\r\n\t\t}\r\n\t}\r\n}\r\n'
     )
 
@@ -84,7 +84,7 @@ def test_an_entry_that_is_there_gets_the_new_command_and_keeps_the_users_own_key
     before = (
         '{\n  "mcpServers": {\n    "ingle": {"command": "old", "args": [], "env": {"A": "1"}},\n    "z": 1\n  }\n}\n'
     )
-    after = editing.put_json(before, PATH, ENTRY)
+    after = edit_config.put_json(before, PATH, ENTRY)
     assert json.loads(after)["mcpServers"] == {"ingle": {**ENTRY, "env": {"A": "1"}}, "z": 1}
     assert after.endswith('},\n    "z": 1\n  }\n}\n')
 
@@ -104,8 +104,8 @@ def test_an_entry_that_is_there_gets_the_new_command_and_keeps_the_users_own_key
     ],
 )
 def test_broken_json_is_refused_with_the_place_of_the_trouble(text: str, said: str) -> None:
-    with pytest.raises(editing.BrokenFile) as refused:
-        editing.put_json(text, PATH, ENTRY)
+    with pytest.raises(edit_config.BrokenFile) as refused:
+        edit_config.put_json(text, PATH, ENTRY)
     assert said in str(refused.value)
 
 
@@ -116,26 +116,26 @@ TABLE = ("mcp_servers", "ingle")
 
 def test_a_table_is_added_to_toml_and_the_rest_stays() -> None:
     before = '# mine\nmodel = "o9" # best\n\n[mcp_servers.other]\ncommand = "x"'
-    after = editing.put_toml(before, TABLE, ENTRY)
+    after = edit_config.put_toml(before, TABLE, ENTRY)
     assert after == before + '\n\n[mcp_servers.ingle]\ncommand = "/opt/ingle/bin/ingle"\nargs = ["mcp"]\n'
-    assert editing.put_toml(after, TABLE, ENTRY) == after
-    assert editing.put_toml("", TABLE, ENTRY).startswith("[mcp_servers.ingle]\n")
+    assert edit_config.put_toml(after, TABLE, ENTRY) == after
+    assert edit_config.put_toml("", TABLE, ENTRY).startswith("[mcp_servers.ingle]\n")
 
 
 def test_a_table_that_is_there_gets_the_new_command_and_keeps_its_other_keys() -> None:
     rest = "startup_timeout_sec = 20\n\n[mcp_servers.ingle.env]\nA = '1'\n\n[other]\ncommand = 'untouched'\n"
-    after = editing.put_toml("[mcp_servers.ingle] # ours\ncommand = 'old'\n" + rest, TABLE, ENTRY)
+    after = edit_config.put_toml("[mcp_servers.ingle] # ours\ncommand = 'old'\n" + rest, TABLE, ENTRY)
     assert tomllib.loads(after)["mcp_servers"]["ingle"] == {**ENTRY, "startup_timeout_sec": 20, "env": {"A": "1"}}
     assert after.endswith(rest)
 
 
 def test_toml_that_is_broken_or_cannot_be_edited_safely_is_refused() -> None:
-    with pytest.raises(editing.BrokenFile, match="line 1"):
-        editing.put_toml("a = \n", TABLE, ENTRY)
-    with pytest.raises(editing.CannotEdit, match=r"put these lines in:\n\[mcp_servers.ingle\]"):
-        editing.put_toml('mcp_servers = {other = {command = "x"}}\n', TABLE, ENTRY)
-    with pytest.raises(editing.CannotEdit):
-        editing.put_toml('[mcp_servers.ingle]\ncommand = "x"\nargs = [\n  "y",\n]\n', TABLE, ENTRY)
+    with pytest.raises(edit_config.BrokenFile, match="line 1"):
+        edit_config.put_toml("a = \n", TABLE, ENTRY)
+    with pytest.raises(edit_config.CannotEdit, match=r"put these lines in:\n\[mcp_servers.ingle\]"):
+        edit_config.put_toml('mcp_servers = {other = {command = "x"}}\n', TABLE, ENTRY)
+    with pytest.raises(edit_config.CannotEdit):
+        edit_config.put_toml('[mcp_servers.ingle]\ncommand = "x"\nargs = [\n  "y",\n]\n', TABLE, ENTRY)
 
 
 # --- YAML ---
@@ -160,23 +160,23 @@ EXTENSION = ("extensions", "ingle")
 
 def test_an_entry_is_added_to_yaml_and_the_rest_stays() -> None:
     entry = {"cmd": "/a b", "args": ["mcp"]}
-    after = editing.put_yaml(GOOSE, EXTENSION, entry)
+    after = edit_config.put_yaml(GOOSE, EXTENSION, entry)
     made = '  ingle:\n    cmd: "/a b"\n    args: ["mcp"]\n'
     assert after == GOOSE.replace("    enabled: false\n", "    enabled: false\n" + made)
-    assert editing.put_yaml(after, EXTENSION, entry) == after
-    assert editing.put_yaml(after, EXTENSION, {**entry, "cmd": "/new"}) == after.replace('"/a b"', '"/new"')
+    assert edit_config.put_yaml(after, EXTENSION, entry) == after
+    assert edit_config.put_yaml(after, EXTENSION, {**entry, "cmd": "/new"}) == after.replace('"/a b"', '"/new"')
     for start in ("", "other: 1\n", "extensions: {}\n", "extensions:\n"):
-        made = editing.put_yaml(start, EXTENSION, {"cmd": "c"})
+        made = edit_config.put_yaml(start, EXTENSION, {"cmd": "c"})
         assert made.endswith('extensions:\n  ingle:\n    cmd: "c"\n')
 
 
 def test_yaml_that_is_broken_or_on_one_line_is_refused() -> None:
-    with pytest.raises(editing.BrokenFile, match="line 2: YAML is not indented with tabs"):
-        editing.put_yaml("a:\n\tb: 1\n", EXTENSION, {})
-    with pytest.raises(editing.BrokenFile, match="line 1: a key with a colon is expected"):
-        editing.put_yaml("just words\n", EXTENSION, {})
-    with pytest.raises(editing.CannotEdit, match="written on one line"):
-        editing.put_yaml("extensions: {a: {b: 1}}\n", EXTENSION, {"cmd": "c"})
+    with pytest.raises(edit_config.BrokenFile, match="line 2: YAML is not indented with tabs"):
+        edit_config.put_yaml("a:\n\tb: 1\n", EXTENSION, {})
+    with pytest.raises(edit_config.BrokenFile, match="line 1: a key with a colon is expected"):
+        edit_config.put_yaml("just words\n", EXTENSION, {})
+    with pytest.raises(edit_config.CannotEdit, match="written on one line"):
+        edit_config.put_yaml("extensions: {a: {b: 1}}\n", EXTENSION, {"cmd": "c"})
 
 
 # --- hosts ---
@@ -203,12 +203,12 @@ def test_each_host_gets_its_entry_where_it_looks_for_it(
     tmp_path: Path, place: Place, name: str, project: bool, file: str, read: tuple[str, str]
 ) -> None:
     host = BY_NAME[name]
-    path = hosts.file_of(host, place, project)
+    path = programs.file_of(host, place, project)
     assert path == tmp_path / file
-    assert hosts.configured(host, path) is None
-    assert hosts.plan(host, path, COMMAND).write() is None
-    assert hosts.plan(host, path, COMMAND).needed is False
-    entry = hosts.configured(host, path)
+    assert programs.configured(host, path) is None
+    assert programs.plan(host, path, COMMAND).write() is None
+    assert programs.plan(host, path, COMMAND).needed is False
+    entry = programs.configured(host, path)
     assert entry is not None
     assert entry["command"] == COMMAND.program
     if host.kind == "json":
@@ -221,7 +221,7 @@ def test_each_host_gets_its_entry_where_it_looks_for_it(
 
 def test_a_host_without_project_settings_says_so(place: Place) -> None:
     with pytest.raises(InvalidRequest, match="Claude Desktop has no settings for a project"):
-        hosts.file_of(BY_NAME["claude-desktop"], place, True)
+        programs.file_of(BY_NAME["claude-desktop"], place, True)
 
 
 def test_from_inside_of_wsl_the_claude_of_windows_is_told_to_come_through_wsl(tmp_path: Path) -> None:
@@ -229,15 +229,15 @@ def test_from_inside_of_wsl_the_claude_of_windows_is_told_to_come_through_wsl(tm
     (roaming / "Claude").mkdir(parents=True)
     place = Place(tmp_path / "home", tmp_path, {"WSL_DISTRO_NAME": "Debian"}, "linux", tmp_path / "c")
     host = BY_NAME["claude-desktop"]
-    assert hosts.file_of(host, place, False) == roaming / "Claude" / "claude_desktop_config.json"
+    assert programs.file_of(host, place, False) == roaming / "Claude" / "claude_desktop_config.json"
     ours = Command.ours()
-    entry = hosts.command_for(host, place).entry()
+    entry = programs.command_for(host, place).entry()
     assert entry == {"command": "wsl.exe", "args": ["-d", "Debian", "--exec", ours.program, *ours.args]}
-    assert hosts.command_for(BY_NAME["cursor"], place) == ours
+    assert programs.command_for(BY_NAME["cursor"], place) == ours
 
 
 def test_on_a_mac_desktop_programs_keep_their_settings_elsewhere(tmp_path: Path) -> None:
-    file = hosts.file_of(BY_NAME["claude-desktop"], Place(tmp_path, tmp_path, {}, "darwin"), False)
+    file = programs.file_of(BY_NAME["claude-desktop"], Place(tmp_path, tmp_path, {}, "darwin"), False)
     assert file == tmp_path / "Library" / "Application Support" / "Claude" / "claude_desktop_config.json"
 
 
@@ -257,7 +257,7 @@ def test_it_shows_the_change_writes_it_keeps_a_copy_and_does_nothing_the_second_
     assert file.read_text() == before
     done = run("install", "cursor", home=tmp_path)
     assert done.returncode == 0, done.stderr
-    entry = editing.read_json(file.read_text())["mcpServers"]["ingle"]
+    entry = edit_config.read_json(file.read_text())["mcpServers"]["ingle"]
     assert os.path.isabs(entry["command"])
     assert os.access(entry["command"], os.X_OK)
     assert "// mine" in file.read_text()
@@ -293,7 +293,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 def test_a_file_that_changes_under_its_hands_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text("{}")
-    change = hosts.plan(BY_NAME["cursor"], file, COMMAND)
+    change = programs.plan(BY_NAME["cursor"], file, COMMAND)
     file.write_text('{"new": 1}')
     with pytest.raises(InvalidRequest, match="was changed by another program just now"):
         change.write()

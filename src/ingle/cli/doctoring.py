@@ -18,7 +18,7 @@ def doctor(as_json: bool) -> None:
     with plain_failures():
         import msgspec
 
-        from ingle.mcp.checkup import examine
+        from ingle.doctor import examine
         from ingle.settings import data_folder, load
 
         findings = examine(load(), data_folder())

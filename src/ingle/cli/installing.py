@@ -18,14 +18,14 @@ def install(host: str, project: bool, dry_run: bool) -> None:
     file beside the new one. A file that cannot be read is left alone. `json` prints the entry for any other host.
     """
     with plain_failures():
-        from ingle.mcp import hosts
+        from ingle.install import programs
 
         if host == "json":
-            click.echo(hosts.snippet(hosts.Command.ours()))
+            click.echo(programs.snippet(programs.Command.ours()))
             return
-        place = hosts.Place.here()
-        found = hosts.BY_NAME[host]
-        change = hosts.plan(found, hosts.file_of(found, place, project), hosts.command_for(found, place))
+        place = programs.Place.here()
+        found = programs.BY_NAME[host]
+        change = programs.plan(found, programs.file_of(found, place, project), programs.command_for(found, place))
         if not change.needed:
             click.echo(f"{found.title} has ingle already, in {change.file}; nothing to do.")
             return

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from ingle import __version__
 from ingle.errors import IngleError
+from ingle.install.programs import HOSTS, Command, Place, configured, file_of
 from ingle.isolation import capabilities
-from ingle.mcp.hosts import HOSTS, Command, Place, configured, file_of
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers.launch.zygote import try_level

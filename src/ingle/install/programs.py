@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ingle.errors import InvalidRequest
-from ingle.mcp import editing
-from ingle.mcp.editing import Entry
+from ingle.install import edit_config
+from ingle.install.edit_config import Entry
 
 NAME = "ingle"
 
@@ -168,7 +168,7 @@ HOSTS = (
 
 BY_NAME = {host.name: host for host in HOSTS}
 
-EDITORS = {"json": editing.put_json, "toml": editing.put_toml, "yaml": editing.put_yaml}
+EDITORS = {"json": edit_config.put_json, "toml": edit_config.put_toml, "yaml": edit_config.put_yaml}
 
 
 def file_of(host: Host, place: Place, project: bool) -> Path:
@@ -247,9 +247,9 @@ def plan(host: Host, file: Path, command: Command) -> Change:
         after = EDITORS[host.kind]((before or b"").decode(), host.path, host.entry(command))
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{file} is not UTF-8 (byte {error.start}), so it was left as it is") from None
-    except editing.BrokenFile as error:
+    except edit_config.BrokenFile as error:
         raise InvalidRequest(f"{file} cannot be read: {error}. It was left as it is; repair it first") from None
-    except editing.CannotEdit as error:
+    except edit_config.CannotEdit as error:
         raise InvalidRequest(f"{file} was left as it is: {error}") from None
     return Change(file, before, after.encode())
 
@@ -260,8 +260,8 @@ def configured(host: Host, file: Path) -> Entry | None:
         text = (_read(file) or b"").decode()
         if host.kind == "yaml":
             return _yaml_entry(text, host.path)
-        value: Any = editing.read_toml(text) if host.kind == "toml" else editing.read_json(text or "{}")
-    except (OSError, UnicodeDecodeError, editing.BrokenFile):
+        value: Any = edit_config.read_toml(text) if host.kind == "toml" else edit_config.read_json(text or "{}")
+    except (OSError, UnicodeDecodeError, edit_config.BrokenFile):
         return None
     for name in host.path:
         value = value.get(name) if isinstance(value, dict) else None

@@ -1,0 +1,1 @@
+"""`ingle install`: the entry of ingle in the settings of other programs."""
