@@ -8,7 +8,7 @@ from conftest import until
 from http_server import Server, problem
 from ingle import Client, errors
 from ingle.events import StateChanged
-from ingle.mcp.door import Door
+from ingle.mcp.handlers import Door
 from ingle.service import Service
 from ingle.sessions.process import namespace
 

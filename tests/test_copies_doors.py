@@ -14,7 +14,7 @@ import pytest
 from conftest import marked_processes, wait_until
 from http_server import PATIENCE, Server, problem
 from ingle import AsyncClient, Client, errors
-from ingle.mcp.door import Door
+from ingle.mcp.handlers import Door
 from ingle.service import Service
 
 pytestmark = pytest.mark.req("state.fork", "state.rollback")

@@ -11,7 +11,7 @@ import pytest
 from conftest import assert_empty, until
 from ingle import errors
 from ingle.events import SessionInfo
-from ingle.mcp.door import Door
+from ingle.mcp.handlers import Door
 from ingle.service import Service
 from ingle.sessions import manager
 from ingle.sessions.persistence import hibernation

@@ -19,8 +19,8 @@ from mcp.shared.exceptions import MCPError
 
 from conftest import until
 from ingle.events import Result
-from ingle.mcp import answers, arguments, tools
-from ingle.mcp.door import AT_ONCE, Door
+from ingle.mcp import arguments, content, tools
+from ingle.mcp.handlers import AT_ONCE, Door
 from ingle.mcp.server import make_server
 from ingle.service import Service
 from ingle.settings import Settings
@@ -68,14 +68,14 @@ async def test_a_long_answer_is_made_beside_the_loop(
     door: Door, model: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making, go_on = threading.Event(), threading.Event()
-    of_result = answers.of_result
+    of_result = content.of_result
 
-    def slowly(result: Result) -> answers.Answer:
+    def slowly(result: Result) -> content.Answer:
         making.set()
         assert go_on.wait(60)
         return of_result(result)
 
-    monkeypatch.setattr(answers, "of_result", slowly)
+    monkeypatch.setattr(content, "of_result", slowly)
     call = asyncio.create_task(model.call_tool("python_session", {"code": f"print('\\x1b[A' * {AT_ONCE})"}))
     assert await until(making.is_set)
     assert "main · idle" in text_of(await model.call_tool("list_repl_sessions", {}))
@@ -375,9 +375,9 @@ async def test_progress_comes_while_a_call_waits_with_the_last_line_of_output(cl
 
 
 def test_the_promised_rhythm_of_progress_and_the_longest_wait_are_kept_by_default() -> None:
-    from ingle.mcp import door
+    from ingle.mcp import handlers
 
-    assert door.PROGRESS_INTERVAL < 5
+    assert handlers.PROGRESS_INTERVAL < 5
     assert arguments.LONGEST_WAIT == 50
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from http_server import PATIENCE, Server, problem
 from ingle import Client, errors
-from ingle.mcp.door import Door
+from ingle.mcp.handlers import Door
 from ingle.service import Service
 
 pytestmark = [pytest.mark.req("state.save"), pytest.mark.req("state.load")]

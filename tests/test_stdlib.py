@@ -12,7 +12,7 @@ from http_server import Server, problem
 from ingle import Client, errors
 from ingle.callers import Caller
 from ingle.events import Stdlib, StdlibFunction, StdlibModule, StdlibOther
-from ingle.mcp.door import Door
+from ingle.mcp.handlers import Door
 from ingle.service import Service
 from ingle.sessions.process import namespace
 from ingle.settings import Settings

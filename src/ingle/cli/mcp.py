@@ -30,10 +30,10 @@ def session_options(command: Any) -> Any:
 @asynccontextmanager
 async def local_socket(service: "Service", home: Path, kind: str) -> AsyncIterator[Path]:
     """The socket under `run/`, by which `ps`, `logs` and the others find this server too."""
-    from ingle.mcp import loading
+    from ingle.mcp.stdio import lazy_import
 
     # Not in the loop, which has the host's first requests to answer at this time.
-    server = await loading.load("ingle.http.server")
+    server = await lazy_import.load("ingle.http.server")
     async with server.local_door(service, home, kind) as path:
         yield path
 
@@ -56,7 +56,7 @@ def mcp(tools: list[str] | None, **given: Any) -> None:
         click.echo("ingle mcp waits for a host's messages here: `ingle install HOST` tells one to start it.", err=True)
         click.echo("Ctrl-D ends it.", err=True)
     with plain_failures():
-        from ingle.mcp.stdio import run
+        from ingle.mcp.stdio.main import run
         from ingle.mcp.tools import chosen
 
         run(load(given), data_folder(), chosen(tools or ()), local_socket)

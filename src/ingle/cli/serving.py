@@ -70,7 +70,7 @@ def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
     with plain_failures():
         settings = load({**given, "auth": "none"} if no_auth else given)
         from ingle.http.server import serve as run_server
-        from ingle.mcp.mounting import mounted
+        from ingle.mcp.http import mounted
         from ingle.support.logs import logging_to
 
         with logging_to(settings):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ingle import errors
-from ingle.mcp.answers import pictures
+from ingle.mcp.content import pictures
 from ingle.output.pages import MAX_LINES
 from ingle.service import Service
 

@@ -12,8 +12,8 @@ from mcp.shared.exceptions import MCPError
 
 from ingle import __version__
 from ingle.mcp import arguments, resources, tools
-from ingle.mcp.answers import Answer, Link
-from ingle.mcp.door import Door, UnknownTool
+from ingle.mcp.content import Answer, Link
+from ingle.mcp.handlers import Door, UnknownTool
 from ingle.render.model import Image, Part
 
 

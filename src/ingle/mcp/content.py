@@ -12,7 +12,7 @@ import msgspec
 
 from ingle.errors import IngleError
 from ingle.events import Metadata, MimeBundle, OutputPage, Result, SessionInfo, Task, Truncated
-from ingle.mcp.telling import task_text
+from ingle.mcp.texts import task_text
 from ingle.output.timeline import HEAD_SHARE
 from ingle.render.image_info import Picture
 from ingle.render.mime import picture_of

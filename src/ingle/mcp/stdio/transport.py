@@ -25,7 +25,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from ingle.mcp.descriptors import Wire
+from ingle.mcp.stdio.descriptors import Wire
 
 MAX_LINE = 64 * 1024 * 1024
 """A cell of the largest size, with every character escaped, still fits."""

@@ -16,9 +16,9 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from ingle import __version__, errors
-from ingle.mcp import descriptors
-from ingle.mcp.door import Door
-from ingle.mcp.loading import load
+from ingle.mcp.handlers import Door
+from ingle.mcp.stdio import descriptors
+from ingle.mcp.stdio.lazy_import import load
 from ingle.mcp.tools import Tool
 from ingle.service import Service
 from ingle.settings import Settings
@@ -99,7 +99,7 @@ async def _talk(door: Door, wire: descriptors.Wire, starting: "asyncio.Task[None
     loop = asyncio.get_running_loop()
     server = (await load("ingle.mcp.server")).make_server(door)
     await starting
-    pipe = await (await load("ingle.mcp.pipe")).Pipe.open(wire)
+    pipe = await (await load("ingle.mcp.stdio.transport")).Pipe.open(wire)
     loaded.set()
     serving = loop.create_task(server.run(pipe, pipe, server.create_initialization_options()))
     over = loop.create_task(pipe.over.wait())

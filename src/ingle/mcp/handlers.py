@@ -15,9 +15,9 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Result, Task
-from ingle.mcp import answers, arguments, telling, tools
-from ingle.mcp.answers import Answer
+from ingle.mcp import arguments, content, texts, tools
 from ingle.mcp.arguments import LONGEST_WAIT
+from ingle.mcp.content import Answer
 from ingle.render.model import Text, weight
 from ingle.service import Service
 from ingle_worker.wire import states
@@ -85,9 +85,9 @@ class Door:
                 return answer
         except TimeoutError:
             slow = errors.Unavailable(f"{name} could not be carried out within {self._longest:g} s")
-            return answers.failure(slow, "Nothing was started by this call; try it again")
+            return content.failure(slow, "Nothing was started by this call; try it again")
         except errors.IngleError as error:
-            return answers.failure(error, await self._advice(error, session_id))
+            return content.failure(error, await self._advice(error, session_id))
 
     async def _advice(self, error: errors.IngleError, session_id: str) -> str:
         """What to do next, in the words of the tools."""
@@ -137,7 +137,7 @@ class Door:
         if result.status == "running":
             result = await self._follow(result.session_id, result.cell, deadline, progress)
         if result.status in states.FINAL_STATUSES:
-            return await _made(weight(result), partial(answers.of_result, gone=True), result)
+            return await _made(weight(result), partial(content.of_result, gone=True), result)
         return await self._show(result)
 
     async def _wait(self, given: arguments.WaitFor, progress: Progress) -> Answer:
@@ -178,7 +178,7 @@ class Door:
 
     async def _show(self, result: Result) -> Answer:
         self._shown[result.session_id] = (result.cell, result.next_event)
-        return await _made(weight(result), answers.of_result, result)
+        return await _made(weight(result), content.of_result, result)
 
     async def _make_main(self) -> None:
         """`main` exists after this. Calls that come together share the making, and cancelling one harms no other."""
@@ -208,7 +208,7 @@ class Door:
             context=given.context,
             offset=given.offset,
         )
-        return answers.of_page(page)
+        return content.of_page(page)
 
     # --- shell ---
 
@@ -264,24 +264,24 @@ class Door:
         )
         name = info.session_id
         text = f"session {name} is ready: Python {info.python} in {info.cwd}. Use it with session_id={name!r}."
-        return Answer([Text(text)], answers.data("ingle/session", info))
+        return Answer([Text(text)], content.data("ingle/session", info))
 
     async def _list_repl_sessions(self, given: arguments.ListSessions, progress: Progress) -> Answer:
         infos = await self.service.list_sessions()
-        text = "\n".join(map(answers.session_line, infos)) or "no session yet; python_session(code=…) makes `main`"
-        return Answer([Text(text)], answers.data("ingle/sessions", infos))
+        text = "\n".join(map(content.session_line, infos)) or "no session yet; python_session(code=…) makes `main`"
+        return Answer([Text(text)], content.data("ingle/sessions", infos))
 
     async def _get_session_namespace(self, given: arguments.Namespace, progress: Progress) -> Answer:
         if given.variable_name is None:
             listed = await self.service.variables(given.session_id)
-            return Answer([Text(telling.variables_text(listed))], answers.data("ingle/variables", listed))
+            return Answer([Text(texts.variables_text(listed))], content.data("ingle/variables", listed))
         found = await self.service.variable(given.session_id, given.variable_name)
-        return Answer([Text(telling.value_text(found))], answers.data("ingle/variable", found))
+        return Answer([Text(texts.value_text(found))], content.data("ingle/variable", found))
 
     async def _clear_repl_session(self, given: arguments.ClearSession, progress: Progress) -> Answer:
         info = await self.service.clear_session(given.session_id)
         text = f"session {info.session_id} is cleared; its next cell is {info.execution_count + 1}."
-        return Answer([Text("\n".join([text, *info.notices]))], answers.data("ingle/session", info))
+        return Answer([Text("\n".join([text, *info.notices]))], content.data("ingle/session", info))
 
     async def _save_repl_session(self, given: arguments.SaveSession, progress: Progress) -> Answer:
         saving = self.service.save_session(given.session_id, given.filepath, start=self._cwd)
@@ -290,7 +290,7 @@ class Door:
             return Answer(
                 [Text(f"session {given.session_id} is large and still being saved; it can be used meanwhile.")]
             )
-        return Answer([Text(telling.saved_text(saved))], answers.data("ingle/saved", saved))
+        return Answer([Text(texts.saved_text(saved))], content.data("ingle/saved", saved))
 
     async def _load_repl_session(self, given: arguments.LoadSession, progress: Progress) -> Answer:
         loading = self.service.load_session(
@@ -302,7 +302,7 @@ class Door:
                 [Text(f"it is large and still being loaded; list_repl_sessions shows {given.session_id} then.")]
             )
         self._shown.pop(given.session_id, None)
-        return Answer([Text(telling.restored_text(restored))], answers.data("ingle/restored", restored))
+        return Answer([Text(texts.restored_text(restored))], content.data("ingle/restored", restored))
 
     async def _patiently(self, work: Coroutine[Any, Any, Done], doing: str, progress: Progress) -> Done | None:
         """What comes of it, with a sign of life from time to time; None when it takes longer, and goes on."""
@@ -323,30 +323,30 @@ class Door:
         made = await self.service.fork_session(
             given.session_id, given.new_session_id, count=given.count, reseed=given.reseed
         )
-        return Answer([Text(telling.forks_text(given.session_id, made))], answers.data("ingle/sessions", made))
+        return Answer([Text(texts.forks_text(given.session_id, made))], content.data("ingle/sessions", made))
 
     async def _rollback_repl_session(self, given: arguments.RollbackSession, progress: Progress) -> Answer:
         if given.action == "rollback":
             back = await self.service.rollback(given.session_id, given.checkpoint)
-            return Answer([Text(telling.rolled_back_text(back))], answers.data("ingle/rollback", back))
+            return Answer([Text(texts.rolled_back_text(back))], content.data("ingle/rollback", back))
         if given.action == "list":
             found = await self.service.checkpoints(given.session_id)
-            return Answer([Text(telling.checkpoints_text(found))], answers.data("ingle/checkpoints", found))
+            return Answer([Text(texts.checkpoints_text(found))], content.data("ingle/checkpoints", found))
         if given.checkpoint is None:
             raise errors.InvalidRequest("a checkpoint needs a name: pass checkpoint=…; nothing was done")
         if given.action == "drop":
             await self.service.drop_checkpoint(given.session_id, given.checkpoint)
             return Answer([Text(f"checkpoint {given.checkpoint} of {given.session_id} is dropped.")])
         kept = await self.service.checkpoint(given.session_id, given.checkpoint)
-        return Answer([Text(telling.checkpoint_text(given.session_id, kept))], answers.data("ingle/checkpoint", kept))
+        return Answer([Text(texts.checkpoint_text(given.session_id, kept))], content.data("ingle/checkpoint", kept))
 
     async def _add_to_stdlib(self, given: arguments.AddToStdlib, progress: Progress) -> Answer:
         change = await self.service.add_to_stdlib(given.function_code)
-        return Answer([Text(telling.stdlib_change_text(change))], answers.data("ingle/stdlib", change))
+        return Answer([Text(texts.stdlib_change_text(change))], content.data("ingle/stdlib", change))
 
     async def _list_stdlib_functions(self, given: arguments.ListStdlib, progress: Progress) -> Answer:
         stdlib = await self.service.list_stdlib()
-        return Answer([Text(telling.stdlib_text(stdlib))], answers.data("ingle/stdlib", stdlib))
+        return Answer([Text(texts.stdlib_text(stdlib))], content.data("ingle/stdlib", stdlib))
 
     async def _destroy_repl_session(self, given: arguments.DestroySession, progress: Progress) -> Answer:
         before = await self.service.get_session(given.session_id)
@@ -354,11 +354,11 @@ class Door:
         # Its variables and memory are those it had last: now there are none.
         info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count)
         self._shown.pop(given.session_id, None)
-        return Answer([Text(f"ended: {answers.session_line(info)}")], answers.data("ingle/session", info))
+        return Answer([Text(f"ended: {content.session_line(info)}")], content.data("ingle/session", info))
 
 
 async def _show_task(task: Task, from_line: int = 0) -> Answer:
-    return await _made(len(task.stdout) + len(task.stderr), answers.of_task, task, from_line)
+    return await _made(len(task.stdout) + len(task.stderr), content.of_task, task, from_line)
 
 
 async def _made(characters: int, make: Callable[..., Answer], *given: Any) -> Answer:

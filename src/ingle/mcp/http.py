@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ingle.callers import SERVICE, Caller
-from ingle.mcp.door import Door
-from ingle.mcp.loading import load
+from ingle.mcp.handlers import Door
+from ingle.mcp.stdio.lazy_import import load
 from ingle.service import Service
 
 PATH = "/mcp"

@@ -1,0 +1,1 @@
+"""`ingle mcp`: the MCP server on standard input and output."""
