@@ -3,18 +3,18 @@
 import click
 
 from ingle import __version__
-from ingle.cli.acting import interrupt, stop
-from ingle.cli.doctoring import doctor
-from ingle.cli.following import logs
-from ingle.cli.forking import fork
-from ingle.cli.installing import install
-from ingle.cli.keeping import load, save
-from ingle.cli.looking import config, ps, variables
-from ingle.cli.mcp import mcp
-from ingle.cli.running import run
-from ingle.cli.serving import serve
-from ingle.cli.shelling import sh
-from ingle.cli.tokens import token
+from ingle.cli.commands.control import interrupt, stop
+from ingle.cli.commands.doctor import doctor
+from ingle.cli.commands.fork import fork
+from ingle.cli.commands.install import install
+from ingle.cli.commands.logs import logs
+from ingle.cli.commands.mcp import mcp
+from ingle.cli.commands.run import run
+from ingle.cli.commands.serve import serve
+from ingle.cli.commands.sessions import config, ps, variables
+from ingle.cli.commands.sh import sh
+from ingle.cli.commands.snapshots import load, save
+from ingle.cli.commands.token import token
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: ingle run 'print(6 * 7)'")

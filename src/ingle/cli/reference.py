@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from ingle.cli.serving import default_text, flag_of
+from ingle.cli.commands.serve import default_text, flag_of
 from ingle.settings import KINDS, Settings
 
 WIDTH = 78

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ingle.cli.failing import Failure, plain_failures
-from ingle.cli.reaching import Choice, Target, find_session, find_targets, service_options, several
+from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
 from ingle.support import processes
 
 GONE_PATIENCE = 60.0

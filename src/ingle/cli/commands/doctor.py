@@ -2,7 +2,7 @@
 
 import click
 
-from ingle.cli.failing import plain_failures
+from ingle.cli.failure import plain_failures
 
 SIGNS = {"fine": "ok  ", "warning": "note", "broken": "FAIL"}
 

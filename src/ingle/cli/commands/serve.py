@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ingle.cli.failing import plain_failures
+from ingle.cli.failure import plain_failures
 from ingle.settings import Settings, data_folder, load
 
 DEFAULT_WORDS = {"python": "the one ingle runs on"}

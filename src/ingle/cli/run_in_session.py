@@ -14,8 +14,8 @@ import msgspec
 
 from ingle import errors
 from ingle.cli.foreground import Foreground
-from ingle.cli.reaching import Target
-from ingle.cli.runner import Job, exit_code, remarks
+from ingle.cli.run_local import Job, exit_code, remarks
+from ingle.cli.services import Target
 from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.client import AsyncClient, AsyncSession, Event, Result, kind_of
 from ingle.client.decode import bundle_of

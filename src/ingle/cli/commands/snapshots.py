@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from ingle.cli.failing import Failure, plain_failures
-from ingle.cli.reaching import Choice, Target, find_session, find_targets, service_options, several
+from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
 
 PATIENCE = 3600.0
 """How long a save or a load may take; a session may hold many gigabytes."""

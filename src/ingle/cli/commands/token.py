@@ -4,7 +4,7 @@ import time
 
 import click
 
-from ingle.cli.failing import plain_failures
+from ingle.cli.failure import plain_failures
 from ingle.settings import LEVELS, NETWORKS, data_folder
 
 

@@ -6,8 +6,8 @@ import tokenize
 
 import click
 
-from ingle.cli.failing import Failure, plain_failures
-from ingle.cli.reaching import Choice, find_or_choose, service_options
+from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.services import Choice, find_or_choose, service_options
 
 
 def parse_assignments(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -82,13 +82,13 @@ def run(
         raise click.UsageError("--pid goes with -s NAME: without it the code runs in a session of this command")
     with plain_failures():
         code = read_code(source)
-        from ingle.cli.runner import Job, run_job
+        from ingle.cli.run_local import Job, run_job
 
         job = Job(code, python=python, timeout=timeout, env=env, as_json=as_json, takes_stdin=source != "-")
         if session is None:
             exit_code = run_job(job)
         else:
-            from ingle.cli.joining import join_job
+            from ingle.cli.run_in_session import join_job
 
             exit_code = join_job(job, find_or_choose(choice, session), session)
     raise SystemExit(exit_code)

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from ingle.cli.failing import plain_failures
-from ingle.cli.reaching import Choice, NoAnswer, Target, find_session, find_targets, list_sessions, service_options
+from ingle.cli.failure import plain_failures
+from ingle.cli.services import Choice, NoAnswer, Target, find_session, find_targets, list_sessions, service_options
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 

@@ -2,8 +2,8 @@
 
 import click
 
-from ingle.cli.failing import plain_failures
-from ingle.cli.reaching import Choice, find_session, service_options
+from ingle.cli.failure import plain_failures
+from ingle.cli.services import Choice, find_session, service_options
 
 
 @click.command(epilog="Example: ingle fork main try; ingle run -s try 'x += 1'")

@@ -2,8 +2,8 @@
 
 import click
 
-from ingle.cli.failing import plain_failures
-from ingle.cli.running import env_option
+from ingle.cli.commands.run import env_option
+from ingle.cli.failure import plain_failures
 
 
 @click.command(epilog="Example: ingle sh --timeout 10 'make test'")
@@ -21,7 +21,7 @@ def sh(command: str, as_json: bool, timeout: float | None, pty: bool, env: dict[
     Exit code: that of the command; 124 timeout, 128 + N after a signal N, 2 ingle could not run it.
     """
     with plain_failures():
-        from ingle.cli.tasking import Job, run_job
+        from ingle.cli.shell_task import Job, run_job
 
         exit_code = run_job(Job(command, timeout=timeout, env=env, pty=pty, as_json=as_json))
     raise SystemExit(exit_code)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
-from ingle.cli.runner import own_service, own_settings
+from ingle.cli.run_local import own_service, own_settings
 from ingle.cli.terminal import CHUNK, Hand, Output
 from ingle.errors import Conflict, InputClosed, TaskOver
 from ingle.events import Stderr, Stdout, Task

@@ -2,7 +2,7 @@
 
 import click
 
-from ingle.cli.failing import plain_failures
+from ingle.cli.failure import plain_failures
 
 NAMES = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "goose", "json")
 

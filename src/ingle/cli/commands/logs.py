@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ingle.cli.failing import plain_failures
-from ingle.cli.reaching import Choice, Target, find_session, service_options
+from ingle.cli.failure import plain_failures
+from ingle.cli.services import Choice, Target, find_session, service_options
 
 if TYPE_CHECKING:
     from ingle.client import Client, Event, Session

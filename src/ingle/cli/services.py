@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from ingle.cli.failing import Failure
+from ingle.cli.failure import Failure
 from ingle.settings import data_folder
 
 if TYPE_CHECKING:

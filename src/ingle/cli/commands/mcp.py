@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ingle.cli.failing import plain_failures
-from ingle.cli.serving import option_of, split_words
+from ingle.cli.commands.serve import option_of, split_words
+from ingle.cli.failure import plain_failures
 from ingle.settings import Settings, data_folder, load
 
 if TYPE_CHECKING:
