@@ -106,7 +106,7 @@ def save(peer: "Dill | Kishu") -> dict[str, Any]:
 def kinds(name: str, folder: Path) -> list[str]:
     """The kinds of objects that come back as they were, each saved by itself."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-    import kinds as table
+    from support import kinds as table
 
     kept = []
     for number, kind in enumerate(table.present()):

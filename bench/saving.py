@@ -122,7 +122,7 @@ def theirs(name: str, notebook: Notebook) -> dict[str, float] | None:
 
 async def kept() -> dict[str, list[str]]:
     sys.path.insert(1, str(ROOT / "tests"))
-    import kinds
+    from support import kinds
 
     async with kinds.a_service() as service:
         chosen = kinds.present()

@@ -16,11 +16,11 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from http_server import Server
 from ingle.events import Result
 from ingle.nodes.local import Local
 from ingle.service import Service
 from ingle.settings import Settings
+from support.server import Server
 
 MARK = "LC_INGLETEST"
 """In the environment of every process that a test starts: of this kind every level keeps those that there are."""

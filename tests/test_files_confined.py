@@ -7,15 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from http.test_http_tenants import client_with
 from pathlib import Path
 
 import pytest
 
-from http_server import PATIENCE, Server, problem
 from ingle import errors
 from ingle.service import Service
 from ingle.sessions import files
-from test_http_tenants import client_with, ingle_token
+from support.server import PATIENCE, Server, problem
+from support.tokens import ingle_token
 
 
 @pytest.mark.req("safe.isolation")

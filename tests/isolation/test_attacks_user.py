@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from isolation.attack import USER, Attack
-from isolation.attacking import AS_ROOT, by_level, check, fort_of, forts
-from isolation.fort import Fort
+from support.attack import USER, Attack
+from support.attack_runner import AS_ROOT, by_level, check, fort_of, forts
+from support.attacked_server import Fort
 
 pytestmark = [AS_ROOT, pytest.mark.req("safe.isolation")]
 

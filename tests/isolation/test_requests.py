@@ -11,8 +11,8 @@ from ingle.callers import Limits
 from ingle.http.auth import tokens_file
 from ingle.isolation.policy import OPEN_LEVELS
 from ingle.requests import Bounds
-from isolation.attacking import AS_ROOT
-from isolation.fort import LIMITS, Fort
+from support.attack_runner import AS_ROOT
+from support.attacked_server import LIMITS, Fort
 
 pytestmark = [AS_ROOT, pytest.mark.req("safe.isolation")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import isolation.attacks  # noqa: F401  collects them
-from isolation.attack import ATTACKS
+from support.attack import ATTACKS
 
 PAGE = Path(__file__).parents[2] / "SECURITY.md"
 FAMILIES = {"secrets", "others", "persistence", "resources", "network", "kernel", "survival", "wire", "files"}

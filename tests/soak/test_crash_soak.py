@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from crashing import Rounds
-from http_server import Server
+from support.crash_rounds import Rounds
+from support.server import Server
 
 pytestmark = pytest.mark.soak
 

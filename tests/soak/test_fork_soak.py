@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingle.service import Service
-from test_forks import race
+from sessions.state.test_forks import race
 
 pytestmark = pytest.mark.soak
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from http_load import stream_from_many
-from http_server import Server
+from support.http_load import stream_from_many
+from support.server import Server
 
 pytestmark = pytest.mark.soak
 

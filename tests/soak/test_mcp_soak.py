@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_host import Host, text_of
+from support.mcp_host import Host, text_of
 
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("mark")]
 

@@ -15,8 +15,8 @@ import pytest
 from conftest import marked_processes, session_folders
 from ingle.service import Service
 from ingle.settings import Settings
-from test_density import create_use_and_end, memory, open_files
-from test_rendering import read_a_flood
+from processes.test_density import create_use_and_end, memory, open_files
+from sessions.rich.test_rendering import read_a_flood
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 pytestmark = pytest.mark.soak

@@ -1,6 +1,6 @@
 """The server's own access to a session's files: it must never be led to a file that is not the session's."""
 
-from isolation.attack import attack
+from support.attack import attack
 
 HELD = "no level lets it through"
 

@@ -1,6 +1,6 @@
 """The kernel's surface: calls that give more rights, more to attack, or a look at what is not the session's."""
 
-from isolation.attack import attack
+from support.attack import attack
 
 ONLY_ROOT = "only root may"
 NOT_HERE = "not every machine has it, or lets root do it"

@@ -2,7 +2,7 @@
 
 import socket
 
-from isolation.attack import attack
+from support.attack import attack
 
 
 @attack(secret=True)

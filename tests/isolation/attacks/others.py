@@ -1,6 +1,6 @@
 """Other sessions: their files, processes, signals, memory, and whatever they share with nobody."""
 
-from isolation.attack import attack
+from support.attack import attack
 
 
 @attack("restricted", secret=True)

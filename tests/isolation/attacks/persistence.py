@@ -1,6 +1,6 @@
 """What outlasts a session: files that other programs, other sessions or the next server will load."""
 
-from isolation.attack import attack
+from support.attack import attack
 
 
 def on_the_host(fort, evidence):

@@ -1,6 +1,6 @@
 """Resources: whatever one session can take so that none is left for others. Each takes a bounded amount only."""
 
-from isolation.attack import attack
+from support.attack import attack
 
 
 @attack("limits")

@@ -1,6 +1,6 @@
 """The server's secrets: environment, arguments, memory, descriptors, files."""
 
-from isolation.attack import attack
+from support.attack import attack
 
 
 @attack("limits", secret=True)

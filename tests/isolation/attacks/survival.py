@@ -1,6 +1,6 @@
 """Outliving the session: whatever it starts must be gone when it ends. No level lets any of these through."""
 
-from isolation.attack import attack
+from support.attack import attack
 
 HELD = "no level lets it through"
 

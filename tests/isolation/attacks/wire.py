@@ -1,6 +1,6 @@
 """The wire between a session and the server: whatever comes over it costs that session at most."""
 
-from isolation.attack import attack
+from support.attack import attack
 
 HELD = "no level lets it through"
 

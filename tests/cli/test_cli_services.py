@@ -1,0 +1,366 @@
+"""The verbs that reach running services: ps, logs, interrupt, stop, config, run -s."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingle.support.running_servers import Announcement, find_servers
+from support.server import PATIENCE, Server
+
+COMMAND = [sys.executable, "-m", "ingle"]
+
+pytestmark = pytest.mark.usefixtures("in_home")
+
+
+@pytest.fixture
+def in_home(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGLE_HOME", str(home))
+    for name in ("INGLE_URL", "INGLE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def ingle(*args: str, input: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *args],
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def outcome(*args: str, **given: Any) -> tuple[int, str, str]:
+    ended = ingle(*args, **given)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+# ps
+
+
+def test_ps_shows_the_sessions_of_every_server(start: Callable[..., Server]) -> None:
+    first, second = start(), start()
+    first.make_session("main")
+    first.execute("1")
+    first.make_session("other")
+    lines = ingle("ps").stdout.splitlines()
+    assert lines[0].split() == ["SERVER", "PID", "SESSION", "STATE", "CELLS", "AGE", "MEMORY", "FOLDER"]
+    pid, other = str(first.process.pid), str(second.process.pid)
+    rows = [re.split(r"  +", line)[:5] for line in lines[1:]]
+    assert rows == [
+        ["serve", pid, "main", "idle", "1"],
+        ["serve", pid, "other", "idle", "0"],
+        ["serve", other, "-", "no session", "-"],
+    ]
+    told = json.loads(ingle("ps", "--json").stdout)["servers"]
+    assert [(server["pid"], [each["session_id"] for each in server["sessions"]]) for server in told] == [
+        (first.process.pid, ["main", "other"]),
+        (second.process.pid, []),
+    ]
+    [one] = json.loads(ingle("ps", "--json", "--pid", other).stdout)["servers"]
+    assert (one["pid"], one["kind"], one["url"]) == (second.process.pid, "serve", second.url)
+
+
+def test_ps_over_a_url_needs_a_token_that_is_on_no_command_line(server: Server, tmp_path: Path) -> None:
+    server.make_session("main")
+    expected = (0, [server.url, "-", "main", "idle"])
+
+    def seen(*args: str, env: dict[str, str] | None = None) -> tuple[int, list[str]]:
+        code, out, _ = outcome("ps", *args, env=env)
+        return code, out.splitlines()[1].split()[:4]
+
+    assert seen("--url", server.url, env={"INGLE_TOKEN": server.token}) == expected
+    assert seen(env={"INGLE_TOKEN": server.token, "INGLE_URL": server.url}) == expected
+    file = tmp_path / "token"
+    file.write_text(server.token + "\n")
+    file.chmod(0o600)
+    assert seen("--url", server.url, "--token-file", str(file)) == expected
+    file.chmod(0o644)
+    code, _, said = outcome("ps", "--url", server.url, "--token-file", str(file))
+    assert (code, said) == (2, f"ingle: others can read {file}; make it yours alone with `chmod 600`\n")
+    code, _, said = outcome("ps", "--url", server.url)
+    assert (code, "token" in said) == (2, True)
+
+
+def test_ps_without_servers_says_how_to_start_one() -> None:
+    assert outcome("ps") == (0, "no server runs; start one with `ingle serve`\n", "")
+    assert outcome("ps", "--json") == (0, '{"servers":[]}\n', "")
+    code, _, said = outcome("ps", "--pid", "1")
+    assert (code, "no server with the process id 1" in said) == (2, True)
+    code, _, said = outcome("ps", "--url", "http://127.0.0.1:1")
+    assert (code, "does not answer" in said) == (2, True)
+
+
+def test_a_server_that_hangs_is_named_and_holds_nothing_up(server: Server, home: Path) -> None:
+    server.make_session("main")
+    silent = Announcement(home, "mcp")
+    try:
+        silent.tell(None)
+        rows = [re.split(r"  +", line)[:4] for line in ingle("ps").stdout.splitlines()[1:]]
+        assert rows == [
+            ["serve", str(server.process.pid), "main", "idle"],
+            ["mcp", str(os.getpid()), "-", "does not answer"],
+        ]
+        code, _, said = outcome("interrupt", "absent")
+        assert (code, said.splitlines()[0]) == (
+            2,
+            "ingle: there is no session 'absent'; `ingle ps` lists those there are",
+        )
+        assert "does not answer" in said
+    finally:
+        silent.close()
+
+
+@pytest.mark.parametrize("command", [["--help"], ["ps"], ["ps", "--json"], ["interrupt", "main"], ["stop", "main"]])
+def test_these_load_nothing_heavy(server: Server, command: list[str]) -> None:
+    """Their start takes as long as their imports; so what they import is what is checked."""
+    server.make_session("main")
+    code = (
+        "import sys\nfrom ingle.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    loaded = set(ended.stderr.split())
+    heavy = "asyncio httpx websockets starlette uvicorn uvloop mcp rich concurrent.futures ingle.service ingle.client"
+    assert loaded & set(heavy.split()) == set()
+    assert len([name for name in loaded if name.startswith("ingle")]) > 5
+
+
+# vars
+
+
+@pytest.mark.req("rich.vars")
+def test_vars_lists_the_variables_and_tells_one_in_full(server: Server) -> None:
+    server.make_session("main")
+    assert outcome("vars", "main") == (0, "no variables\n", "")
+    server.execute("numbers = [1, 2, 3]\nname = 'Ada'")
+    code, said, failed = outcome("vars", "main")
+    assert (code, failed) == (0, "")
+    rows = [re.split(r"  +", line) for line in said.splitlines()]
+    assert [row[:3] + row[4:] for row in rows] == [
+        ["NAME", "TYPE", "SHAPE", "VALUE"],
+        ["name", "str", "3", "'Ada'"],
+        ["numbers", "list", "3", "[1, 2, 3]"],
+    ]
+    assert outcome("vars", "main", "numbers") == (0, "[1, 2, 3]\n", "")
+    told = json.loads(ingle("vars", "--json", "main").stdout)
+    assert [each["name"] for each in told["variables"]] == ["name", "numbers"]
+    code, said, failed = outcome("vars", "main", "nubmers")
+    assert (code, said) == (2, "")
+    assert "did you mean numbers" in failed
+
+
+# interrupt and stop
+
+
+def test_interrupt_stops_the_cell_and_keeps_the_session(server: Server) -> None:
+    server.make_session("main")
+    server.execute("x = 1\nwhile True: pass", wait=0)
+    assert outcome("interrupt", "main") == (0, "cell 1 is interrupted\n", "")
+    assert outcome("interrupt", "main") == (0, "nothing ran, so nothing was interrupted\n", "")
+    server.execute("while True: pass", wait=0)
+    assert json.loads(ingle("interrupt", "--json", "main").stdout)["status"] == "interrupted"
+    assert server.execute("x")["result"] == {"text/plain": "1"}
+
+
+def test_stop_ends_a_session_or_a_server(start: Callable[..., Server], home: Path) -> None:
+    first, second = start(), start()
+    first.make_session("main")
+    assert outcome("stop", "main") == (0, "session 'main' has ended\n", "")
+    code, _, said = outcome("stop", "main")
+    assert (code, "there is no session 'main'" in said) == (2, True)
+    code, _, said = outcome("stop", "--server")
+    assert (code, "2 servers run; say which one is meant" in said) == (2, True)
+    assert f"--pid {first.process.pid}" in said
+    ended = ingle("stop", "--server", "--pid", str(first.process.pid))
+    assert (ended.returncode, f"pid {first.process.pid}" in ended.stdout) == (0, True)
+    assert first.process.wait(PATIENCE) == 0
+    assert json.loads(ingle("stop", "--server", "--json").stdout)["pid"] == second.process.pid
+    assert find_servers(home) == []
+    code, _, said = outcome("stop", "--server")
+    assert (code, said) == (2, "ingle: no server runs, so there is none to stop\n")
+    assert outcome("stop")[0] == outcome("stop", "main", "--server")[0] == 2
+
+
+def test_what_a_server_had_not_finished_when_it_was_killed_is_removed(home: Path) -> None:
+    run = home / "run"
+    run.mkdir(parents=True)
+    for name in ("1-a.new", "1-a.draft", "2-b.new", "2-b.draft"):
+        (run / name).touch()
+    for name in ("1-a.new", "1-a.draft"):
+        os.utime(run / name, (0, 0))
+    # Those of a server that starts at this moment are left alone.
+    assert find_servers(home) == []
+    assert sorted(path.name for path in run.iterdir()) == ["2-b.draft", "2-b.new"]
+    shutil.rmtree(run)
+
+
+def test_a_name_on_two_servers_is_listed_with_how_to_choose(start: Callable[..., Server]) -> None:
+    first, second = start(), start()
+    for server in (first, second):
+        server.make_session("main")
+    for command in (["stop", "main"], ["interrupt", "main"], ["logs", "main"], ["run", "-s", "main", "1"]):
+        code, _, said = outcome(*command)
+        assert (code, said.splitlines()[0]) == (2, "ingle: session 'main' is on 2 servers; say which one is meant:")
+        assert [line.split()[1] for line in said.splitlines()[1:]] == [
+            str(first.process.pid),
+            str(second.process.pid),
+        ]
+    assert ingle("stop", "main", "--pid", str(second.process.pid)).returncode == 0
+    assert [each["session_id"] for each in first.client.get("/v1/sessions").json()["sessions"]] == ["main"]
+
+
+# run -s
+
+
+def test_run_in_a_live_session_that_is_made_and_kept(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("--mount", os.getcwd())
+    assert outcome("run", "-s", "main", "import os\nx = 20\nos.getcwd()") == (0, f"{os.getcwd()!r}\n", "")
+    assert outcome("run", "-s", "main", "print('sum'); x + 22") == (0, "sum\n42\n", "")
+    code, out, said = outcome("run", "-s", "main", "1/0")
+    assert (code, out, said.splitlines()[-1]) == (1, "", "ZeroDivisionError: division by zero")
+    assert outcome("run", "-s", "main", "print(input('? '))", input="yes\n") == (0, "? yes\n", "")
+    assert outcome("run", "-s", "main", "-", input="x = 5\nx")[:2] == (0, "5\n")
+    result = json.loads(ingle("run", "-s", "main", "--json", "--env", "A=1", "import os; os.environ['A']").stdout)
+    assert (result["session_id"], result["result"]) == ("main", {"text/plain": "'1'"})
+    assert outcome("run", "-s", "main", "--timeout", "0.2", "while True: pass")[0] == 124
+    assert outcome("run", "-s", "main", "import sys; sys.exit(3)")[0] == 3
+    (tmp_path / "script.py").write_text("print('from a file')")
+    assert outcome("run", "-s", "main", str(tmp_path / "script.py"))[1] == "from a file\n"
+    remote = ingle("run", "-s", "far", "--url", server.url, "6 * 7", env={"INGLE_TOKEN": server.token})
+    assert (remote.returncode, remote.stdout) == (0, "42\n")
+    names = [each["session_id"] for each in server.client.get("/v1/sessions").json()["sessions"]]
+    assert sorted(names) == ["far", "main"]
+
+
+def test_run_in_a_session_needs_a_service_that_stays() -> None:
+    code, _, said = outcome("run", "-s", "main", "1")
+    assert (code, "no service runs on" in said, "start one with `ingle serve`" in said) == (2, True, True)
+
+
+def test_ctrl_c_interrupts_the_cell_and_a_second_leaves_it(server: Server) -> None:
+    server.make_session("main")
+    code = "import time\nprint('on', flush=True)\nwhile True:\n  try: time.sleep(0.01)\n  except KeyboardInterrupt: {}"
+    for last, ends in (("break", True), ("print('not I', flush=True)", False)):
+        with subprocess.Popen(
+            [*COMMAND, "run", "-s", "main", code.format(last)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "on\n"
+            process.send_signal(signal.SIGINT)
+            if ends:
+                assert process.wait(PATIENCE) == 0
+                continue
+            assert process.stdout.readline() == "not I\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130
+            assert process.stderr is not None
+            assert process.stderr.read() == "ingle: cell 2 goes on; see `ingle logs -f main`\n"
+    assert server.cell(2)["status"] == "running"
+
+
+# logs
+
+
+def test_logs_show_cells_and_their_borders(server: Server) -> None:
+    server.make_session("main")
+    assert outcome("logs", "main") == (0, "", "")
+    server.execute("print('one')\n1")
+    server.execute("import sys\nprint('two', file=sys.stderr)\n1/0")
+    code, out, said = outcome("logs", "main")
+    out = re.sub(r"\d\d:\d\d:\d\d", "TIME", re.sub(r"after \S+ s", "after T s", out))
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "── cell 1 ── TIME",
+            "│ print('one')",
+            "│ 1",
+            "one",
+            "1",
+            "── cell 1: ok after T s",
+            "── cell 2 ── TIME",
+            "│ import sys",
+            "│ print('two', file=sys.stderr)",
+            "│ 1/0",
+            "── cell 2: error after T s",
+        ],
+    )
+    assert said.splitlines()[0] == "two"
+    assert said.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert ingle("logs", "-n", "1", "main").stdout.splitlines()[0].startswith("── cell 2")
+    assert ingle("logs", "-n", "0", "main").stdout == ""
+    events = [json.loads(line) for line in ingle("logs", "--json", "main").stdout.splitlines()]
+    assert [event["type"] for event in events if event["cell"] == 1] == ["state", "stdout", "result", "done"]
+
+
+def test_logs_of_a_running_cell_end_where_it_is_and_follow_goes_on(server: Server) -> None:
+    server.make_session("main")
+    server.execute("print('before', flush=True)\nname = input()\nprint(name)", wait=PATIENCE)
+    assert ingle("logs", "main").stdout.splitlines()[-1] == "before"
+    with subprocess.Popen([*COMMAND, "logs", "-f", "main"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "before\n":
+            pass
+        server.client.post("/v1/sessions/main/input", json={"text": "after"})
+        assert process.stdout.readline() == "after\n"
+        # The end of the session is the end of its log.
+        server.client.delete("/v1/sessions/main")
+        assert process.wait(PATIENCE) == 0
+
+
+def test_ctrl_c_ends_following_and_so_does_a_reader_who_has_enough(server: Server) -> None:
+    server.make_session("main")
+    server.execute("for n in range(100000): print(n)")
+    with subprocess.Popen([*COMMAND, "logs", "-f", "main"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("── cell 1")
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 141
+    server.execute("print('the last')")
+    with subprocess.Popen([*COMMAND, "logs", "-f", "-n", "1", "main"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("── cell 2")
+        while process.stdout.readline() != "the last\n":
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+
+
+# config
+
+
+def test_config_tells_each_setting_and_where_it_comes_from(home: Path) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text('pool = 5\npreload = ["numpy"]\nwait = 3.0\n')
+    env = {"INGLE_WAIT": "7", "INGLE_PRELOAD": "pandas,numpy"}
+    told = json.loads(ingle("config", "--json", env=env).stdout)
+    assert told["data_folder"] == str(home)
+    rows = {row["name"]: (row["value"], row["from"]) for row in told["settings"]}
+    assert rows["pool"] == (5, str(home / "config.toml"))
+    assert rows["wait"] == (7.0, "INGLE_WAIT")
+    assert rows["preload"] == (["pandas", "numpy"], "INGLE_PRELOAD")
+    assert rows["port"] == (8377, "default")
+    shown = ingle("config", env=env).stdout.splitlines()
+    assert shown[0] == f"# data folder: {home}"
+    assert [line.split() for line in shown if line.startswith("wait ")] == [["wait", "=", "7.0", "#", "INGLE_WAIT"]]
+    code, _, said = outcome("config", env={"INGLE_POOL": "-1"})
+    assert (code, "pool is -1" in said) == (2, True)

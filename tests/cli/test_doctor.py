@@ -1,0 +1,127 @@
+"""`ingle doctor` and the tour: what a person tries first, run for real."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingle import doctor
+from ingle.install.programs import Place
+from ingle.isolation import capabilities
+
+pytestmark = pytest.mark.usefixtures("mark")
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*args: str, home: Path, cwd: Path | None = None, **settings: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "INGLE_HOME": str(home), "HOME": str(home), "INGLE_PRELOAD": "", **settings}
+    return subprocess.run(
+        [sys.executable, *args], env=environment, capture_output=True, text=True, cwd=cwd or home.parent, timeout=100
+    )
+
+
+def test_a_healthy_installation_is_told_so_in_plain_words(home: Path) -> None:
+    told = run("-m", "ingle", "doctor", home=home, INGLE_ISOLATION="none")
+    assert told.returncode == 0, told.stdout + told.stderr
+    signs = {line[6:].partition(":")[0]: line[:4] for line in told.stdout.splitlines()[:-1]}
+    tried = ["Level sandbox", "Level restricted", "Level limits", *capabilities.TITLES.values()]
+    assert list(signs) == ["Python", "Data folder", "Zygote", "Isolation", *tried, "MCP round trip", "Hosts"]
+    assert [signs[name] for name in signs if name not in tried] == ["ok  ", "ok  ", "ok  ", "note", "ok  ", "note"]
+    assert {signs[name] for name in tried} <= {"ok  ", "note"}
+    assert "Isolation: none: code in sessions has your files" in told.stdout
+    assert "ran a cell" in told.stdout
+    assert told.stdout.endswith("Everything needed works.\n")
+
+
+def test_programs_get_the_findings_as_json_with_the_hosts_that_know_ingle(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    (home / ".cursor").mkdir()
+    (home / ".cursor" / "mcp.json").write_text('{"mcpServers": {"ingle": {"command": "/nowhere/ingle"}}}')
+    told = run("-m", "ingle", "doctor", "--json", home=home)
+    found: dict[str, Any] = json.loads(told.stdout)
+    assert found["healthy"] is True
+    (cursor,) = [each for each in found["findings"] if each["about"] == "Cursor"]
+    assert cursor["state"] == "warning"
+    assert cursor["text"].startswith("would start /nowhere/ingle, which is not there; run `ingle install cursor` again")
+
+
+def test_what_is_broken_is_named_with_a_remedy_and_the_exit_code_says_so(home: Path) -> None:
+    told = run("-m", "ingle", "doctor", home=home, INGLE_PYTHON="/no/such/python")
+    assert told.returncode == 1
+    (line,) = [line for line in told.stdout.splitlines() if line.startswith("FAIL  Zygote")]
+    assert "/no/such/python" in line
+    assert told.stdout.endswith("Something needed does not work: see FAIL above.\n")
+
+
+def test_a_data_folder_that_cannot_be_used_ends_the_look(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    finding = doctor.data_folder(tmp_path / "file" / "home")
+    assert finding.state == "broken"
+    assert "set INGLE_HOME to another folder" in finding.text
+
+
+def test_without_hosts_the_first_step_is_named(tmp_path: Path) -> None:
+    (only,) = doctor.hosts(Place(tmp_path, tmp_path, {}))
+    assert "`ingle install claude-code` tells one" in only.text
+
+
+@pytest.mark.req("mcp.handles")
+def test_the_tour_is_a_readable_conversation(home: Path) -> None:
+    pytest.importorskip("pandas")
+    home.mkdir(mode=0o700)
+    folder = home.parent / "project"
+    folder.mkdir()
+    told = run(str(ROOT / "examples" / "tour.py"), home=home, cwd=folder)
+    assert told.returncode == 0, told.stderr
+    shown = told.stdout
+    marks = [
+        "→ add_to_stdlib()",
+        "· added: share",
+        "· share(part, whole): A part of a whole, in per cent.",
+        "→ create_repl_session(session_id='calc')",
+        "· session calc is ready",
+        "  │ import pandas as pd",
+        "· 3  Bern      13",
+        "· Oslo: 11",
+        "· 18",
+        "· 38",
+        "NameError: name 'city' is not defined",
+        "→ list_repl_sessions()",
+        "· calc · idle",
+        "→ get_session_namespace(session_id='calc')",
+        "sales: ",
+        "waiting for input: 'Who are you?'",
+        "→ send_input(session_id='calc', text='Ada')",
+        "· Hello Ada",
+        "running",
+        "· rested",
+        "· from the shell",
+        "exit code 3",
+        "→ save_repl_session(session_id='calc', filepath='private/sessions/calc.pkl')",
+        "· session calc is saved as private/sessions/calc.pkl.ingle",
+        "→ load_repl_session(session_id='again', filepath='private/sessions/calc.pkl')",
+        "· session again is ready with 6 variables",
+        "· 18",
+        "· a copy of again as of cell 1: what-if",
+        "· 36",
+        "· kept as 'good'",
+        "rolled back to checkpoint 'good' of cell 1",
+        "· 18",
+        "· False",
+        "· 45",
+        "· session calc is cleared",
+        "· ended: calc · dead",
+    ]
+    at = 0
+    for mark in marks:
+        found = shown.find(mark, at)
+        assert found >= 0, f"{mark!r} is not where it should be:\n{shown}"
+        at = found
+    # It has folders of its own: those of whoever tries it out are as they were.
+    assert list(folder.iterdir()) == []
+    assert list(home.iterdir()) == []

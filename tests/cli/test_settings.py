@@ -1,0 +1,134 @@
+"""Settings: one table, three places to give a value, and a page that is made from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import ingle.http.server
+from ingle.cli import main
+from ingle.cli.reference import settings_page
+from ingle.errors import InvalidRequest
+from ingle.settings import Settings, data_folder, load
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a data folder of this test's own, with an environment that sets nothing."""
+    for name in [name for name in os.environ if name.startswith("INGLE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("INGLE_HOME", str(tmp_path))
+    # Some settings name files, which are made where one is.
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "config.toml"
+
+
+def serve_with(*flags: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings with which `ingle serve` would have started."""
+    given: list[tuple[Settings, Path]] = []
+
+    def serve(settings: Settings, home: Path, until_eof: bool, mounts: object) -> int:
+        given.append((settings, home))
+        return 0
+
+    monkeypatch.setattr(ingle.http.server, "serve", serve)
+    ended = CliRunner().invoke(main, ["serve", *flags])
+    assert ended.exit_code == 0, ended.output
+    [(settings, home)] = given
+    assert home == data_folder()
+    return settings
+
+
+def test_the_page_is_what_the_table_makes() -> None:
+    assert PAGE.read_text("utf-8") == settings_page(), "run `python -m ingle.cli.reference > docs/settings.md`"
+
+
+def test_the_page_is_the_same_on_every_interpreter_and_says_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings_page()
+    monkeypatch.setattr(sys, "executable", "/elsewhere/python")
+    assert settings_page() == before
+    for setting in fields(Settings):
+        assert f"| `{setting.name}` |" in before
+        assert setting.metadata["help"] in before
+
+
+def test_without_any_place_the_defaults_hold(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load() == serve_with(monkeypatch=monkeypatch) == Settings()
+
+
+EXAMPLES: dict[str, tuple[Any, Any, Any]] = {
+    "int": (11, 22, 33),
+    "float": (1.5, 2.5, 3.5),
+    "str": ("one", "two", "three"),
+    "list": (["one"], ["two", "more"], ["three", "and", "more"]),
+}
+
+
+@pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
+def test_a_flag_beats_the_environment_which_beats_the_file(
+    config: Path, monkeypatch: pytest.MonkeyPatch, setting: Any
+) -> None:
+    kind = getattr(setting.type, "__name__", "list")
+    choices = setting.metadata["choices"]
+    in_file, in_environment, in_flag = (choices[1], choices[0], choices[-1]) if choices else EXAMPLES[kind]
+
+    def text(value: Any) -> str:
+        return ",".join(value) if isinstance(value, list) else str(value)
+
+    def chosen(*flags: str) -> Any:
+        return getattr(serve_with(*flags, monkeypatch=monkeypatch), setting.name)
+
+    config.write_text(f"{setting.name} = {in_file!r}\n")
+    assert chosen() == in_file
+    monkeypatch.setenv(f"INGLE_{setting.name.upper()}", text(in_environment))
+    assert chosen() == in_environment
+    assert chosen("--" + setting.name.replace("_", "-"), text(in_flag)) == in_flag
+
+
+def test_an_empty_list_can_be_given_over_a_default(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert serve_with("--preload", "", monkeypatch=monkeypatch).preload == []
+    monkeypatch.setenv("INGLE_PRELOAD", "")
+    assert load().preload == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("prot = 1", "unknown setting 'prot'"),
+        ("port = '1'", "port is '1'; it must be a whole number, 0 or more"),
+        ("port = true", "port is True; it must be a whole number, 0 or more"),
+        ("port = 70000", "ports go from 0 to 65535"),
+        ("wait = nan", "wait is nan; it must be a number, 0 or more"),
+        ("wait = -1", "wait is -1; it must be a number, 0 or more"),
+        ("preload = 'numpy'", "preload is 'numpy'; it must be a list of texts"),
+        ("host = 1", "host is 1; it must be text"),
+        ("idle_policy = 'forget'", "idle_policy is 'forget'; it must be one of keep, free, end"),
+        ("port =", "cannot be read"),
+    ],
+)
+def test_a_wrong_setting_in_the_file_is_named(config: Path, line: str, words: str) -> None:
+    config.write_text(line)
+    with pytest.raises(InvalidRequest) as refused:
+        load()
+    assert words in refused.value.message
+
+
+def test_a_wrong_setting_in_the_environment_is_told_in_a_sentence(config: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "ingle", "serve"],
+        env={**os.environ, "INGLE_POOL": "many"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (2, "ingle: INGLE_POOL is 'many', which is not a number\n")

@@ -1,0 +1,21 @@
+"""Kill -9 at any moment: what comes back is the state after some completed cell, and it is said which."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from support.crash_rounds import Rounds
+from support.server import Server
+
+ROUNDS = ["server", "worker", "server", "copy", "server", "zygote"] * 3 + ["server", "worker"]
+
+
+@pytest.mark.req("state.restart")
+@pytest.mark.timeout(240)
+def test_twenty_rounds_of_kill_9(start: Callable[..., Server]) -> None:
+    rounds = Rounds(start, random.Random(20))
+    for what in ROUNDS:
+        rounds.run(what)
+    print("\n".join(rounds.told))
+    rounds.server.client.delete("/v1/sessions/main")
