@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from conftest import until, wait_until
@@ -19,11 +18,7 @@ from ingle import errors
 from ingle.callers import IMPLIED, Caller, Limits, Meter
 from ingle.service import Service
 from support.server import NDJSON, PATIENCE, Server, problem
-from support.tokens import ingle_token
-
-
-def client_with(server: Server, token: str) -> httpx.Client:
-    return httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE)
+from support.tokens import client_with, ingle_token
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.server import PATIENCE
+import httpx
+
+from support.server import PATIENCE, Server
 
 
 def ingle_token(home: Path, *args: str, code: int = 0) -> str:
@@ -21,3 +23,7 @@ def ingle_token(home: Path, *args: str, code: int = 0) -> str:
     )
     assert ended.returncode == code, ended.stderr
     return ended.stdout.strip() if code == 0 else ended.stderr
+
+
+def client_with(server: Server, token: str) -> httpx.Client:
+    return httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from http.test_http_tenants import client_with
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from ingle import errors
 from ingle.service import Service
 from ingle.sessions import files
 from support.server import PATIENCE, Server, problem
-from support.tokens import ingle_token
+from support.tokens import client_with, ingle_token
 
 
 @pytest.mark.req("safe.isolation")
