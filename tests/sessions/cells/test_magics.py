@@ -338,5 +338,5 @@ async def test_runner_frames_are_not_shown_even_where_a_user_has_broken_what_tra
 async def test_a_cell_without_a_magic_is_compiled_without_looking_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from ingle_worker.session import compiler
 
-    monkeypatch.setattr(compiler, "weaving", None)
+    monkeypatch.setattr(compiler, "translate", None)
     assert compiler.Compiler().compile("x = 1\n1 + 1", "<cell 1>").last is not None
