@@ -80,7 +80,7 @@ class Talk:
     def begin(self, code: str) -> int:
         self._cell += 1
         self._done[self._cell] = asyncio.get_running_loop().create_future()
-        self.worker.execute(self._cell, code, {}, crowded=False, alone=False)
+        self.worker.execute(self._cell, code, {}, crowded=False)
         return self._cell
 
     async def end_of(self, cell: int) -> messages.Done:

@@ -19,7 +19,6 @@ from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.limits.cgroups import MEMORY, PROCESSES
 from ingle.isolation.limits.watchdog import Watchdog, Watched
 from ingle.requests import Bounds, NewSession, SessionLimits
-from ingle.sessions.cells.pace import Pace
 from ingle.sessions.data_folder import Claim
 from ingle.sessions.metrics import Record
 from ingle.sessions.persistence.durable import Durables
@@ -70,7 +69,6 @@ class Manager:
         self.stdlibs = Stdlibs(home, self._scratch)
         self.shell_rooms = ShellRooms(self._hidden)
         self.record = Record()
-        self._pace = Pace()
         if settings.audit == "on":
             self.record.audit = Audit(home)
         self.granting = Granting(settings, home, self._launchers, self.record)
@@ -112,7 +110,7 @@ class Manager:
 
     def _session(self, plan: Plan, launcher: Launcher) -> Session:
         bounding = self.granting.bounding
-        session = Session(plan, launcher, self.settings, self.record, self._pace, bounding, self.egress)
+        session = Session(plan, launcher, self.settings, self.record, bounding, self.egress)
         session.starting.make_room = self._make_room
         return session
 

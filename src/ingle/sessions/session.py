@@ -29,7 +29,6 @@ from ingle.sessions.cells.history import History
 from ingle.sessions.cells.input_waits import Asking
 from ingle.sessions.cells.notices import Notices
 from ingle.sessions.cells.output import Intake
-from ingle.sessions.cells.pace import Pace
 from ingle.sessions.cells.patience import Patience
 from ingle.sessions.cells.turns import Turns
 from ingle.sessions.files import SessionFiles
@@ -74,7 +73,6 @@ class Session:
         launcher: Launcher,
         settings: Settings,
         record: Record | None = None,
-        pace: Pace | None = None,
         bounding: Bounding | None = None,
         egress: Egress | None = None,
     ) -> None:
@@ -82,7 +80,6 @@ class Session:
         self.key = plan.key or plan.session_id
         self.plan = plan
         self._record = record or Record()
-        self._pace = pace or Pace()
         self.requests = Requests()
         self.launcher = launcher
         self._settings = settings
@@ -247,7 +244,7 @@ class Session:
         self._cell = cell
         self.last_executed = time.time()
         self._move(states.RUNNING, code if code.isascii() else _visible(code))
-        worker.execute(number, code, envs or {}, crowded=self._crowded, alone=self._pace.begun(self._loop))
+        worker.execute(number, code, envs or {}, crowded=self._crowded)
         self._record.cell_begun(self.key, number)
         if self._record.audit is not None:
             self._record.note("cell", self.key, cell=number, code=code, isolation=self.plan.grant.isolation)
@@ -717,7 +714,6 @@ class Session:
         )
         self._cell = None
         self.last_used = time.monotonic()
-        self._pace.ended(cell.age - cell.execution_time)
         self._record.cell_ended(self.key, cell.number, status, cell.execution_time)
         cell.wake()
 

@@ -215,15 +215,15 @@ class Worker:
         self._at_rest = None
         self._wire_out.write(messages.encode(message))
 
-    def execute(self, cell: int, code: str, envs: dict[str, str], *, crowded: bool, alone: bool) -> None:
-        """Start a cell, which may be the only one that runs. Output that is there already belongs to none."""
+    def execute(self, cell: int, code: str, envs: dict[str, str], *, crowded: bool) -> None:
+        """Start a cell. Output that is there already belongs to none."""
         if self._pipes.read():
             self._receive()
             self._hand_on(background=True)
         if crowded:
             self._begin_expected = cell
         self._at_rest = None
-        self._wire_out.write(messages.encode_execute(cell, code, envs, alone=alone))
+        self._wire_out.write(messages.encode_execute(cell, code, envs))
 
     def rest(self) -> None:
         """It has nothing to do until it is told something. What it takes up to then is looked at now: nobody waits."""

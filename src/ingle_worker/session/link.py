@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ingle_worker.session.interrupts import Interrupts
-from ingle_worker.session.lookout import CHUNK, Lookout
 from ingle_worker.wire import FrameReader, FrameTooLarge, messages
+
+CHUNK = 1 << 15
+"""Bytes of one read. From 128 KiB on, every read would map and unmap memory of its own."""
 
 ENDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_COPY * struct.calcsize("i"))
 
@@ -32,7 +34,6 @@ class Link:
         self._lock = RLock()
         self._owner = -1
         self._reader = FrameReader()
-        self.lookout = Lookout()
         self.received: list[Any] = []
         """Messages that came together with the last one taken."""
         self._held: list[bytes] = []
@@ -48,11 +49,9 @@ class Link:
             self._socket.detach()
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
         self._socket.setblocking(True)  # whatever a user's default for sockets is
-        self.lookout.watch(fd)
 
     def detach(self) -> None:
         """There is no wire any more, but may be one later."""
-        self.lookout.forget()
         self._socket.detach()
         os.close(self.fd)
         self.fd = self._owner = -1
@@ -140,7 +139,7 @@ class Link:
         """The next message of the host. Raises WireLost when there is none to come."""
         while not self.received:
             try:
-                data = self.lookout.read()
+                data = os.read(self.fd, CHUNK)
             except OSError as error:
                 raise WireLost(str(error)) from None
             if not data:

@@ -200,7 +200,7 @@ class Worker:
         host, wire = _socket.socketpair(_socket.AF_UNIX, PACKETS)
         host.send(encode(Start(os.getcwd(), "/", env={})))
         for cell, code in enumerate(REHEARSAL * 2, 1):
-            host.send(encode_execute(cell, code, {}, alone=False))
+            host.send(encode_execute(cell, code, {}))
         host.shutdown(_socket.SHUT_WR)
         path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
         self._settle_in([*(os.dup(nowhere) for _ in range(3)), wire.detach()], memoryview(bytearray(64)).cast("q"))
@@ -302,7 +302,6 @@ class Worker:
                 self._copying.settle()
             if isinstance(message, Execute):
                 self._execute(message)
-                self._link.lookout.alone = message.alone
             elif isinstance(message, Start):
                 if self.before_start is not None:
                     self.before_start(message)

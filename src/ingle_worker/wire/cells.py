@@ -19,8 +19,6 @@ class Execute:
     cell: int
     code: str = ""
     envs: dict[str, str] = field(default_factory=dict)
-    alone: bool = False
-    """No other session has a cell at this time."""
 
 
 @dataclass(frozen=True)

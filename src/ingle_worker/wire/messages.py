@@ -234,16 +234,12 @@ def encode_plain(cls: type, plain: dict[str, Any], payload: bytes = b"") -> byte
     return encode_frame(NUMBERS[cls], header, payload)
 
 
-def encode_execute(cell: int, code: str, envs: dict[str, str], *, alone: bool = False) -> bytes:
+def encode_execute(cell: int, code: str, envs: dict[str, str]) -> bytes:
     """The frame of an Execute: the host sends one for every cell."""
     payload = code.encode("utf-8", "surrogatepass")
     if envs:
-        return encode_plain(Execute, {"cell": cell, "envs": envs, "alone": alone}, payload)
-    return encode_frame(EXECUTE, (_ALONE if alone else _AMONG_OTHERS) % cell, payload)
-
-
-_ALONE, _AMONG_OTHERS = b'{"cell":%d,"alone":true}', b'{"cell":%d}'
-_ALONE_ENDS = b',"alone":true}'
+        return encode_plain(Execute, {"cell": cell, "envs": envs}, payload)
+    return encode_frame(EXECUTE, b'{"cell":%d}' % cell, payload)
 
 
 def decode_fork(data: bytes) -> tuple[bool, int, str, bool]:
@@ -266,10 +262,9 @@ def decode(frame: Frame) -> Any:
     """The message of a frame that came from the host, which the guest trusts; fields are taken as they are."""
     if frame.kind == EXECUTE:
         # As `encode_execute` writes it: what comes at every cell is read without a parser.
-        alone = frame.header.endswith(_ALONE_ENDS)
-        number = frame.header[8 : -len(_ALONE_ENDS) if alone else -1]
+        number = frame.header[8:-1]
         if number.isdigit():
-            return Execute(int(number), frame.payload.decode("utf-8", "surrogatepass"), {}, alone)
+            return Execute(int(number), frame.payload.decode("utf-8", "surrogatepass"), {})
     cls = KINDS.get(frame.kind)
     if cls is None:
         raise BadMessage(f"no message has the kind {frame.kind}")
