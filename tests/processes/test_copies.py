@@ -18,7 +18,6 @@ from conftest import until
 from ingle.errors import StartFailed
 from ingle.events import Exit
 from ingle.settings import Settings
-from ingle.workers.io import decode
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Copies, Worker
 from ingle_worker.processes.linux import parent_of
@@ -65,7 +64,7 @@ class Talk:
         self.output += data.decode()
 
     def on_message(self, message: Any) -> None:
-        if isinstance(message, decode.Done):
+        if isinstance(message, messages.Done):
             self._done[message.cell].set_result(message)
         elif isinstance(message, messages.Started):
             self.started.set_result(message)

@@ -46,7 +46,6 @@ from ingle.sessions.spec import Plan
 from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.workers.copies import Family
-from ingle.workers.io.decode import Done
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
@@ -594,7 +593,7 @@ class Session:
 
     def on_message(self, message: Any) -> None:
         cell = self._cell
-        if type(message) is Done:
+        if isinstance(message, messages.Done):
             if cell is not None and message.cell == cell.number:
                 self._on_done(cell, message)
         elif isinstance(message, messages.Result):

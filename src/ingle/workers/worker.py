@@ -223,7 +223,7 @@ class Worker:
         if crowded:
             self._begin_expected = cell
         self._at_rest = None
-        self._wire_out.write(messages.encode_execute(cell, code, envs))
+        self._wire_out.write(messages.encode(messages.Execute(cell, code, envs)))
 
     def rest(self) -> None:
         """It has nothing to do until it is told something. What it takes up to then is looked at now: nobody waits."""

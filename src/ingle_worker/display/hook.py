@@ -16,7 +16,7 @@ from ingle_worker.display.matplotlib_figures import Figures, choose_backends
 from ingle_worker.display.mime import PLAIN, Bundle, add_raw, make, methods_of, plain, shorten
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import Channel
-from ingle_worker.wire.messages import Display, Keep, Result, encode_plain
+from ingle_worker.wire.messages import Display, Keep, Result
 
 MAX_NOTICES = 20
 MAX_ID = 200
@@ -84,14 +84,14 @@ class Screen:
         """Bare, it goes out with the cell's Done, unless something else follows it."""
         self.tell_value()
         if metadata:
-            self._link.hold(encode_plain(Result, {"cell": self._channel.cell, "data": data, "metadata": metadata}))
+            self._link.hold(Result(self._channel.cell, data, metadata))
         else:
             self.value = data
 
     def tell_value(self) -> None:
         """Before anything else is shown."""
         if self.value is not None:
-            self._link.hold(encode_plain(Result, {"cell": self._channel.cell, "data": self.value}))
+            self._link.hold(Result(self._channel.cell, self.value))
             self.value = None
 
     def _show_result(self, value: object) -> None:
@@ -161,16 +161,9 @@ class Screen:
             background = channel.crowded and channel.is_background()
         self.tell_value()
         self._account(bundle, background)
-        shown: dict[str, Any] = {"data": bundle.data}
-        if bundle.metadata:
-            shown["metadata"] = bundle.metadata
-        if display_id is not None:
-            shown["display_id"] = str(display_id)[:MAX_ID]
-        if update:
-            shown["update"] = True
-        if background:
-            shown["background"] = True
-        link.send_made(lambda: encode_plain(Display, {**shown, "mark": channel.mark()}))
+        data, metadata = bundle.data, bundle.metadata
+        shown_as = None if display_id is None else str(display_id)[:MAX_ID]
+        link.send_made(lambda: Display(data, channel.mark(), metadata, shown_as, bool(update), background))
 
     def _publish_figure(self, bundle: Bundle, background: bool) -> None:
         if not self._link.abandoned:

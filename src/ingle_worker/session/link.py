@@ -75,32 +75,16 @@ class Link:
         except OSError:
             pass
 
-    def hold(self, frame: bytes) -> None:
-        """To be sent together with the next message: two frames, one system call."""
-        self._held.append(frame)
+    def hold(self, message: object) -> None:
+        """Keep a message until the next one is sent: two frames, one system call."""
+        self._held.append(_encode(message))
 
     def send(self, message: object) -> None:
-        """Send a message, or a frame that was made of one."""
+        """Send a message."""
         self.send_made(lambda: message)
 
-    def send_last(self, frame: bytes) -> None:
-        """Send the frame with which a cell ends: no cell runs any more, so that SIGINT tears nothing."""
-        if self._held or self._owner == -1 or not self._lock.acquire(blocking=False):
-            self.send(frame)
-            return
-        try:
-            try:
-                self._write(frame)
-            finally:
-                self._lock.release()
-            while self._held:
-                with self._lock:
-                    self._write_held()
-        except OSError as error:
-            raise WireLost(str(error)) from None
-
     def send_made(self, make: Callable[[], object]) -> None:
-        """Send what is made in the moment of sending: no other thread's message comes between the two."""
+        """Make a message and send it. No other thread's message comes between the two."""
         if os.getpid() != self._owner:
             _encode(make())
             self._held.clear()
@@ -186,8 +170,6 @@ class Link:
 
 
 def _encode(message: object) -> bytes:
-    if isinstance(message, bytes):
-        return message  # a frame already
     try:
         return messages.encode(message)
     except FrameTooLarge as error:

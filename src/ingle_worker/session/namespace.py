@@ -27,7 +27,6 @@ from ingle_worker.wire.messages import (
     StdlibCompiled,
     StdlibDescribed,
     StdlibLoaded,
-    encode_plain,
 )
 
 TOO_LONG = "it took too long and was stopped"
@@ -92,8 +91,8 @@ class Preparing:
         except SYNTAX_ERRORS as exc:
             self._link.send(StdlibDescribed(problem=user_library.problem_of(exc)))
             return
-        told.update(added=added, replaced=replaced)
-        self._link.send(encode_plain(StdlibDescribed, told, data if addition else b""))
+        text_now = data if addition else b""
+        self._link.send(StdlibDescribed(**told, added=added, replaced=replaced, data=text_now))
         if addition:
             self._load(data, b"")
 

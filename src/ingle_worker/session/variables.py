@@ -20,7 +20,7 @@ from ingle_worker.magics.subshell import Lines
 from ingle_worker.session import traceback_text
 from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
-from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable, encode_plain
+from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable
 
 TIME = 0.1
 """Seconds for a whole listing; what is left then has its name and its type."""
@@ -356,11 +356,11 @@ class Inquiries:
             os._exit(1)  # a process that the user's __repr__ forked
         self._link.send(answer)
 
-    def _look(self, message: "ListVariables | AskVariable") -> "bytes | Asked":
+    def _look(self, message: "ListVariables | AskVariable") -> "Listed | Asked":
         space = vars(self._main)
         if isinstance(message, ListVariables):
             listed, more = listing(space)
-            return encode_plain(Listed, {"ticket": message.ticket, "variables": listed, "more": more})
+            return Listed(message.ticket, [Variable(**each) for each in listed], more)
         if message.name not in space:
             return Asked(message.ticket)
         variable, notices = whole(message.name, space[message.name])

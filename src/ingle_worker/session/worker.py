@@ -39,10 +39,8 @@ from ingle_worker.session.user_library import library
 from ingle_worker.session.variables import Inquiries
 from ingle_worker.snapshot import provenance
 from ingle_worker.snapshot.protocol import Keeping
-from ingle_worker.wire import encode_frame, states
-from ingle_worker.wire.frames import PREFIX
+from ingle_worker.wire import states
 from ingle_worker.wire.messages import (
-    NUMBERS,
     AskVariable,
     Clear,
     Done,
@@ -60,13 +58,9 @@ from ingle_worker.wire.messages import (
     Start,
     Started,
     encode,
-    encode_execute,
-    encode_ok,
-    encode_plain,
 )
 
 VERSION = platform.python_version()
-READY = NUMBERS[Ready]
 PACKETS = _socket.SOCK_SEQPACKET if sys.platform == "linux" else _socket.SOCK_STREAM
 HIGH_FD = 100
 """The wire's descriptor lies from here on, so that the first file a user opens is number 3, as anywhere."""
@@ -94,14 +88,6 @@ REHEARSAL = (
 FIRST_STEPS = REHEARSAL[:3]
 """Cells that a worker in the pool runs for itself. What they touch it no longer shares, so they are few: what most
 first cells do."""
-
-
-_READY = encode_plain(Ready, {"python": VERSION, "executable": sys.executable})[PREFIX.size + 1 :]
-
-
-def ready(pid: int) -> bytes:
-    """The frame of this process's first words. Made ahead but for its number, as it is said while pages are dear."""
-    return encode_frame(READY, b'{"pid":%d,' % pid + _READY)
 
 
 def _place(fds: list[int]) -> int:
@@ -200,11 +186,11 @@ class Worker:
         host, wire = _socket.socketpair(_socket.AF_UNIX, PACKETS)
         host.send(encode(Start(os.getcwd(), "/", env={})))
         for cell, code in enumerate(REHEARSAL * 2, 1):
-            host.send(encode_execute(cell, code, {}))
+            host.send(encode(Execute(cell, code)))
         host.shutdown(_socket.SHUT_WR)
         path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
         self._settle_in([*(os.dup(nowhere) for _ in range(3)), wire.detach()], memoryview(bytearray(64)).cast("q"))
-        self._link.send(ready(self._pid))
+        self._link.send(Ready(self._pid, VERSION, sys.executable))
         try:
             self._serve()
         except WireLost:
@@ -269,7 +255,7 @@ class Worker:
         self._settle_in(fds, shared)
         if spare:
             self._rehearse(FIRST_STEPS)
-        self._link.send(ready(self._pid))
+        self._link.send(Ready(self._pid, VERSION, sys.executable))
         try:
             self._serve()
         except WireLost:
@@ -337,7 +323,7 @@ class Worker:
             return
         if is_copy:
             self._pid = os.getpid()
-            self._link.send(ready(self._pid))
+            self._link.send(Ready(self._pid, VERSION, sys.executable))
 
     def _next(self) -> Any:
         """Wait for the next message, the event loop running if there is one.
@@ -459,25 +445,21 @@ class Worker:
         value, self._screen.value = self._screen.value, None
         if self._screen.notices:
             notices += self._screen.take_notices()
-        if outcome.status == states.OK and not (dropped or crowded or added or removed or notices):
-            self._link.send_last(encode_ok(cell, took, value))
-            return
-        done: dict[str, Any] = {"cell": cell, "status": outcome.status, "execution_time": took}
-        if value is not None:
-            done["value"] = value
-        if outcome.error is not None:
-            done["error"] = outcome.error
-            done["needs_more_input"] = outcome.needs_more_input
-        if dropped:
-            done["dropped_input"] = dropped
-        if crowded:
-            done["crowded"] = True
-        if added or removed:
-            done["names_added"] = added
-            done["names_removed"] = removed
-        if notices:
-            done["notices"] = notices
-        self._link.send(encode_plain(Done, done))
+        self._link.send(
+            Done(
+                cell,
+                outcome.status,
+                took,
+                value,
+                outcome.error,
+                outcome.needs_more_input,
+                dropped,
+                crowded,
+                added,
+                removed,
+                notices,
+            )
+        )
 
     def _heal(self) -> list[str]:
         """Put back what the next cell cannot do without, and say what was put back."""

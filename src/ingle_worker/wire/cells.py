@@ -9,12 +9,9 @@ else:
     from ingle_worker.wire.classes import dataclass
 
 
-@dataclass
+@dataclass(frozen=True)
 class Execute:
-    """Run this cell. `code` travels raw.
-
-    Not frozen as the others are: one is made at every cell, and frozen ones take three times as long.
-    """
+    """Run this cell. `code` travels raw."""
 
     cell: int
     code: str = ""

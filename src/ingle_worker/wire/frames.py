@@ -33,10 +33,6 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-_new = tuple.__new__
-"""Makes a Frame without a call of Python's: there is one at every cell, on either side."""
-
-
 def encode_frame(kind: int, header: bytes, payload: bytes = b"", limit: int = MAX_FRAME) -> bytes:
     """The bytes of one frame. Raises FrameTooLarge before anything is sent."""
     size = len(header) + len(payload)
@@ -61,16 +57,8 @@ class FrameReader:
             raise self._broken
         if self._buffer:
             self._buffer += data
-            whole: bytes | bytearray = self._buffer
-        elif len(data) >= PREFIX.size:
-            size, header_size, kind = PREFIX.unpack_from(data)
-            if header_size <= size == len(data) - PREFIX.size <= self._limit:
-                # What nearly always comes: one frame, whole.
-                header_end = PREFIX.size + header_size
-                return [_new(Frame, (kind, data[PREFIX.size : header_end], data[header_end:]))]
-            whole = data
-        else:
-            whole = data
+        # A whole frame, which is what nearly always comes, is not copied into the buffer first.
+        whole: bytes | bytearray = self._buffer or data
         frames: list[Frame] = []
         start, end = 0, len(whole)
         while end - start >= PREFIX.size:

@@ -150,7 +150,6 @@ KINDS: dict[int, type] = {
     114: Proof,
 }
 NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
-EXECUTE, DONE = NUMBERS[Execute], NUMBERS[Done]
 RAW: tuple[type, ...] = (Keep, Load, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed)
 """Those whose payload is bytes, not text."""
 
@@ -189,25 +188,33 @@ def _visible(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("ingle.visible", _visible)
 
 
-def _plain(value: object) -> Any:
-    if type(value) in FIELDS:
-        return {name: getattr(value, name) for name in FIELDS[type(value)]}
-    raise TypeError(f"{type(value).__name__} has no place in a message")
-
-
-FIELDS: dict[type, tuple[str, ...]] = {
-    cls: tuple(f.name for f in fields(cls)) for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Variable)
-}
 NO_DEFAULT = object()
-DEFAULTS: dict[tuple[type, str], Any] = {
-    (cls, f.name): f.default if f.default_factory is MISSING else f.default_factory()
-    for cls in NUMBERS
-    for f in fields(cls)
-    if f.default is not MISSING or f.default_factory is not MISSING
+
+
+def _default(field: Any) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return NO_DEFAULT if field.default is MISSING else field.default
+
+
+DEFAULTS: dict[type, dict[str, Any]] = {
+    cls: {field.name: _default(field) for field in fields(cls)}
+    for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Variable)
 }
-_quote: Callable[[str], str] = json.encoder.encode_basestring
+"""The fields of each message, and of each class that some messages hold, with their defaults."""
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """Return the fields that differ from their defaults."""
+    # Without vars() or type(), which a session may have replaced.
+    defaults = DEFAULTS.get(value.__class__)
+    if defaults is None:
+        raise TypeError(f"{value.__class__.__name__} has no place in a message")
+    return {name: each for name, each in value.__dict__.items() if each != defaults[name]}
+
+
 _encode_json: Callable[[Any, int], Any] = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
-    None, _plain, _quote, None, ":", ",", False, False, True
+    None, _plain, json.encoder.encode_basestring, None, ":", ",", False, False, True
 )
 _scan_json: Callable[[str, int], tuple[Any, int]] = json.scanner.c_make_scanner(  # type: ignore[attr-defined]
     json.JSONDecoder()
@@ -215,56 +222,31 @@ _scan_json: Callable[[str, int], tuple[Any, int]] = json.scanner.c_make_scanner(
 
 
 def encode(message: Any) -> bytes:
-    """The frame of a message. Fields that have their default value stay away."""
-    cls = type(message)
+    """Return the frame of a message. Fields with their default value are left out."""
+    plain = _plain(message)
     payload = b""
-    values = vars(message)
-    plain = {name: value for name, value in values.items() if value != DEFAULTS.get((cls, name), NO_DEFAULT)}
+    cls = message.__class__
     payload_name = PAYLOADS.get(cls)
     if payload_name is not None:
         plain.pop(payload_name, None)
-        raw = values[payload_name]
-        payload = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
-    return encode_plain(cls, plain, payload)
-
-
-def encode_plain(cls: type, plain: dict[str, Any], payload: bytes = b"") -> bytes:
-    """The frame of a message given as its fields: what the guest says after every cell is not made an object first."""
+        payload = message.__dict__[payload_name]
+        if cls not in RAW:
+            payload = payload.encode("utf-8", "surrogatepass")
     header = "".join(_encode_json(plain, 0)).encode("utf-8", "ingle.visible")
     return encode_frame(NUMBERS[cls], header, payload)
 
 
-def encode_execute(cell: int, code: str, envs: dict[str, str]) -> bytes:
-    """The frame of an Execute: the host sends one for every cell."""
-    payload = code.encode("utf-8", "surrogatepass")
-    if envs:
-        return encode_plain(Execute, {"cell": cell, "envs": envs}, payload)
-    return encode_frame(EXECUTE, b'{"cell":%d}' % cell, payload)
-
-
 def decode_fork(data: bytes) -> tuple[bool, int, str, bool]:
-    """What a Fork says of the session to come, of the bytes of its frame. Read without making an object of it: whoever
-    carries it out shares nearly all its memory with others, and should touch little of it."""
+    """Return the fields of a Fork from the bytes of its frame.
+
+    No object is made: the process that reads it shares nearly all its memory with others, and should touch little.
+    """
     plain, _ = _scan_json(data[PREFIX.size :].decode(), 0)
     return plain.get("spare", False), plain.get("uid", 0), plain.get("network", ""), plain.get("group", False)
 
 
-def encode_ok(cell: int, execution_time: float, value: dict[str, str] | None) -> bytes:
-    """The frame of a Done that has nothing more to say: the guest sends one after almost every cell."""
-    # A whole number is written in a fifth of the time that a fraction takes.
-    header = f'{{"cell":{cell},"status":"ok","execution_time":{int(execution_time * 1e9)}e-9'
-    if value is not None:
-        header += ',"value":{' + ",".join([f"{_quote(mime)}:{_quote(text)}" for mime, text in value.items()]) + "}"
-    return encode_frame(DONE, (header + "}").encode("utf-8", "ingle.visible"))
-
-
 def decode(frame: Frame) -> Any:
-    """The message of a frame that came from the host, which the guest trusts; fields are taken as they are."""
-    if frame.kind == EXECUTE:
-        # As `encode_execute` writes it: what comes at every cell is read without a parser.
-        number = frame.header[8:-1]
-        if number.isdigit():
-            return Execute(int(number), frame.payload.decode("utf-8", "surrogatepass"), {})
+    """Return the message of a frame from the host. The guest trusts the host, so fields are not checked."""
     cls = KINDS.get(frame.kind)
     if cls is None:
         raise BadMessage(f"no message has the kind {frame.kind}")

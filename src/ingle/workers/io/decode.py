@@ -6,7 +6,7 @@ is counted first how much it would be.
 """
 
 import dataclasses
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
@@ -52,27 +52,8 @@ FROM_GUEST = (
 )
 
 
-def _made_quickly(cls: Any) -> Any:
-    """A class with the same fields, of a kind that msgspec makes in a fifth of the time."""
-    types = get_type_hints(cls)
-    fields: list[Any] = []
-    for each in dataclasses.fields(cls):
-        if each.default_factory is not dataclasses.MISSING:
-            fields.append((each.name, types[each.name], msgspec.field(default_factory=each.default_factory)))
-        elif each.default is not dataclasses.MISSING:
-            fields.append((each.name, types[each.name], each.default))
-        else:
-            fields.append((each.name, types[each.name]))
-    return msgspec.defstruct(cls.__name__, fields, gc=False)
-
-
-Done: type[messages.Done] = _made_quickly(messages.Done)
-"""What comes at every cell."""
-
 _DECODERS: dict[int, Any] = {
-    messages.NUMBERS[cls]: msgspec.json.Decoder(Done if cls is messages.Done else cls).decode
-    for cls in FROM_GUEST
-    if cls is not messages.Keep
+    messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST if cls is not messages.Keep
 }
 _WITH_PAYLOAD = {messages.NUMBERS[cls] for cls in FROM_GUEST if cls in messages.RAW}
 
