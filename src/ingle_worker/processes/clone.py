@@ -1,10 +1,8 @@
-"""Forks that libc does not offer: into a cgroup (`fork_into`), and such whose child is not ours but our parent's, so
-that neither wait() nor SIGCHLD tells the user's code of it.
+"""Forks that libc does not offer: into a cgroup (`fork_into`), and one whose child is our parent's and not ours.
 
-With one thread the latter is one call of the kernel's (`fork_beside`). With others only libc can fork, since they may
-hold its locks, and its child is ours. So that child hands over (`fork_aside`): it makes a process that shares its
-memory, and is held in the kernel until that one kills it. From then on the memory is that one's alone, and it is a
-child of our parent's, as orphans are. To fork again instead, which was done before, copies all memory twice.
+Neither wait() nor SIGCHLD reports such a child to the user's code. With one thread the kernel makes it in one call
+(`fork_beside`). With other threads only libc can fork, since they may hold its locks, and its child is ours. So that
+child forks again and exits (`fork_twice`), which copies all page tables twice.
 """
 
 import os
@@ -14,11 +12,10 @@ from _thread import get_native_id
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker.processes.linux import SIGKILL, fork_bare
+from ingle_worker.processes.linux import fork_bare
 
 PR_GET_TID_ADDRESS = 40
-CLONE_VM, CLONE_VFORK, CLONE_PARENT, CLONE_PARENT_SETTID = 0x100, 0x4000, 0x8000, 0x100000
-CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_INTO_CGROUP = 0x200000, 0x1000000, 0x200000000
+CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_INTO_CGROUP = 0x8000, 0x200000, 0x1000000, 0x200000000
 SIGCHLD = 17
 
 _MACHINE = os.uname().machine if sys.maxsize > 1 << 32 else ""
@@ -27,12 +24,6 @@ _CALLS = {"x86_64": (56, 273, 274), "aarch64": (220, 99, 100)}.get(_MACHINE)
 
 CLONE3 = 435
 """The same on every machine."""
-
-SET_TID_ADDRESS, RSEQ, ARCH_PRCTL = 218, 334, 158
-"""Of x86_64, where handing over can be had: elsewhere nobody tells where libc keeps what `rseq` is given."""
-
-RSEQ_SIZE, RSEQ_UNREGISTER, RSEQ_SIGNATURE = 32, 1, 0x53053053
-ARCH_SHSTK_STATUS = 0x5005
 
 try:
     import ctypes
@@ -84,45 +75,23 @@ def _forked(thread: "_Thread", pid: int) -> int:
     return pid
 
 
-def fork_aside(number: memoryview) -> int:
-    """A fork by libc whose child is soon not ours. Here the number of one that is, to be waited for.
+def fork_twice(number: memoryview) -> int:
+    """Fork by libc, and let the child fork again and exit, so that the second child is not ours.
 
-    It is killed by the child, or exits: with 0, or with that of the error for which there is no child. By then the
-    child's own number is in this place, which is shared memory: whoever ends us finds it there, and spares it.
+    Return the number of the first child, to be waited for, or 0 in the second one. The first child writes the number of
+    the second one into `number`, which is shared memory. If it cannot fork, it exits with the number of the error.
     """
     pid = fork_bare()
     if pid:
         return pid
     try:
-        if not _hand_over(number):
-            child = fork_bare()
-            if child:
-                number[0] = child
-                os._exit(0)
+        child = fork_bare()
     except OSError as error:
         os._exit(error.errno or 1)
+    if child:
+        number[0] = child
+        os._exit(0)
     return 0
-
-
-def _hand_over(number: memoryview) -> bool:
-    """Go on as another process with the same memory, on the same stack; this one never runs again. False if not."""
-    if _MACHINE != "x86_64" or not can_clone() or _has_shadow_stack():
-        return False
-    thread = _Thread()
-    if not thread.leave():
-        return False
-    first = os.getpid()
-    # The kernel writes its lower half; the upper one is zero.
-    told = ctypes.addressof(ctypes.c_long.from_buffer(number))
-    pid = thread.clone(CLONE_VM | CLONE_VFORK | CLONE_PARENT_SETTID | SIGCHLD, told)
-    if pid == 0:
-        # At once: were this process killed before it, that one would run on, over a stack that is not as it left it. By
-        # its number: had it been killed by another, init would be our parent.
-        os.kill(first, SIGKILL)
-    elif pid > 0:
-        os._exit(1)
-    thread.enter()
-    return pid == 0
 
 
 class _Thread:
@@ -134,12 +103,11 @@ class _Thread:
         self._tid = ctypes.c_long(_tid_address())
         self._head, self._size = ctypes.c_long(), ctypes.c_long()
         self._robust = _syscall(get_robust, 0, ctypes.byref(self._head), ctypes.byref(self._size)) == 0
-        self._sequence = _sequence_address()
 
-    def clone(self, flags: int, told: int = 0) -> int:
+    def clone(self, flags: int) -> int:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
-        # The address stands at the fourth place on one machine, at the fifth on the other; nobody asks for the other.
-        pid: int = _syscall(self._clone, flags, 0, ctypes.c_long(told), self._tid, self._tid)
+        # The address is the fourth argument on one machine and the fifth on the other; neither reads both.
+        pid: int = _syscall(self._clone, flags, 0, ctypes.c_long(0), self._tid, self._tid)
         return pid
 
     def clone_into(self, group: int) -> int:
@@ -152,22 +120,6 @@ class _Thread:
         if self._robust:
             _syscall(self._set_robust, self._head, self._size)
 
-    def leave(self) -> bool:
-        """What the kernel does for a thread at its end, it would do in memory that is another's by then."""
-        if self._sequence and _syscall(RSEQ, self._sequence, RSEQ_SIZE, RSEQ_UNREGISTER, RSEQ_SIGNATURE):
-            return False  # libc has given it another size
-        if self._robust:
-            _syscall(self._set_robust, ctypes.c_long(0), self._size)
-        _syscall(SET_TID_ADDRESS, ctypes.c_long(0))
-        return True
-
-    def enter(self) -> None:
-        """The kernel knows it again."""
-        _syscall(SET_TID_ADDRESS, self._tid)
-        self.set_robust_list()
-        if self._sequence:
-            _syscall(RSEQ, self._sequence, RSEQ_SIZE, 0, RSEQ_SIGNATURE)
-
 
 def _tid_address() -> int:
     """Where libc keeps the number of this thread, which a copy has to have right; 0 where it keeps it elsewhere."""
@@ -175,28 +127,6 @@ def _tid_address() -> int:
     if _libc is None or _libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) or not address.value:
         return 0
     return address.value if ctypes.c_int.from_address(address.value).value == get_native_id() else 0
-
-
-def _sequence_address() -> Any:
-    """What libc has given to rseq(), by which sched_getcpu() knows the core; None where it has not.
-
-    A process that shares its parent's memory begins without it.
-    """
-    assert _libc is not None
-    try:
-        offset = ctypes.c_long.in_dll(_libc, "__rseq_offset").value
-        if ctypes.c_uint.in_dll(_libc, "__rseq_size").value == 0:
-            return None
-    except ValueError:  # a libc that does not know of it
-        return None
-    _libc.pthread_self.restype = ctypes.c_long
-    return ctypes.c_long(_libc.pthread_self() + offset)
-
-
-def _has_shadow_stack() -> bool:
-    """It would go with the process that was killed."""
-    features = ctypes.c_long()
-    return _syscall(ARCH_PRCTL, ARCH_SHSTK_STATUS, ctypes.byref(features)) == 0 and features.value != 0
 
 
 def fork_whole(fork: Callable[[], int]) -> int:

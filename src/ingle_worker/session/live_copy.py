@@ -7,8 +7,8 @@ copies: memory, open files, folder, environment; and the state of `random`, whic
 streams, the wire and the place in init's memory are its own. It has no thread but its own, no child, and a new event
 loop when it needs one; the original is told what is missing.
 
-Where there are other threads only libc can fork (see `cloning`): then a process in between is the worker's child for a
-moment, and the worker waits for its end.
+With other threads only libc can fork (see `cloning`). Then a process in between is the worker's child for a moment, and
+the worker waits until it exits.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -183,7 +183,7 @@ class Copying:
         number = place(self._shared, self._only[0])[PID : PID + 1] if self._only is not None else _common_memory()
         missed, child, status = False, -1, 0
         try:
-            child = clone.fork_whole(lambda: clone.fork_aside(number))
+            child = clone.fork_whole(lambda: clone.fork_twice(number))
             if child:
                 status = _wait_for(child)
                 missed = callable(on_child) and _child_has_ended()
