@@ -29,7 +29,6 @@ from ingle.sessions.cells.history import History
 from ingle.sessions.cells.input_waits import Asking
 from ingle.sessions.cells.notices import Notices
 from ingle.sessions.cells.output import Intake
-from ingle.sessions.cells.patience import Patience
 from ingle.sessions.cells.turns import Turns
 from ingle.sessions.files import SessionFiles
 from ingle.sessions.metrics import Record
@@ -112,7 +111,6 @@ class Session:
         self._asking = Asking(self._move, self._append)
         self._history = History(self, self.timeline, settings.result_chars)
         self._inquiries = Inquiries(self, settings.timeout_grace)
-        self._patience = Patience(self._loop)
         self._preparing = Preparing(settings.timeout_grace)
         self._keeping = Keeping()
         self.keeper: Keeper | None = None
@@ -355,7 +353,7 @@ class Session:
         """
         cell = self._cell
         if cell is not None and cell.number == number:
-            await cell.wait_settled(seconds, self._patience)
+            await cell.wait_settled(seconds)
             self.last_used = time.monotonic()
             if cell.final is not None and not (from_event or cell.kept_text):
                 # Bare, it takes a tenth of what copy.copy() takes.
@@ -452,7 +450,6 @@ class Session:
             self._finish_cell(self._cell, states.EXIT, Exit(message="the session was ended"))
         if self.state != states.DEAD:
             self._move(states.DEAD)
-        self._patience.close()
         await self._figures.close()
         if self.keeper is not None:
             await self.keeper.close(keep=keep, patience=self._settings.exit_grace)

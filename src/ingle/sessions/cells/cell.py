@@ -6,7 +6,6 @@ from typing import Any
 
 from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
 from ingle.sessions.cells.displays import Displays
-from ingle.sessions.cells.patience import Patience
 from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()
@@ -52,7 +51,7 @@ class RunningCell:
         self.began = time.monotonic()
         self.notices = notices
         self.waits: dict[int, messages.InputWait] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
 
     @property
     def age(self) -> float:
@@ -75,27 +74,24 @@ class RunningCell:
         self.displays.add(seq, data, metadata, display_id, update)
 
     def wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        """Let all who wait look at the cell again."""
+        for waiter in self._waiters:
+            _set(waiter)
 
-    async def wait_settled(self, seconds: float, patience: Patience) -> None:
-        """Until there is something to answer, or the time is over. Leaving early changes nothing for the cell."""
+    async def wait_settled(self, seconds: float) -> None:
+        """Wait until the cell is settled, or for so many seconds. Leaving early changes nothing for the cell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while seconds > 0 and not self.settled:
+        while not self.settled and loop.time() < deadline:
             waiter: asyncio.Future[None] = loop.create_future()
-            self._waiters.append(waiter)
-            patience.begin(waiter, deadline)
+            self._waiters.add(waiter)
+            timer = loop.call_at(deadline, _set, waiter)
             try:
                 await waiter
             finally:
-                patience.end(waiter)
-            if self.final is not None:
-                break
-            seconds = deadline - loop.time()
-        # Should it go on waiting all the same, the next who asks is told so at once.
+                timer.cancel()
+                self._waiters.discard(waiter)
+        # If the cell goes on waiting in spite of the interrupt, the next caller is answered at once.
         self.interrupted_wait = 0
 
     def result(self, session_id: str) -> Result:
@@ -147,3 +143,8 @@ class RunningCell:
             Truncated(self.stdout_characters, self.stderr_characters),
             Truncated(self.stdout_lines, self.stderr_lines),
         )
+
+
+def _set(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
