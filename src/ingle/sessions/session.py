@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any
 
+import msgspec
+
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.isolation.egress.proxy import Egress
@@ -356,8 +358,7 @@ class Session:
             await cell.wait_settled(seconds)
             self.last_used = time.monotonic()
             if cell.final is not None and not (from_event or cell.kept_text):
-                # Bare, it takes a tenth of what copy.copy() takes.
-                return cell.final.__copy__()  # type: ignore[attr-defined,no-any-return]
+                return msgspec.structs.replace(cell.final)
         self.last_used = time.monotonic()
         return await self._history.result(number, self._cell, from_event)
 

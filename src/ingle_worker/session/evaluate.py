@@ -20,11 +20,12 @@ CO_COROUTINE = 0x80
 class Outcome:
     """How a cell ended, as far as the guest can tell."""
 
-    status = states.OK
-    error: Raised | None = None
-    exit: SystemExit | None = None
-    needs_more_input = False
-    finished = False
+    def __init__(self) -> None:
+        self.status = states.OK
+        self.error: Raised | None = None
+        self.exit: SystemExit | None = None
+        self.needs_more_input = False
+        self.finished = False
 
 
 class Evaluating:

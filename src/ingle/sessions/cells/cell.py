@@ -2,55 +2,46 @@
 
 import asyncio
 import time
-from typing import Any
 
 from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
 from ingle.sessions.cells.displays import Displays
 from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()
-NO_COUNTS = (NO_TEXT, NO_TEXT)
-NOTHING: list[Any] = []
-"""In every result that has none of them: nobody adds to what a result holds, and most hold nothing."""
-
-NO_METADATA: Metadata = {}
-NO_DISPLAYS = Displays()
 
 
 class RunningCell:
-    # What most cells never change stands here once.
-    status: str = states.RUNNING
-    value: MimeBundle | None = None
-    value_metadata: Metadata = NO_METADATA
-    displays: Displays = NO_DISPLAYS
-    error: CellError | None = None
-    exit: Exit | None = None
-    exiting: Exit | None = None
-    timed_out = False
-    needs_more_input = False
-    execution_time: float | None = None
-    prompt: str | None = None
-    prompt_secret = False
-    stdout_characters = 0
-    stderr_characters = 0
-    stdout_lines = 0
-    stderr_lines = 0
-    dropped_text = 0
-    dropped_displays = 0
-    last_line = ""
-    raw_wait = False
-    waits_shown = 0
-    interrupted_wait = 0
-    answers = 0
-    final: Result | None = None
-    """How it ended, without its text."""
-
     def __init__(self, number: int, timeout: float | None, notices: list[str]) -> None:
         self.number = number
         self.timeout = timeout
         self.began = time.monotonic()
         self.notices = notices
+        self.status: str = states.RUNNING
+        self.value: MimeBundle | None = None
+        self.value_metadata: Metadata = {}
+        self.displays = Displays()
+        self.error: CellError | None = None
+        self.exit: Exit | None = None
+        self.exiting: Exit | None = None
+        self.timed_out = False
+        self.needs_more_input = False
+        self.execution_time: float | None = None
+        self.prompt: str | None = None
+        self.prompt_secret = False
+        self.stdout_characters = 0
+        self.stderr_characters = 0
+        self.stdout_lines = 0
+        self.stderr_lines = 0
+        self.dropped_text = 0
+        self.dropped_displays = 0
+        self.last_line = ""
+        self.raw_wait = False
         self.waits: dict[int, messages.InputWait] = {}
+        self.waits_shown = 0
+        self.interrupted_wait = 0
+        self.answers = 0
+        self.final: Result | None = None
+        """The result of a cell that has ended, without its text."""
         self._waiters: set[asyncio.Future[None]] = set()
 
     @property
@@ -69,8 +60,6 @@ class RunningCell:
 
     def show(self, seq: int, data: MimeBundle, metadata: Metadata, display_id: str | None, update: bool) -> None:
         """Something was shown, by the event of this number."""
-        if self.displays is NO_DISPLAYS:
-            self.displays = Displays()
         self.displays.add(seq, data, metadata, display_id, update)
 
     def wake(self) -> None:
@@ -102,9 +91,9 @@ class RunningCell:
             self.status,
             self.status == states.OK,
             result=self.value,
-            displays=NOTHING if self.displays is NO_DISPLAYS else list(self.displays.bundles),
+            displays=list(self.displays.bundles),
             result_metadata=self.value_metadata,
-            displays_metadata=NOTHING if self.displays is NO_DISPLAYS else list(self.displays.metadata),
+            displays_metadata=list(self.displays.metadata),
             error=self.error,
             exit=self.exit,
             timed_out=self.timed_out,
@@ -112,16 +101,13 @@ class RunningCell:
             execution_time=self.age if self.execution_time is None else self.execution_time,
             prompt=self.prompt,
             prompt_secret=self.prompt_secret,
-            notices=self._all_notices() if self.notices or self.displays.left_out else NOTHING,
+            notices=[*self.notices, *self.displays.notices(self.number)],
         )
-
-    def _all_notices(self) -> list[str]:
-        return [*self.notices, *(self.displays.notices(self.number) if self.displays.left_out else ())]
 
     @property
     def left_nothing(self) -> bool:
-        """Neither a value, nor displays, nor an error."""
-        return self.value is None and self.displays is NO_DISPLAYS and self.error is None
+        """Whether the cell has neither a value, nor displays, nor an error."""
+        return self.value is None and not self.displays.bundles and self.error is None
 
     @property
     def kept_text(self) -> int:
@@ -137,8 +123,6 @@ class RunningCell:
 
     def counted(self) -> tuple[Truncated, Truncated]:
         """Characters and ends of lines so far."""
-        if not (self.stdout_characters or self.stderr_characters):
-            return NO_COUNTS
         return (
             Truncated(self.stdout_characters, self.stderr_characters),
             Truncated(self.stdout_lines, self.stderr_lines),

@@ -34,7 +34,9 @@ class Displays:
         self.events.append(seq)
 
     def notices(self, cell: int) -> list[str]:
-        """What is to be said where some were left out."""
+        """Return a notice where some were left out."""
+        if not self.left_out:
+            return []
         return [
             f"{self.left_out} displays of cell {cell} are not in its result, which holds {MAX_DISPLAYS} of them "
             f"and {MAX_CHARACTERS} characters at most; they are among the session's events"

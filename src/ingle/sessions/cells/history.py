@@ -102,8 +102,7 @@ class History:
             shown = running.displays.events
         else:
             done = await self._done(last)
-            # Bare, it takes a tenth of what copy.copy() takes.
-            result = done.result.__copy__()  # type: ignore[attr-defined]
+            result = msgspec.structs.replace(done.result)
             characters, lines, shown = done.characters, done.lines, done.shown
         result.next_event = last + 1
         before = NO_TEXT
