@@ -59,7 +59,6 @@ class Manager:
         self._loop = asyncio.get_running_loop()
         self._spares = Spares(home, self._claim.server, self._make_ahead)
         self._launchers = Launchers(settings, home, self._spares.furnish)
-        self._names = _random_names()
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
         self._chores: list[asyncio.Task[None]] = []
@@ -128,7 +127,7 @@ class Manager:
             raise errors.Unavailable("the server is stopping; start it again")
         name = wanted.session_id
         if name is None:
-            name = next(self._names)
+            name = _random_name()
         else:
             check_name(name)
         key = key_of(wanted.tenant, name)
@@ -149,7 +148,7 @@ class Manager:
             if spare is not None:
                 lodging, folder = spare.home.name, spare.home.folder
             else:
-                uid = next(self._names)
+                uid = _random_name()
                 folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
                 lodging = folder.name
                 launcher.hurry(lodging, grant.network)
@@ -211,7 +210,7 @@ class Manager:
         tenant = tenant_of(key)
         keys = {}
         for name in names:
-            given = name if name is not None else next(self._names)
+            given = name if name is not None else _random_name()
             check_name(given)
             its_key = key_of(tenant, given)
             if its_key in self._sessions or its_key in self._making or its_key in keys:
@@ -232,7 +231,7 @@ class Manager:
                 notices.append("this fork is not durable, though its original is: save it to keep it")
             origin = Origin(original.id, moment, notices, reseed)
             for (its_key, name), copy in zip(keys.items(), workers, strict=True):
-                identity = next(self._names)
+                identity = _random_name()
                 plan = msgspec.structs.replace(
                     original.plan,
                     session_id=name,
@@ -305,10 +304,10 @@ class Manager:
         """A session that nobody is told of; not started yet."""
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
-        name = f".{kind}-{next(self._names)}"
+        name = f".{kind}-{_random_name()}"
         key = f"{wanted.tenant}/{name}"
         grant = await self.granting.grant(wanted, key)
-        folder = self._claim.folder(next(self._names))
+        folder = self._claim.folder(_random_name())
         plan = Plan(name, folder, grant.cwd, key=key, grant=grant)
         return self._session(plan, self.granting.launcher(grant))
 
@@ -460,12 +459,9 @@ def check_name(name: str) -> None:
         )
 
 
-def _random_names() -> Iterator[str]:
-    """Names that nobody guesses. Drawn many at a time: whoever asks for a session need not wait for the system."""
-    while True:
-        drawn = os.urandom(64 * 8).hex()
-        for at in range(0, len(drawn), 16):
-            yield drawn[at : at + 16]
+def _random_name() -> str:
+    """Return a name that nobody can guess."""
+    return os.urandom(8).hex()
 
 
 def _raise_file_limit() -> None:

@@ -104,7 +104,6 @@ class Worker:
         self.place = place
         self.spare = False
         """It comes from the pool, where it has shown that it lives."""
-        self._at_rest: tuple[int | None, float | None] | None = None
         self.ready: asyncio.Future[messages.Ready] = loop.create_future()
         self.gone: asyncio.Future[Exit] = loop.create_future()
         self.pid: int | None = None
@@ -212,7 +211,6 @@ class Worker:
         return not ended and not self.gone.done() and self._broken is None
 
     def send(self, message: Any) -> None:
-        self._at_rest = None
         self._wire_out.write(messages.encode(message))
 
     def execute(self, cell: int, code: str, envs: dict[str, str], *, crowded: bool) -> None:
@@ -222,16 +220,11 @@ class Worker:
             self._hand_on(background=True)
         if crowded:
             self._begin_expected = cell
-        self._at_rest = None
         self._wire_out.write(messages.encode(messages.Execute(cell, code, envs)))
 
-    def rest(self) -> None:
-        """It has nothing to do until it is told something. What it takes up to then is looked at now: nobody waits."""
-        self._at_rest = processes.usage(self.pid)
-
     def usage(self) -> tuple[int | None, float | None]:
-        """Its memory in bytes and its seconds of CPU."""
-        return self._at_rest or processes.usage(self.pid)
+        """Return its memory in bytes and its CPU time in seconds."""
+        return processes.usage(self.pid)
 
     def interrupt(self, cell: int, *, again: bool = False) -> asyncio.Future[bool]:
         """SIGINT for the worker's group while it runs this cell; True when the worker does not take it just now."""

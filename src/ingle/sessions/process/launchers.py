@@ -23,20 +23,12 @@ class Launchers:
         self._furnish = furnish
         self._home = os.path.realpath(home)
         self._data = Mount(self._home)
-        self._last: tuple[Grant, Launcher] | tuple[None, Launcher | None] = (None, None)
-        """Nearly all sessions are granted the same."""
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
-        self._paths: dict[str, str] = {}
 
     def get(self, grant: Grant, bounding: Bounding) -> Launcher:
-        """Its workers are held as the grant says, but for what differs from session to session."""
-        if grant is not self._last[0]:
-            self._last = (grant, self._get(grant, bounding))
-        return self._last[1]
-
-    def _get(self, grant: Grant, bounding: Bounding) -> Launcher:
-        path = self._path(grant.python)
+        """Return the launcher of workers that are confined as the grant says."""
+        path = shutil.which(grant.python) or grant.python
         mounts = tuple(mount for mount in grant.mounts if not self._data.holds(mount.folder))
         key = (path, grant.isolation, mounts if grant.isolation in ("restricted", "sandbox") else ())
         if key not in self._launchers:
@@ -48,20 +40,10 @@ class Launchers:
         return self._launchers[key]
 
     async def drop(self, launcher: Launcher) -> None:
-        """One that cannot hold sessions as it should."""
+        """Stop a launcher that cannot confine its workers, and forget it."""
         for key in [key for key, each in self._launchers.items() if each is launcher]:
             del self._launchers[key]
-        self._last = (None, launcher)
         await launcher.stop()
-
-    def _path(self, python: str) -> str:
-        """An interpreter by its name. To look for it takes a while, so that what was found is remembered."""
-        if python not in self._paths:
-            found = shutil.which(python)
-            if found is None:
-                return python
-            self._paths[python] = found
-        return self._paths[python]
 
     @property
     def all(self) -> list[Launcher]:

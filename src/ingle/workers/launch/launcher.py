@@ -182,7 +182,6 @@ class Launcher:
                     if not isinstance(error, StartFailed):
                         raise
                     continue
-                worker.rest()
                 self._pool.append(worker)
                 worker.gone.add_done_callback(functools.partial(self._leave_pool, worker))
 
