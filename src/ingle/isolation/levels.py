@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 import ingle_worker.wire
+from ingle_worker.wire.constants import PROXY_PORT
 
 GUEST = Path(ingle_worker.wire.__file__).resolve().parent.parent / "__main__.py"
 """The guest's first file: it is run by path, in whatever interpreter."""
@@ -26,9 +27,6 @@ KEPT_VARIABLES = ("PATH", "LANG", "LANGUAGE", "TZ", "TERM", "SOURCE_DATE_EPOCH")
 HOME = "/home/session"
 TMP = "/tmp"
 """Where a sandboxed session has its home and its temporary files; see `ingle_worker.lockdown.root_fs`."""
-
-DOOR_PORT = 61080
-"""`ingle_worker.lockdown.confinement.DOOR_PORT`."""
 
 
 class Confinement(msgspec.Struct, frozen=True):
@@ -85,7 +83,7 @@ def environment(confinement: Confinement | None) -> dict[str, str]:
 
 def proxy_variables() -> dict[str, str]:
     """For programs in a session whose only way out is the host's proxy."""
-    proxy = f"http://127.0.0.1:{DOOR_PORT}"
+    proxy = f"http://127.0.0.1:{PROXY_PORT}"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     own = "localhost,127.0.0.1,::1"
     return {

@@ -17,11 +17,10 @@ from ingle.support import processes
 from ingle.workers.io.output_order import STDERR, STDOUT
 from ingle.workers.io.writer import Sender
 from ingle_worker.wire import messages
+from ingle_worker.wire.constants import NOT_STARTED_EXIT_CODE
 
 END_OF_INPUT = b"\x04"
 """Ctrl-D: on a terminal an end of file is a character."""
-
-NOT_STARTED = 127
 
 MAX_WAITING = 1 << 24
 """Bytes of input that may wait for a program which does not read them."""
@@ -197,7 +196,7 @@ class Program:
         task.use(Usage(self._process.cpu_seconds, self._process.peak))
         if self._process.failure is not None:
             # As a shell says of a command that it cannot find.
-            task.exit_code = NOT_STARTED
+            task.exit_code = NOT_STARTED_EXIT_CODE
             task.notices.append(f"it could not be started: {self._process.failure}")
         elif task.ended_at is None:
             task.killed_from_outside()

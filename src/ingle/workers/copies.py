@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from ingle.errors import StartFailed
 from ingle_worker.wire import messages
+from ingle_worker.wire.constants import MAX_WORKERS_PER_INIT
 
 if TYPE_CHECKING:
     from ingle.workers.worker import ChildEnds, Worker
-
-PLACES = 8192
-"""`ingle_worker.session.interrupts.PLACES`."""
 
 MOST_UNTAKEN = 1024 * 1024
 """Bytes of answers that wait for a worker to read them."""
@@ -69,7 +67,7 @@ class Family:
     def take_places(self, count: int) -> list[int]:
         """So many, or none."""
         fresh = max(0, count - len(self._free))
-        if self._next + fresh > PLACES:
+        if self._next + fresh > MAX_WORKERS_PER_INIT:
             raise StartFailed("this session and its forks have had too many copies; save it and load it anew")
         taken = [self._free.pop(0) for _ in range(count - fresh)]
         taken += range(self._next, self._next + fresh)

@@ -37,6 +37,7 @@ from ingle.workers.io.output_pipes import Pipes
 from ingle.workers.io.stdin_pipe import Stdin
 from ingle.workers.io.writer import Sender
 from ingle_worker.wire import FrameReader, WireError, messages
+from ingle_worker.wire.constants import FAILED_EXIT_CODE
 
 WIRE_CHUNK = 1 << 15
 """Bytes read from the wire in one go: from 128 KiB on every read would map and unmap memory of its own."""
@@ -611,7 +612,7 @@ class Worker:
         exit = self._exit or Exit(message=torn if self._broken in (None, WIRE_LOST) else self._broken)
         if self._killed_because is not None:
             exit = Exit(exit.code, exit.signal, self._killed_because)
-        elif self._broken and exit.code == BROKEN_CODE:
+        elif self._broken and exit.code == FAILED_EXIT_CODE:
             exit = Exit(exit.code, exit.signal, self._broken)
         self.gone.set_result(exit)
         if not self.init_up.done():
@@ -658,6 +659,3 @@ def _close_all(*fds: int) -> None:
 
 
 WIRE_LOST = "the session's process closed its control channel"
-
-BROKEN_CODE = 70
-"""`ingle_worker.session.worker.BROKEN`: the guest ended itself because its wire was gone."""

@@ -14,6 +14,7 @@ from ingle_worker.lockdown import kernel_calls, landlock, root_fs, seccomp
 from ingle_worker.lockdown.plan import Plan
 from ingle_worker.processes import file_agent, linux, task_zygote
 from ingle_worker.wire import messages
+from ingle_worker.wire.constants import PROXY_PORT
 
 LOCKED_MEMORY = 8 * 1024**2
 
@@ -26,21 +27,7 @@ SHARE = 8
 PENDING_SIGNALS = 4096
 """Counted for a user as well, and taken by timers too."""
 
-DOOR_PORT = 61080
-"""Where the host's proxy is reached from inside: below no program's own choice, above what anybody listens on."""
-
-READABLE = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    *root_fs.SHOWN,
-    *root_fs.COPIED,
-)
+READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", *root_fs.SHOWN, *root_fs.COPIED)
 """What `restricted`, which has no root of its own, lets a session read, beside its interpreter and its folders."""
 
 
@@ -122,9 +109,9 @@ class Confinement:
         """A socket on which the host's proxy accepts, inside of the session's network, to the host."""
         channel = socket.socket(fileno=os.dup(status))
         with channel, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as door:
-            door.bind(("127.0.0.1", DOOR_PORT))
+            door.bind(("127.0.0.1", PROXY_PORT))
             door.listen(64)
-            socket.send_fds(channel, [messages.encode(messages.Door(DOOR_PORT))], [door.fileno()])
+            socket.send_fds(channel, [messages.encode(messages.Door(PROXY_PORT))], [door.fileno()])
 
     def enter(self, order: messages.Enter) -> None:
         """Lay in what is this session's, give up every right over the room, and let the worker begin."""

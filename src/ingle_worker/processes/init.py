@@ -34,18 +34,17 @@ from typing import Any
 
 from ingle_worker.processes import file_agent, kill_tree, linux
 from ingle_worker.processes.linux import become_subreaper
-from ingle_worker.session.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, PLACES, RUNNING, TAGGED, WORDS, place
+from ingle_worker.session.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, RUNNING, TAGGED, WORDS, place
 from ingle_worker.wire import FrameReader, encode_frame, messages
+from ingle_worker.wire.constants import FAILED_EXIT_CODE, MAX_WORKERS_PER_INIT
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
 JOIN = messages.encode(messages.Join())
 WAYS_IN = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i"))
 FLAGS = O_NONBLOCK | O_CLOEXEC
-SHARED_SIZE = PLACES * WORDS * 8
+SHARED_SIZE = MAX_WORKERS_PER_INIT * WORDS * 8
 FILE_KIND, FOLDER = 0o170000, 0o040000
 SWEPT = messages.Swept()
-FAILED = 70
-"""Exit code of a shell task's init that could not do its work to the end: what it leaves is ours."""
 ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
 
 
@@ -149,7 +148,7 @@ class Init:
         """It is in the group that it was to join."""
         self._tasks: dict[int, tuple[int, Member]] = {}
         """Inits of shell tasks and file agents: the tag that marks all their descendants, and the worker they serve."""
-        self._last_tag = PLACES
+        self._last_tag = MAX_WORKERS_PER_INIT
 
     def prepare(self) -> None:
         """All that need not wait for the session, and that a worker can leave again."""
@@ -294,7 +293,7 @@ class Init:
                 run(fd)
                 os._exit(0)
             finally:
-                os._exit(FAILED)
+                os._exit(FAILED_EXIT_CODE)  # of a shell task's init: what it leaves is ours to end
         os.close(fd)
 
     def _enter(self, member: Member, message: messages.Enter) -> bool:

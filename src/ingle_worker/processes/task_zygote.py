@@ -24,6 +24,7 @@ from typing import Any
 from ingle_worker.processes import kill_tree, linux
 from ingle_worker.processes.holder import fork_below
 from ingle_worker.wire import FrameReader, messages
+from ingle_worker.wire.constants import FAILED_EXIT_CODE, NOT_STARTED_EXIT_CODE
 
 LOOK_MS = 25
 """How often a tree with limits is looked at: what a fork bomb can do in between is little enough to be ended."""
@@ -34,12 +35,6 @@ CHECKS = 3
 
 AGAIN = 20
 """How often SIGINT is sent again because of them."""
-
-FAILED = 70
-"""Exit code of an init that could not do its work to the end."""
-
-NOT_STARTED = 127
-"""Exit code of a program that could not be executed, as shells have it."""
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
 ENVIRONMENT = dict(os.environ)
@@ -110,7 +105,7 @@ class Shells:
                 TaskInit(fds[0]).run()
                 os._exit(0)
             finally:
-                os._exit(FAILED)  # what is below it is ours to end
+                os._exit(FAILED_EXIT_CODE)  # what is below it is ours to end
         if pid > 0:
             self._inits.add(pid)
         for fd in fds:
@@ -361,7 +356,7 @@ class TaskInit:
                 os.dup2(fd, number, inheritable=True)
             os.execve(argv[0], argv, environment)
         finally:
-            os._exit(NOT_STARTED)
+            os._exit(NOT_STARTED_EXIT_CODE)
 
     # --- limits ---
 

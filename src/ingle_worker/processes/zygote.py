@@ -25,8 +25,9 @@ from ingle_worker.processes.fork import can_fork_into, fork, reseed, watch
 from ingle_worker.processes.holder import INIT_NAME, fork_below
 from ingle_worker.processes.init import Init, join
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
-from ingle_worker.session.worker import BROKEN, VERSION, Worker
+from ingle_worker.session.worker import VERSION, Worker
 from ingle_worker.wire import FrameReader, messages
+from ingle_worker.wire.constants import FAILED_EXIT_CODE
 from ingle_worker.wire.messages import decode_fork
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def become_session(
                 worker.before_start = confinement.start
             worker.run(fds[:4], init.shared, spare=spare)
         finally:
-            os._exit(BROKEN)
+            os._exit(FAILED_EXIT_CODE)
     stop_collecting()
     if confinement is not None:
         init.on_enter = confinement.enter
@@ -221,7 +222,7 @@ def become_session(
     try:
         init.run(status, worker_pid)
     finally:
-        os._exit(BROKEN)  # it has failed, and what is below it is the zygote's to end
+        os._exit(FAILED_EXIT_CODE)  # it has failed, and what is below it is the zygote's to end
 
 
 def fork_into(init: Init, folder: int) -> int:

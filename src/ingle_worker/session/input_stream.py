@@ -21,8 +21,6 @@ from ingle_worker.session.output_streams import Channel
 from ingle_worker.wire.messages import InputTaken, InputWait
 
 CHUNK = 65536
-MAX_PROMPT = 10_000
-"""Characters of a prompt that are told, its last ones; all of it has been written."""
 
 
 class Call:
@@ -116,7 +114,7 @@ class Input:
                     self._waits += 1
                     call.wait = self._waits
                     background = not self._is_foreground(call)
-                    prompt = call.prompt and call.prompt[-MAX_PROMPT:]
+                    prompt = call.prompt and call.prompt[-MAX_PROMPT_CHARS:]
                     self._link.send(InputWait(call.wait, background, prompt, call.secret))
                     if before:
                         # After the new one, so that at no time there seems to be none.

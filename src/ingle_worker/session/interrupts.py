@@ -30,8 +30,6 @@ RUNNING, OWED, PID, TAGGED = 0, 1, 2, 3
 while it ignored that; who has this place, and whether what descends from it can be told by its tag."""
 
 WORDS = 4
-PLACES = 8192
-"""Workers that one init can have had at most. Memory that was never written to costs nothing."""
 
 
 def place(shared: memoryview, slot: int) -> memoryview:

@@ -40,6 +40,7 @@ from ingle_worker.session.variables import Inquiries
 from ingle_worker.snapshot import provenance
 from ingle_worker.snapshot.protocol import Keeping
 from ingle_worker.wire import states
+from ingle_worker.wire.constants import FAILED_EXIT_CODE
 from ingle_worker.wire.messages import (
     AskVariable,
     Clear,
@@ -67,9 +68,6 @@ HIGH_FD = 100
 
 MAX_EXIT_MESSAGE = 100_000
 """Characters that are told beside the exit itself; all of it is written to stderr."""
-
-BROKEN = 70
-"""Exit code of a worker that lost its wire or broke inside the guest."""
 
 ANNOTATIONS: dict[str, Any] = {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
 
@@ -259,11 +257,11 @@ class Worker:
         try:
             self._serve()
         except WireLost:
-            os._exit(BROKEN)
+            os._exit(FAILED_EXIT_CODE)
         except BaseException as exc:  # the worker loop: what the guest itself trips over is said before it goes
             raised = traceback_text.bare(exc)
             os.write(2, f"the session broke: {raised.name}: {raised.value}\n".encode("utf-8", "backslashreplace"))
-            os._exit(BROKEN)
+            os._exit(FAILED_EXIT_CODE)
 
     def _settle_in(self, fds: list[int], shared: memoryview) -> None:
         self._interrupts.publish_to(place(shared, 0))

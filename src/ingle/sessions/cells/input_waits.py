@@ -11,12 +11,10 @@ from ingle import events
 from ingle.sessions.cells.cell import RunningCell
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
+from ingle_worker.wire.constants import MAX_PROMPT_CHARS
 
 MOST_READERS = 1000
 """Reads that nobody has answered: each is a thread that waits, or was interrupted, so there cannot be so many."""
-
-MAX_PROMPT = 10_000
-"""Characters of a prompt that are shown: its end, where the question stands."""
 
 
 class Asking:
@@ -56,7 +54,7 @@ class Asking:
         return False
 
     def on_wait(self, cell: RunningCell | None, worker: Worker | None, wait: messages.InputWait) -> None:
-        prompt = None if wait.prompt is None else wait.prompt[-MAX_PROMPT:]
+        prompt = None if wait.prompt is None else wait.prompt[-MAX_PROMPT_CHARS:]
         if cell is None or wait.background:
             self.background.add(wait.wait)
         else:
