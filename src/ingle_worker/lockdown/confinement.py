@@ -27,7 +27,18 @@ SHARE = 8
 PENDING_SIGNALS = 4096
 """Counted for a user as well, and taken by timers too."""
 
-READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", *root_fs.SHOWN, *root_fs.COPIED)
+READABLE = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    *root_fs.SHOWN,
+    *root_fs.COPIED,
+)
 """What `restricted`, which has no root of its own, lets a session read, beside its interpreter and its folders."""
 
 
