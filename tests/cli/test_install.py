@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +58,26 @@ def run(*args: str, home: Path) -> "subprocess.CompletedProcess[str]":
             '{\n  "mcpServers": {\n    "other": {"command": "x"}, // no comma\n    "ingle": ENTRY2\n  }\n}\n',
         ),
         (
+            '{"mcpServers": {"a // b, }": "/* \\" // */", /* , */}}',
+            '{"mcpServers": {"a // b, }": "/* \\" // */", /* , */\n    "ingle": ENTRY2\n  }}',
+        ),
+        ('{"mcpServers": null}', '{"mcpServers": {\n    "ingle": ENTRY2\n  }}'),
+        (
             '{"mcpServers": {"other": {"command": "x"}}, "n": 1.50}',
             '{"mcpServers": {"other": {"command": "x"},\n    "ingle": ENTRY2\n  }, "n": 1.50}',
         ),
     ],
-    ids=["empty", "braces", "braces-on-lines", "indent-of-four", "comments-and-commas", "comment-last", "one-line"],
+    ids=[
+        "empty",
+        "braces",
+        "braces-on-lines",
+        "indent-of-four",
+        "comments-and-commas",
+        "comment-last",
+        "strings",
+        "null",
+        "one-line",
+    ],
 )
 def test_an_entry_is_added_and_every_other_byte_of_json_stays(before: str, after: str) -> None:
     for unit in (2, 4):
@@ -92,13 +106,15 @@ def test_an_entry_that_is_there_gets_the_new_command_and_keeps_the_users_own_key
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"a": }', "line 1, column 7: a value is expected"),
-        ('{\n  "a": 1\n  "b": 2\n}', "line 3, column 3: a comma or } is expected"),
-        ("{'a': 1}", "line 1, column 2: a name in double quotes is expected"),
+        ('{"a": }', "line 1, column 7: expecting value"),
+        ('{\n  "a": 1\n  "b": 2\n}', "line 3, column 3: expecting ',' delimiter"),
+        ("{'a': 1}", "line 1, column 2: expecting property name enclosed in double quotes"),
         ('{"a": "unfinished', "line 1, column 7: unterminated string"),
-        ('{"a": 1} trailing', "line 1, column 10: there is more after the end"),
+        ('{"a": 1} trailing', "line 1, column 10: extra data"),
         ("{ /* no end", "line 1, column 3: a comment does not end"),
-        ("[" * 1000, "it is nested too deeply"),
+        ("[" * 200_000, "it is nested too deeply"),
+        ('{"a": NaN}', "NaN is not a value of JSON"),
+        ("{,}", "line 1, column 2: expecting property name"),
         ("[1, 2]", "the file should be an object in braces, and is not"),
         ('{"mcpServers": []}', "mcpServers should be an object in braces, and is not"),
     ],
@@ -123,19 +139,43 @@ def test_a_table_is_added_to_toml_and_the_rest_stays() -> None:
 
 
 def test_a_table_that_is_there_gets_the_new_command_and_keeps_its_other_keys() -> None:
-    rest = "startup_timeout_sec = 20\n\n[mcp_servers.ingle.env]\nA = '1'\n\n[other]\ncommand = 'untouched'\n"
-    after = edit_config.put_toml("[mcp_servers.ingle] # ours\ncommand = 'old'\n" + rest, TABLE, ENTRY)
-    assert tomllib.loads(after)["mcp_servers"]["ingle"] == {**ENTRY, "startup_timeout_sec": 20, "env": {"A": "1"}}
-    assert after.endswith(rest)
+    before = (
+        "[mcp_servers.ingle] # ours\ncommand = 'old' # mine\nstartup_timeout_sec = 20\n"
+        "\n[mcp_servers.ingle.env]\nA = '1'\n\n[other]\ncommand = 'untouched'\n"
+    )
+    after = before.replace("'old'", '"/opt/ingle/bin/ingle"').replace("= 20\n", '= 20\nargs = ["mcp"]\n')
+    assert edit_config.put_toml(before, TABLE, ENTRY) == after
+    assert edit_config.put_toml(before.replace("\n", "\r\n"), TABLE, ENTRY) == after.replace("\n", "\r\n")
 
 
-def test_toml_that_is_broken_or_cannot_be_edited_safely_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("mcp_servers = {a = {b = 1}} # mine\n", 'mcp_servers = {a = {b = 1},ingle = {command = "c"}} # mine\n'),
+        ("mcp_servers.ingle.command = 'x'\n\n[z]\n", 'mcp_servers.ingle.command = "c"\n\n[z]\n'),
+        ("[mcp_servers.ingle]\ncommand = [\n  1,\n]\nmore = 1\n", '[mcp_servers.ingle]\ncommand = "c"\nmore = 1\n'),
+        (
+            "[mcp_servers]\n  ingle = {k=1 , command = 'x'} # y\n",
+            '[mcp_servers]\n  ingle = {k=1 , command = "c"} # y\n',
+        ),
+    ],
+    ids=["inline", "dotted", "value-on-lines", "entry-inline"],
+)
+def test_toml_in_other_layouts_is_edited_in_place(before: str, after: str) -> None:
+    assert edit_config.put_toml(before, TABLE, {"command": "c"}) == after
+
+
+def test_toml_that_is_broken_is_refused() -> None:
     with pytest.raises(edit_config.BrokenFile, match="line 1"):
         edit_config.put_toml("a = \n", TABLE, ENTRY)
+    with pytest.raises(edit_config.BrokenFile, match="mcp_servers should be a table, and is not"):
+        edit_config.put_toml("mcp_servers = 1\n", TABLE, ENTRY)
+
+
+def test_an_edit_that_would_change_more_than_the_entry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edit_config, "_edited_toml", lambda text, path, entry: "")
     with pytest.raises(edit_config.CannotEdit, match=r"put these lines in:\n\[mcp_servers.ingle\]"):
-        edit_config.put_toml('mcp_servers = {other = {command = "x"}}\n', TABLE, ENTRY)
-    with pytest.raises(edit_config.CannotEdit):
-        edit_config.put_toml('[mcp_servers.ingle]\ncommand = "x"\nargs = [\n  "y",\n]\n', TABLE, ENTRY)
+        edit_config.put_toml("[mcp_servers.ingle]\ncommand = 'x'\n", TABLE, ENTRY)
 
 
 # --- YAML ---
@@ -170,11 +210,53 @@ def test_an_entry_is_added_to_yaml_and_the_rest_stays() -> None:
         assert made.endswith('extensions:\n  ingle:\n    cmd: "c"\n')
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("---\na:   1 # x\nextensions: ~ # y\nb: [1,2]\n", "---\na:   1 # x\nextensions: # y\nNEWb: [1,2]\n"),
+        ("extensions:\n  a:\n  # tail\nz: 1\n", "extensions:\n  a:\nNEW  # tail\nz: 1\n"),
+        ("extensions:\n  a: &a {x: 1} # t\n  b: *a\nz: 1\n", "extensions:\n  a: &a {x: 1} # t\n  b: *a\nNEWz: 1\n"),
+        ("extensions:\n  a: |\n    text\n\n  # c\nz: 1", "extensions:\n  a: |\n    text\n\nNEW  # c\nz: 1"),
+        (
+            "extensions:\n  a:\n    - one\n    - k: 1\n      l: 'x\n        y'",
+            "extensions:\n  a:\n    - one\n    - k: 1\n      l: 'x\n        y'\nNEW",
+        ),
+        (
+            "extensions:\n  ingle:\n    cmd: old\n    # mine\n  z: 1 # stays\n",
+            "extensions:\nNEW    # mine\n  z: 1 # stays\n",
+        ),
+        ("extensions:\n  'ingle': {cmd: old}\n\n# end\n", "extensions:\nNEW\n# end\n"),
+        ("extensions:\n  a: [\n    1\n  ]\n# end\n", "extensions:\n  a: [\n    1\n  ]\nNEW# end\n"),
+        ("extensions:\n  a: [\n  ]\n# end\n", "extensions:\n  a: [\n  ]\nNEW# end\n"),
+        (
+            "extensions:\n  a:\n  - k:\n      l: 1\n\n# end\nz: 1\n",
+            "extensions:\n  a:\n  - k:\n      l: 1\nNEW\n# end\nz: 1\n",
+        ),
+        ("a: 1\nextensions:\n  ingle:\n", "a: 1\nextensions:\nNEW"),
+    ],
+)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["lf", "crlf"])
+def test_yaml_in_other_layouts_keeps_every_other_byte(before: str, after: str, newline: str) -> None:
+    after = after.replace("NEW", '  ingle:\n    cmd: "c"\n').replace("\n", newline)
+    assert editing.put_yaml(before.replace("\n", newline), EXTENSION, {"cmd": "c"}) == after
+    assert editing.put_yaml(after, EXTENSION, {"cmd": "c"}) == after
+
+
+def test_an_entry_of_yaml_keeps_the_users_own_keys() -> None:
+    before = "extensions:\n    ingle:\n        cmd: old\n        bundled: no way\n"
+    after = 'extensions:\n    ingle:\n        cmd: "c"\n        bundled: "no way"\n'
+    assert editing.put_yaml(before, EXTENSION, {"cmd": "c"}) == after
+
+
 def test_yaml_that_is_broken_or_on_one_line_is_refused() -> None:
-    with pytest.raises(edit_config.BrokenFile, match="line 2: YAML is not indented with tabs"):
+    with pytest.raises(edit_config.BrokenFile, match="line 2: found character"):
         edit_config.put_yaml("a:\n\tb: 1\n", EXTENSION, {})
     with pytest.raises(edit_config.BrokenFile, match="line 1: a key with a colon is expected"):
         edit_config.put_yaml("just words\n", EXTENSION, {})
+    with pytest.raises(edit_config.BrokenFile, match="line 2: found duplicate key"):
+        edit_config.put_yaml("a: 1\na: 2\n", EXTENSION, {})
+    with pytest.raises(edit_config.BrokenFile, match="extensions should be a mapping, and is not"):
+        edit_config.put_yaml("extensions: 5\n", EXTENSION, {})
     with pytest.raises(edit_config.CannotEdit, match="written on one line"):
         edit_config.put_yaml("extensions: {a: {b: 1}}\n", EXTENSION, {"cmd": "c"})
 

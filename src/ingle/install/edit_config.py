@@ -1,361 +1,321 @@
-"""One entry put into a configuration file that belongs to someone else: all other bytes stay as they are.
+"""Editors that put one entry into another program's configuration file: JSON with comments, TOML and YAML.
 
-JSON with comments and trailing commas (as VS Code writes it), TOML and YAML are edited as text. A file that cannot be
-read as what it should be is refused with the place of the trouble. After every edit the new text is read again, and
-must say what the old one said plus the entry; else nothing comes out.
+All other bytes of the file stay as they are. A file that cannot be parsed is refused with the place of the error. After
+every edit the new text is parsed again; an edit that changed anything besides the entry is refused.
 """
 
 import copy
 import json
 import re
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NoReturn
 
 Entry = dict[str, Any]
+Path = tuple[str, str]
 
-DEEPEST = 100
+TOO_DEEP = "it is nested too deeply"
+UNSAFE = "it is written in a way that cannot be edited safely; put these lines in:\n"
 
 
 class BrokenFile(Exception):
-    """The file cannot be read; the message says where. It is left as it is."""
+    """The file cannot be parsed. The message says where."""
 
 
 class CannotEdit(Exception):
-    """The file is fine and written in a way that is not edited here; the message says what to do."""
+    """The file is valid, but its layout is not supported. The message says what to do."""
 
 
-# --- JSON, with comments ---
-
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
-_WORDS = {"true": True, "false": False, "null": None}
+def _newline_of(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
 
 
-@dataclass
-class Node:
-    """A value and where it stands. Of an object also its members."""
-
-    value: Any
-    start: int
-    end: int
-    members: "dict[str, Node]" = field(default_factory=dict)
-
-
-class _Json:
-    """Reads JSON as people write it: with comments, and with commas after the last member."""
-
-    def __init__(self, text: str, at: int = 0) -> None:
-        self.text = text
-        self.at = at
-
-    def whole(self) -> Node:
-        self.space()
-        node = self.any(0)
-        self.space()
-        if self.at < len(self.text):
-            raise self.broken("there is more after the end")
-        return node
-
-    def broken(self, why: str) -> BrokenFile:
-        line = self.text.count("\n", 0, self.at) + 1
-        column = self.at - (self.text.rfind("\n", 0, self.at) + 1) + 1
-        return BrokenFile(f"line {line}, column {column}: {why}")
-
-    def space(self) -> None:
-        """Past white space and comments."""
-        while self.at < len(self.text):
-            if self.text[self.at] in " \t\r\n":
-                self.at += 1
-            elif self.text.startswith("//", self.at):
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            elif self.text.startswith("/*", self.at):
-                end = self.text.find("*/", self.at + 2)
-                if end < 0:
-                    raise self.broken("a comment does not end")
-                self.at = end + 2
-            else:
-                return
-
-    def any(self, depth: int) -> Node:
-        if depth > DEEPEST:
-            raise self.broken("it is nested too deeply")
-        start = self.at
-        sign = self.text[start : start + 1]
-        if sign == "{":
-            return self.object(depth)
-        if sign == "[":
-            return self.array(depth)
-        if sign == '"':
-            return Node(self.string(), start, self.at)
-        for word, value in _WORDS.items():
-            if self.text.startswith(word, start):
-                self.at += len(word)
-                return Node(value, start, self.at)
-        number = _NUMBER.match(self.text, start)
-        if number is None:
-            raise self.broken("a value is expected")
-        self.at = number.end()
-        return Node(json.loads(number[0]), start, self.at)
-
-    def string(self) -> str:
-        try:
-            value, self.at = scanstring(self.text, self.at + 1, False)
-        except json.JSONDecodeError as error:
-            raise self.broken(error.msg.lower()) from None
-        return str(value)
-
-    def object(self, depth: int) -> Node:
-        node = Node({}, self.at, self.at)
-        self.at += 1
-        self.space()
-        while not self.text.startswith("}", self.at):
-            if not self.text.startswith('"', self.at):
-                raise self.broken("a name in double quotes is expected")
-            name = self.string()
-            self.space()
-            if not self.text.startswith(":", self.at):
-                raise self.broken("a colon is expected")
-            self.at += 1
-            self.space()
-            member = self.any(depth + 1)
-            node.value[name] = member.value
-            node.members[name] = member
-            self.comma("}")
-        self.at += 1
-        node.end = self.at
-        return node
-
-    def array(self, depth: int) -> Node:
-        node = Node([], self.at, self.at)
-        self.at += 1
-        self.space()
-        while not self.text.startswith("]", self.at):
-            node.value.append(self.any(depth + 1).value)
-            self.comma("]")
-        self.at += 1
-        node.end = self.at
-        return node
-
-    def comma(self, close: str) -> None:
-        self.space()
-        if self.text.startswith(",", self.at):
-            self.at += 1
-            self.space()
-        elif not self.text.startswith(close, self.at):
-            raise self.broken(f"a comma or {close} is expected")
+def _with_entry(document: Any, path: Path, entry: Entry, kind: str) -> dict[str, Any]:
+    """Return a copy of `document` with `entry` at `path`. Keys of an existing entry that are not ours are kept."""
+    made = copy.deepcopy(document)
+    if not isinstance(made, dict):
+        raise BrokenFile(f"the file should be {kind}, and is not")
+    table, name = path
+    if made.get(table) is None:
+        made[table] = {}
+    if not isinstance(made[table], dict):
+        raise BrokenFile(f"{table} should be {kind}, and is not")
+    there = made[table].get(name)
+    made[table][name] = {**there, **entry} if isinstance(there, dict) else entry
+    return made
 
 
-def read_json(text: str) -> Any:
-    return _Json(text.removeprefix("\ufeff")).whole().value
+def _check(made: str, expected: Any, read: Callable[[str], Any], lines: str) -> str:
+    """Return `made` if it says what is expected; else refuse, and show the lines to add by hand."""
+    try:
+        if read(made) == expected:
+            return made
+    except BrokenFile:
+        pass
+    raise CannotEdit(UNSAFE + lines)
 
 
-def put_json(text: str, path: tuple[str, ...], entry: Entry) -> str:
-    """The text with `entry` at the end of `path`. What an entry already there has beyond ours is kept."""
-    mark = "\ufeff" if text.startswith("\ufeff") else ""
-    body = text[len(mark) :]
-    if not body.strip():
-        return mark + json.dumps(_nested(path, entry), indent=2, ensure_ascii=False) + "\n"
-    node = _Json(body).whole()
-    expected = copy.deepcopy(node.value)
-    value = expected
-    for depth, name in enumerate(path):
-        if not isinstance(node.value, dict):
-            where = ".".join(path[:depth]) or "the file"
-            raise BrokenFile(f"{where} should be an object in braces, and is not")
-        if name not in node.members:
-            value[name] = _nested(path[depth + 1 :], entry)
-            return mark + _checked(_insert(body, node, depth, name, value[name]), expected)
-        node = node.members[name]
-        if depth < len(path) - 1:
-            value = value[name]
-    merged = {**node.value, **entry} if isinstance(node.value, dict) else entry
-    if merged == node.value:
-        return text
-    value[path[-1]] = merged
-    style = _Style(body)
-    dumped = style.dump(merged, style.indent * len(path))
-    return mark + _checked(body[: node.start] + dumped + body[node.end :], expected)
+# --- JSON with comments and trailing commas, as VS Code writes it ---
+
+# Both expressions match strings first, so that nothing inside a string is taken for a comment or a comma.
+_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|(//[^\n]*|/\*.*?\*/)', re.DOTALL)
+_LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|[{\[]\s*,|(,)(?=\s*[}\]])', re.DOTALL)
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def _nested(path: tuple[str, ...], entry: Entry) -> Any:
-    value: Any = entry
-    for name in reversed(path):
-        value = {name: value}
-    return value
-
-
-def _checked(text: str, expected: Any) -> str:
-    if read_json(text) != expected:
-        raise CannotEdit("the file is written in a way that cannot be edited safely")
+def _plain_json(text: str) -> str:
+    """Return strict JSON of the same length: comments and trailing commas become spaces, so positions stay."""
+    for pattern in (_COMMENT, _LAST_COMMA):
+        text = pattern.sub(lambda found: re.sub(r"\S", " ", found[0]) if found[1] else found[0], text)
     return text
 
 
-class _Style:
-    """How the file is laid out: its ends of lines and its indentation."""
-
-    def __init__(self, text: str) -> None:
-        self.newline = "\r\n" if "\r\n" in text else "\n"
-        found = re.search(r"^([ \t]+)\S", text, re.MULTILINE)
-        self.indent = found[1] if found else "  "
-
-    def dump(self, value: Any, before: str) -> str:
-        lines = json.dumps(value, indent=self.indent, ensure_ascii=False).split("\n")
-        return (self.newline + before).join(lines)
+def _no_constant(name: str) -> NoReturn:
+    raise BrokenFile(f"{name} is not a value of JSON")
 
 
-def _insert(text: str, node: Node, depth: int, name: str, value: Any) -> str:
-    """One more member at the end of an object."""
-    style = _Style(text)
-    outer, inner = style.indent * depth, style.indent * (depth + 1)
-    member = f"{json.dumps(name, ensure_ascii=False)}: {style.dump(value, inner)}"
-    close = node.end - 1
-    # The last thing before the closing brace, be it a member or a comment.
+_JSON = json.JSONDecoder(strict=False, parse_constant=_no_constant)
+
+
+def read_json(text: str) -> Any:
+    """Parse JSON that may have comments, trailing commas and a byte order mark."""
+    plain = _plain_json(text.removeprefix("\ufeff"))
+    try:
+        return _JSON.decode(plain)
+    except json.JSONDecodeError as error:
+        unfinished = plain.startswith("/*", error.pos)
+        why = "a comment does not end" if unfinished else error.msg.lower()
+        raise BrokenFile(f"line {error.lineno}, column {error.colno}: {why}") from None
+    except RecursionError:
+        raise BrokenFile(TOO_DEEP) from None
+
+
+def put_json(text: str, path: Path, entry: Entry) -> str:
+    """Return the text with `entry` at `path`. Keys of an existing entry that are not ours are kept."""
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    body = text.removeprefix(mark)
+    if not body.strip():
+        return mark + json.dumps({path[0]: {path[1]: entry}}, indent=2, ensure_ascii=False) + "\n"
+    old = read_json(body)
+    expected = _with_entry(old, path, entry, "an object in braces")
+    if expected == old:
+        return text
+    value: Any = expected
+    start, plain, indent = _SPACE.match(body).end(), _plain_json(body), _indent_of(body)  # type: ignore[union-attr]
+    for depth, name in enumerate(path, 1):
+        value = value[name]
+        members = _members(plain, start)
+        if name not in members:
+            made = _insert(body, members, start, depth, json.dumps(name) + ": " + _dump(value, body, indent * depth))
+            break
+        start, end = members[name]
+        if depth == len(path) or plain.startswith("null", start):
+            made = body[:start] + _dump(value, body, indent * depth) + body[end:]
+            break
+    return mark + _check(made, expected, read_json, json.dumps({path[0]: {path[1]: entry}}, indent=2))
+
+
+def _members(plain: str, start: int) -> dict[str, tuple[int, int]]:
+    """Return where the value of each member of the object at `start` begins and ends. The text is valid."""
+
+    def skip(at: int) -> int:
+        return _SPACE.match(plain, at).end()  # type: ignore[union-attr]
+
+    found: dict[str, tuple[int, int]] = {}
+    at = skip(start + 1)
+    while plain[at] != "}":
+        name, at = scanstring(plain, at + 1, False)
+        first = skip(skip(at) + 1)
+        _, end = _JSON.raw_decode(plain, first)
+        found[name] = (first, end)
+        at = skip(end)
+        at = skip(at + 1) if plain[at] == "," else at
+    return found
+
+
+def _insert(text: str, members: dict[str, tuple[int, int]], start: int, depth: int, member: str) -> str:
+    """Return the text with one more member at the end of the object that begins at `start`."""
+    plain = _plain_json(text)
+    end = max((end for _, end in members.values()), default=start + 1)
+    close = plain.index("}", end)
+    # The last character before the closing brace belongs to a member, to a comma or to a comment.
     last = len(text[:close].rstrip())
-    tail = text[last:close]
-    if "\n" not in tail:
-        tail = style.newline + outer
-    if not node.members:
-        return text[:last] + style.newline + inner + member + tail + text[close:]
-    end = max(each.end for each in node.members.values())
-    after = _Json(text, end)
-    after.space()
-    comma = "" if text.startswith(",", after.at) else ","
-    return text[:end] + comma + text[end:last] + style.newline + inner + member + tail + text[close:]
+    newline, indent = _newline_of(text), _indent_of(text)
+    tail = text[last:close] if "\n" in text[last:close] else newline + indent * (depth - 1)
+    after = _COMMENT.sub(lambda found: " " * len(found[0]), text[end:close])
+    comma = "," if members and "," not in after else ""
+    return text[:end] + comma + text[end:last] + newline + indent * depth + member + tail + text[close:]
+
+
+def _indent_of(text: str) -> str:
+    found = re.search(r"^([ \t]+)\S", text, re.MULTILINE)
+    return found[1] if found else "  "
+
+
+def _dump(value: Any, text: str, before: str) -> str:
+    """Return the value as JSON in the layout of `text`."""
+    lines = json.dumps(value, indent=_indent_of(text), ensure_ascii=False).split("\n")
+    return (_newline_of(text) + before).join(lines)
 
 
 # --- TOML ---
 
 
 def read_toml(text: str) -> dict[str, Any]:
+    """Parse TOML."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BrokenFile(str(error)) from None
+    except RecursionError:
+        raise BrokenFile(TOO_DEEP) from None
 
 
-def put_toml(text: str, path: tuple[str, str], entry: Entry) -> str:
-    """The text with the table `[path]`. Other keys and tables of an entry already there are kept."""
+def put_toml(text: str, path: Path, entry: Entry) -> str:
+    """Return the text with the table `[path]`. Keys of an existing entry that are not ours are kept."""
+    import tomlkit
+
     table, name = path
     old = read_toml(text)
-    expected = copy.deepcopy(old)
-    there = expected.setdefault(table, {})
-    if not isinstance(there, dict):
-        raise BrokenFile(f"{table} should be a table, and is not")
-    before = there.get(name)
-    there[name] = {**before, **entry} if isinstance(before, dict) else entry
+    expected = _with_entry(old, path, entry, "a table")
     if expected == old:
         return text
-    newline = "\r\n" if "\r\n" in text else "\n"
-    lines = [f"{key} = {_toml(value)}" for key, value in entry.items()]
-    if before is None:
-        gap = "" if not text else newline if text.endswith("\n") else newline * 2
-        made = text + gap + newline.join([f"[{table}.{name}]", *lines]) + newline
-    else:
-        made = _in_table(text, table, name, entry, newline)
+    newline = _newline_of(text)
+    # tomlkit writes `\n` only. Where all lines end with `\r\n`, the new ones shall too.
+    whole = newline == "\r\n" and text.count("\r\n") == text.count("\n")
+    body = text.replace("\r\n", "\n") if whole else text
+    new = tomlkit.dumps({table: {name: entry}})
+    gap = "" if not body else "\n" if body.endswith("\n") else "\n\n"
+    # A new table goes to the end, after an empty line: tomlkit would put it right below the last of its kind.
+    made = body + gap + new
     try:
-        same = tomllib.loads(made) == expected
+        if tomllib.loads(made) != expected:
+            made = _edited_toml(body, path, entry)
     except tomllib.TOMLDecodeError:
-        same = False
-    if not same:
-        shown = "\n".join([f"[{table}.{name}]", *lines])
-        raise CannotEdit(f"it is written in a way that cannot be edited safely; put these lines in:\n{shown}")
-    return made
+        # The table is there already, or inline, or written with dotted keys.
+        made = _edited_toml(body, path, entry)
+    return _check(made.replace("\n", newline) if whole else made, expected, read_toml, new.rstrip())
 
 
-def _in_table(text: str, table: str, name: str, entry: Entry, newline: str) -> str:
-    """New values in a table that is there: its lines with our keys are replaced, or added after its header."""
-    header = re.compile(rf"[ \t]*\[[ \t]*\"?{table}\"?[ \t]*\.[ \t]*\"?{name}\"?[ \t]*\][ \t]*(#.*)?")
-    made: list[str] = []
-    left = dict(entry)
-    place: int | None = None
-    inside = False
-    for line in text.splitlines(keepends=True):
-        found = re.match(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=", line)
-        if line.lstrip().startswith("["):
-            inside = header.fullmatch(line.rstrip("\r\n")) is not None
-            made.append(line)
-            place = len(made) if inside else place
-        elif inside and found is not None and found[1] in left:
-            made.append(f"{found[1]} = {_toml(left.pop(found[1]))}{newline}")
-        else:
-            made.append(line)
-    if place is not None:
-        made[place:place] = [f"{key} = {_toml(value)}{newline}" for key, value in left.items()]
-    return "".join(made)
+def _edited_toml(text: str, path: Path, entry: Entry) -> str:
+    """Return the text with the new values where the old ones are, or inside the inline table that there is."""
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    servers: Any = document[path[0]]
+    there = servers.get(path[1])
+    if not isinstance(there, dict):
+        servers[path[1]] = entry
+        return tomlkit.dumps(document)
+    for key, value in entry.items():
+        if there.get(key) != value:
+            there[key] = value
+    return tomlkit.dumps(document)
 
 
-def _toml(value: Any) -> str:
-    """JSON's strings, numbers and lists are TOML's, too."""
-    return json.dumps(value, ensure_ascii=False)
+# --- YAML ---
 
 
-# --- YAML, as far as a mapping of mappings goes ---
+def _parse_yaml(text: str, parse: str) -> Any:
+    """Call one of ruamel.yaml's parsers, and translate its errors."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-_KEY = re.compile(r"""(?P<indent> *)(?P<key>"[^"]*"|'[^']*'|[^\s#:'"{}\[\],&*!|>%@`-][^:#]*?):(?P<rest>\s.*|)""")
+    try:
+        return getattr(YAML(typ="safe", pure=True), parse)(text)
+    except MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
+        raise BrokenFile(line + str(error.problem)) from None
+    except YAMLError as error:
+        raise BrokenFile(str(error).splitlines()[0]) from None
+    except RecursionError:
+        raise BrokenFile(TOO_DEEP) from None
 
 
-def put_yaml(text: str, path: tuple[str, str], entry: Entry) -> str:
-    """The text with `entry` under `path`, two levels of a block mapping. An entry already there is replaced whole."""
+def read_yaml(text: str) -> Any:
+    """Parse YAML, as plain values."""
+    return _parse_yaml(text, "load")
+
+
+def put_yaml(text: str, path: Path, entry: Entry) -> str:
+    """Return the text with `entry` at `path`. Keys of an existing entry that are not ours are kept.
+
+    ruamel.yaml says where the nodes are, and the entry is spliced in as text. Its own writer keeps comments, but would
+    change the layout elsewhere: spaces after colons, `---`, `~`, wrapped strings.
+    """
     table, name = path
-    newline = "\r\n" if "\r\n" in text else "\n"
-    lines = text.splitlines()
-    tops = _children(lines, 0, len(lines), 0)
-    if table not in tops:
-        return newline.join([*lines, f"{table}:", *_yaml(name, entry, 2)]) + newline
-    start, end = tops[table]
-    head = _KEY.fullmatch(lines[start])
-    assert head is not None
-    value = head["rest"].split(" #")[0].strip()
-    made = list(lines)
-    if value in ("{}", "null", "~"):
-        made[start] = lines[start][: head.start("rest")]
-    elif value and not value.startswith("#"):
-        shown = "\n".join([f"{table}:", *_yaml(name, entry, 2)])
-        raise CannotEdit(f"{table} is written on one line; put these lines in instead:\n{shown}")
-    inner = _indent_of(lines[start + 1 : end])
-    children = _children(lines, start + 1, end, inner)
-    first, last = children.get(name, (end, end))
-    made[first:last] = _yaml(name, entry, inner)
-    return text if made == lines else newline.join(made) + newline
+    old = read_yaml(text)
+    if old is not None and not isinstance(old, dict):
+        raise BrokenFile("line 1: a key with a colon is expected")
+    expected = _with_entry(old or {}, path, entry, "a mapping")
+    if expected == old:
+        return text
+    try:
+        made = _spliced_yaml(text, path, expected[table][name])
+    except TypeError as error:
+        # A date, for example, which has no form in JSON.
+        raise CannotEdit(f"the entry {name} holds what cannot be written again: {error}") from None
+    return _check(made, expected, read_yaml, "\n".join([f"{table}:", *_yaml_lines(name, entry, 2)]))
 
 
-def _indent_of(lines: list[str]) -> int:
-    for line in lines:
-        if line.strip() and not line.lstrip().startswith("#"):
-            return len(line) - len(line.lstrip(" "))
-    return 2
+def _spliced_yaml(text: str, path: Path, entry: Entry) -> str:
+    table, name = path
+    newline = _newline_of(text)
+    pairs = {key.value: (key, value) for key, value in getattr(_parse_yaml(text, "compose"), "value", None) or ()}
+    if table not in pairs:
+        return _with_lines(text, len(text), len(text), [f"{table}:", *_yaml_lines(name, entry, 2)], newline)
+    key, value = pairs[table]
+    if not value.value or value.tag.endswith(":null"):
+        if value.start_mark.index < value.end_mark.index:
+            # Written as `{}`, `~` or `null`, which goes.
+            text = text[: value.start_mark.index].rstrip(" ") + text[value.end_mark.index :]
+        end = _line_end(text, key.end_mark.index)
+        return _with_lines(text, end, end, _yaml_lines(name, entry, 2), newline)
+    if value.flow_style:
+        lines = "\n".join([f"{table}:", *_yaml_lines(name, entry, 2)])
+        raise CannotEdit(f"{table} is written on one line; put these lines in instead:\n{lines}")
+    indent = value.start_mark.column
+    start = end = _line_end(text, _end_of(value, key.end_mark.index))
+    for child, content in value.value:
+        if child.value == name:
+            start = child.start_mark.index - indent
+            end = _line_end(text, _end_of(content, child.end_mark.index))
+    return _with_lines(text, start, end, _yaml_lines(name, entry, indent), newline)
 
 
-def _children(lines: list[str], first: int, last: int, indent: int) -> dict[str, tuple[int, int]]:
-    """The keys at this indentation, and the lines that belong to each."""
-    found: dict[str, tuple[int, int]] = {}
-    key: str | None = None
-    for number in range(first, last):
-        line = lines[number]
-        if "\t" in line[: len(line) - len(line.lstrip())]:
-            raise BrokenFile(f"line {number + 1}: YAML is not indented with tabs")
-        if not line.strip() or line.lstrip().startswith("#") or line in ("---", "..."):
-            continue
-        depth = len(line) - len(line.lstrip(" "))
-        if depth > indent or (depth == indent and line.lstrip().startswith("- ")):
-            if key is None:
-                raise BrokenFile(f"line {number + 1}: this belongs to no key")
-            found[key] = (found[key][0], number + 1)
-            continue
-        match = _KEY.fullmatch(line)
-        if depth < indent or match is None:
-            raise BrokenFile(f"line {number + 1}: a key with a colon is expected")
-        key = match["key"].strip("\"'")
-        if key in found:
-            raise BrokenFile(f"line {number + 1}: {key} is there twice")
-        found[key] = (number, number + 1)
-    return found
+def _end_of(value: Any, known: int) -> int:
+    """Return the index after the last character of a node. The parser's mark of a block is where the next one begins.
+
+    `known` is an index on the last line before the value. It stands for an empty value, and for an alias, whose node is
+    elsewhere in the file.
+    """
+    start, end = value.start_mark.index, value.end_mark.index
+    if start == end or end <= known:
+        return known
+    if isinstance(value.value, str) or value.flow_style:
+        return int(end)
+    last = value.value[-1]
+    return _end_of(last[1], last[0].end_mark.index) if isinstance(last, tuple) else _end_of(last, start)
 
 
-def _yaml(name: str, entry: Entry, indent: int) -> list[str]:
-    """JSON values are YAML's, too."""
+def _line_end(text: str, at: int) -> int:
+    """Return the index of the line after the one that holds the character before `at`."""
+    if at and text[at - 1] == "\n":
+        return at
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end + 1
+
+
+def _with_lines(text: str, start: int, end: int, lines: list[str], newline: str) -> str:
+    before = text[:start]
+    if before and not before.endswith("\n"):
+        before += newline
+    return before + newline.join(lines) + newline + text[end:]
+
+
+def _yaml_lines(name: str, entry: Entry, indent: int) -> list[str]:
+    """Return the lines of an entry. Values are written as JSON, which is YAML too."""
     inner = " " * (indent * 2)
     lines = [f"{inner}{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in entry.items()]
     return [f"{' ' * indent}{name}:", *lines]

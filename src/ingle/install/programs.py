@@ -169,6 +169,7 @@ HOSTS = (
 BY_NAME = {host.name: host for host in HOSTS}
 
 EDITORS = {"json": edit_config.put_json, "toml": edit_config.put_toml, "yaml": edit_config.put_yaml}
+READERS = {"json": edit_config.read_json, "toml": edit_config.read_toml, "yaml": edit_config.read_yaml}
 
 
 def file_of(host: Host, place: Place, project: bool) -> Path:
@@ -255,32 +256,13 @@ def plan(host: Host, file: Path, command: Command) -> Change:
 
 
 def configured(host: Host, file: Path) -> Entry | None:
-    """The entry that a host has for us now; None when it has none, or its file cannot be read."""
+    """Return the entry that a host has for ingle, its program under `command`; None without one, or without a file."""
     try:
-        text = (_read(file) or b"").decode()
-        if host.kind == "yaml":
-            return _yaml_entry(text, host.path)
-        value: Any = edit_config.read_toml(text) if host.kind == "toml" else edit_config.read_json(text or "{}")
+        value: Any = READERS[host.kind]((_read(file) or b"").decode())
     except (OSError, UnicodeDecodeError, edit_config.BrokenFile):
         return None
     for name in host.path:
         value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else None
-
-
-def _yaml_entry(text: str, path: tuple[str, str]) -> Entry | None:
-    """Only whether it is there, and its command: YAML is not read here."""
-    table: str | None = None
-    entry: Entry | None = None
-    here = False
-    for line in text.splitlines():
-        bare = line.strip()
-        key = bare[:-1].strip("\"'") if bare.endswith(":") else None
-        if line and not line[0].isspace():
-            table, here = key, False
-        elif key is not None:
-            here = table == path[0] and key == path[1]
-            entry = {} if here else entry
-        elif here and bare.startswith("cmd:"):
-            entry = {"command": bare.removeprefix("cmd:").strip().strip("\"'")}
-    return entry
+    if not isinstance(value, dict):
+        return None
+    return {"command": value["cmd"], **value} if "cmd" in value else value
