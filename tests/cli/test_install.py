@@ -372,6 +372,66 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert "ingle" in json.loads(real.read_text())["mcpServers"]
 
 
+@pytest.mark.parametrize("link", ["file", "folder", "dangling"])
+def test_a_link_in_a_project_is_refused_and_nothing_behind_it_changes(tmp_path: Path, link: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mcp.json").write_text("{}")
+    folder = tmp_path / "project" / ".cursor"
+    folder.parent.mkdir()
+    if link == "folder":
+        folder.symlink_to(elsewhere)
+    else:
+        folder.mkdir()
+        (folder / "mcp.json").symlink_to(elsewhere / ("mcp.json" if link == "file" else "new.json"))
+    planted = folder if link == "folder" else folder / "mcp.json"
+    for more in ([], ["--dry-run"]):
+        refused = run("install", "cursor", "--project", *more, home=folder.parent)
+        assert refused.returncode == 2
+        assert refused.stderr.count("\n") == 1
+        assert f"{planted} is a link" in refused.stderr
+        assert "put a real file or folder in its place" in refused.stderr
+    assert {each.name: each.read_text() for each in elsewhere.iterdir()} == {"mcp.json": "{}"}
+
+
+def test_a_folder_of_a_project_that_becomes_a_link_after_the_look_is_not_followed(tmp_path: Path, place: Place) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder = place.folder / ".cursor"
+    folder.mkdir(parents=True)
+    change = hosts.plan(BY_NAME["cursor"], folder / "mcp.json", COMMAND, place.folder)
+    folder.rmdir()
+    folder.symlink_to(elsewhere)
+    with pytest.raises(InvalidRequest, match="is a link"):
+        change.write()
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("project", [False, True], ids=["user", "project"])
+def test_a_backup_is_never_written_through_a_planted_link(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch, project: bool
+) -> None:
+    monkeypatch.setattr("ingle.mcp.hosts.time.strftime", lambda pattern: "20300101-000000")
+    host = BY_NAME["cursor"]
+    file = hosts.file_of(host, place, project)
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    backup = file.with_name("mcp.json.20300101-000000.bak")
+    backup.symlink_to(victim)
+    change = hosts.plan(host, file, COMMAND, place.folder if project else None)
+    with pytest.raises(
+        InvalidRequest, match=r"mcp\.json\.20300101-000000\.bak exists already; .* run the command again"
+    ):
+        change.write()
+    assert (victim.read_text(), file.read_text(), backup.is_symlink()) == ("precious", "{}", True)
+    backup.unlink()
+    file.chmod(0o640)
+    assert change.write() == backup
+    assert (backup.read_text(), backup.stat().st_mode & 0o777) == ("{}", 0o640)
+
+
 def test_a_file_that_changes_under_its_hands_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text("{}")

@@ -1,13 +1,13 @@
-"""The hosts that `ingle install` knows: where each keeps its servers, and what an entry looks like there.
+"""The hosts that `ingle install` knows: the file of each, and what an entry looks like there.
 
-Nothing in here writes but `Change.write`, which keeps a copy of what was there and puts the new file in its place in
-one step.
+Only `Change.write` writes. It keeps a backup of the old file and replaces that in one step.
 """
 
+import contextlib
 import difflib
+import errno
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -194,9 +194,13 @@ def snippet(command: Command) -> str:
 
 @dataclass(frozen=True)
 class Change:
+    """New contents of one file."""
+
     file: Path
     before: bytes | None
     after: bytes
+    project: Path | None = None
+    """The folder below which no link is followed; None for a user's own file."""
 
     @property
     def needed(self) -> bool:
@@ -210,40 +214,111 @@ class Change:
         return "".join(line if line.endswith("\n") else line + "\n\\ no newline at the end\n" for line in lines)
 
     def write(self) -> Path | None:
-        """Put the new file in the old one's place; the path of the copy that was kept of the old one."""
-        # A link stays a link: what it leads to is replaced.
-        target = Path(os.path.realpath(self.file))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        backup, mode = None, 0o600
-        if self.before is not None:
-            backup = target.with_name(f"{target.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
-            shutil.copy2(target, backup)
-            mode = target.stat().st_mode & 0o777
-        unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
+        """Replace the file in one step. Return the path of the backup of the old one, if there was one."""
+        # The link of a user's own file stays a link: its target is replaced.
+        target = Path(os.path.realpath(self.file)) if self.project is None else self.file
+        folder = _open_folder(target, self.project, make=True)
         try:
-            with open(unfinished, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
-                file.write(self.after)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(unfinished, mode)
-            if _read(target) != self.before:
-                raise InvalidRequest(f"{target} was changed by another program just now; run the command again")
-            os.replace(unfinished, target)
+            backup, mode = None, 0o600
+            if self.before is not None:
+                mode = os.stat(target.name, dir_fd=folder, follow_symlinks=False).st_mode & 0o777
+                backup = target.with_name(f"{target.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
+                _create(backup, folder, self.before, mode)
+            unfinished = target.with_name(f"{target.name}.{os.getpid()}.part")
+            _create(unfinished, folder, self.after, mode)
+            try:
+                if _read(target, folder) != self.before:
+                    raise InvalidRequest(f"{target} was changed by another program just now; run the command again")
+                os.replace(unfinished.name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.unlink(unfinished.name, dir_fd=folder)
+                raise
         finally:
-            unfinished.unlink(missing_ok=True)
+            os.close(folder)
         return backup
 
 
-def _read(file: Path) -> bytes | None:
+# A project's files may come from a stranger, or be written by a session: a link there could lead to any file of the
+# user. So folders are opened one by one without following links, and files by name in the folder that is open.
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def _link(path: Path) -> InvalidRequest:
+    return InvalidRequest(
+        f"{path} is a link, and links in a project are not followed; put a real file or folder in its place, or leave "
+        "--project out"
+    )
+
+
+def _open_folder(target: Path, project: Path | None, make: bool) -> int:
+    """Open the folder of a file, and create it if wanted. Below `project` no link is followed."""
+    if project is None:
+        if make:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(target.parent, OPEN_FOLDER)
+    path, folder = project, os.open(project, OPEN_FOLDER)
+    for name in target.parent.relative_to(project).parts:
+        path, outer = path / name, folder
+        try:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=outer)
+            folder = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=outer)
+        except NotADirectoryError:
+            raise _link(path) if path.is_symlink() else NotADirectoryError(f"{path} is not a folder") from None
+        finally:
+            os.close(outer)
+    return folder
+
+
+def _create(file: Path, folder: int, data: bytes, mode: int) -> None:
+    """Write a new file in an open folder. Whatever has its name already is left alone."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return file.read_bytes()
+        fd = os.open(file.name, flags, mode, dir_fd=folder)
+    except FileExistsError:
+        raise InvalidRequest(f"{file} exists already; move it away, and run the command again") from None
+    try:
+        with open(fd, "wb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fchmod(fd, mode)
+            os.fsync(fd)
+    except BaseException:
+        os.unlink(file.name, dir_fd=folder)
+        raise
+
+
+def _read(file: Path, folder: int) -> bytes | None:
+    """Return what a file in an open folder holds; None without one."""
+    try:
+        with open(os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as opened:
+            return opened.read()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _link(file) if error.errno == errno.ELOOP else error from None
 
 
-def plan(host: Host, file: Path, command: Command) -> Change:
-    """What is to be changed. A broken file is refused, and what cannot be edited safely, too."""
-    before = _read(file)
+def _look(file: Path, project: Path | None) -> bytes | None:
+    """Return what a file holds; None without one."""
+    target = Path(os.path.realpath(file)) if project is None else file
+    try:
+        folder = _open_folder(target, project, make=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return _read(target, folder)
+    finally:
+        os.close(folder)
+
+
+def plan(host: Host, file: Path, command: Command, project: Path | None = None) -> Change:
+    """Return the change to make. A file that is broken or cannot be edited safely is refused.
+
+    `project` is the folder whose file this is; links in it are refused. Links of a user's own files are followed.
+    """
+    before = _look(file, project)
     try:
         after = EDITORS[host.kind]((before or b"").decode(), host.path, host.entry(command))
     except UnicodeDecodeError as error:
@@ -252,13 +327,13 @@ def plan(host: Host, file: Path, command: Command) -> Change:
         raise InvalidRequest(f"{file} cannot be read: {error}. It was left as it is; repair it first") from None
     except edit_config.CannotEdit as error:
         raise InvalidRequest(f"{file} was left as it is: {error}") from None
-    return Change(file, before, after.encode())
+    return Change(file, before, after.encode(), project)
 
 
 def configured(host: Host, file: Path) -> Entry | None:
     """Return the entry that a host has for ingle, its program under `command`; None without one, or without a file."""
     try:
-        value: Any = READERS[host.kind]((_read(file) or b"").decode())
+        value: Any = READERS[host.kind](file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, edit_config.BrokenFile):
         return None
     for name in host.path:

@@ -25,7 +25,8 @@ def install(host: str, project: bool, dry_run: bool) -> None:
             return
         place = programs.Place.here()
         found = programs.BY_NAME[host]
-        change = programs.plan(found, programs.file_of(found, place, project), programs.command_for(found, place))
+        file, folder = programs.file_of(found, place, project), place.folder if project else None
+        change = programs.plan(found, file, programs.command_for(found, place), folder)
         if not change.needed:
             click.echo(f"{found.title} has ingle already, in {change.file}; nothing to do.")
             return
