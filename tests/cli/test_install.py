@@ -238,14 +238,14 @@ def test_an_entry_is_added_to_yaml_and_the_rest_stays() -> None:
 @pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["lf", "crlf"])
 def test_yaml_in_other_layouts_keeps_every_other_byte(before: str, after: str, newline: str) -> None:
     after = after.replace("NEW", '  ingle:\n    cmd: "c"\n').replace("\n", newline)
-    assert editing.put_yaml(before.replace("\n", newline), EXTENSION, {"cmd": "c"}) == after
-    assert editing.put_yaml(after, EXTENSION, {"cmd": "c"}) == after
+    assert edit_config.put_yaml(before.replace("\n", newline), EXTENSION, {"cmd": "c"}) == after
+    assert edit_config.put_yaml(after, EXTENSION, {"cmd": "c"}) == after
 
 
 def test_an_entry_of_yaml_keeps_the_users_own_keys() -> None:
     before = "extensions:\n    ingle:\n        cmd: old\n        bundled: no way\n"
     after = 'extensions:\n    ingle:\n        cmd: "c"\n        bundled: "no way"\n'
-    assert editing.put_yaml(before, EXTENSION, {"cmd": "c"}) == after
+    assert edit_config.put_yaml(before, EXTENSION, {"cmd": "c"}) == after
 
 
 def test_yaml_that_is_broken_or_on_one_line_is_refused() -> None:

@@ -500,6 +500,8 @@ def test_unknown_problems_and_what_is_no_problem() -> None:
     assert (error.message, error.retry_after) == ("it is a teapot; take tea", 3.0)
     quota = failure(429, b'{"code": "quota_exceeded", "detail": "enough"}', "7")
     assert (type(quota), quota.retry_after) == (errors.QuotaExceeded, 7.0)
+    busy = failure(409, b'{"code": "busy", "detail": "cell 3 runs", "cell": 3}')
+    assert (type(busy), busy.__dict__["cell"]) == (errors.Busy, 3)
     for body in (b"<html>Bad Gateway</html>", b"", b"[]", b"\xff"):
         assert isinstance(failure(502, body), errors.Unreachable)
 

@@ -26,8 +26,7 @@ def join_job(job: Job, target: Target, name: str) -> int:
     """Run it in the session of that name. The exit code."""
 
     async def main() -> int:
-        url = f"unix:{target.path}" if target.path is not None else target.url
-        async with AsyncClient(url, target.token, start=False) as client:
+        async with AsyncClient(str(target.address), target.address.token, start=False) as client:
             return await Join(job, await _session(client, job, target, name)).main()
 
     with asyncio.Runner() as runner:
@@ -36,7 +35,7 @@ def join_job(job: Job, target: Target, name: str) -> int:
 
 async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> AsyncSession:
     """The session of that name. Where the service is on this machine, a new one begins where the user is, if it may."""
-    cwd = os.getcwd() if target.path is not None else None
+    cwd = os.getcwd() if target.address.path is not None else None
     try:
         async with client.session(name, python=job.python, cwd=cwd, keep=True) as session:
             return session

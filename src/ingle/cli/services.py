@@ -1,7 +1,7 @@
-"""How the verbs reach services: those of this user on this machine, or the one that a URL names.
+"""Finding the services that a command is about: those of this user on this machine, or the one at a URL.
 
-It speaks plain HTTP with the standard library and loads nothing heavy, so that `ingle ps` answers at once. A server
-that does not answer is named and passed over; it holds nothing up for longer than a moment.
+It loads nothing heavy before a service is asked, so that `ingle ps` answers at once. A server that does not answer in
+`LOOK_SECONDS` is named and passed over.
 """
 
 import functools
@@ -9,24 +9,24 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ingle.cli.failure import Failure
+from ingle.errors import Unreachable
 from ingle.settings import data_folder
 
 if TYPE_CHECKING:
-    import http.client
-
+    from ingle.client.address import Address
+    from ingle.client.minimal import MinimalClient
     from ingle.support.running_servers import ServerInfo
 
-LOOK_PATIENCE = 3.0
-"""How long a server may take to say what it has."""
+LOOK_SECONDS = 3.0
+"""Time limit for a server to list its sessions."""
 
-ACT_PATIENCE = 60.0
-"""How long it may take to do something."""
+ACT_SECONDS = 60.0
+"""Time limit for a server to do something."""
 
 
 @dataclass(frozen=True)
@@ -40,105 +40,30 @@ class Choice:
 
 @dataclass(frozen=True)
 class Target:
-    """One service. A local one has a socket and says about itself who it is."""
+    """One service. A local one is known by its socket, and by what it says about itself."""
 
-    path: "Path | None" = None
+    address: "Address"
     info: "ServerInfo | None" = None
-    url: str | None = None
-    token: str | None = None
 
     def __str__(self) -> str:
         if self.info is None:
-            return str(self.url)
+            return str(self.address)
         where = f" on {self.info.url}" if self.info.url else ""
         return f"pid {self.info.pid}, {self.info.kind}{where}, started in {self.info.folder}"
 
-    def connect(self, patience: float) -> "http.client.HTTPConnection":
-        import http.client
-        from urllib.parse import urlsplit
+    @property
+    def client(self) -> "MinimalClient":
+        from ingle.client.minimal import MinimalClient
 
-        if self.path is not None:
-            from ingle.support.running_servers import connect
+        return MinimalClient(self.address, str(self))
 
-            connection = http.client.HTTPConnection("localhost", timeout=patience)
-            connection.sock = connect(self.path)
-            connection.sock.settimeout(patience)
-            return connection
-        parts = urlsplit(str(self.url))
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return kind(str(parts.hostname), parts.port, timeout=patience)
-
-    def ask(self, method: str, path: str, body: Any = None, patience: float = ACT_PATIENCE) -> Any:
-        """The answer, decoded. A problem is a Failure with its sentence; so is no answer at all."""
-        import http.client
-
-        import msgspec
-
-        data = None if body is None else msgspec.json.encode(body)
-        connection, answer = self.open(method, path, patience, data)
-        try:
-            said = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise self._no_answer(error) from None
-        finally:
-            connection.close()
-        return self._decoded(answer.status, said)
-
-    def open(
-        self, method: str, path: str, patience: float, data: "bytes | BinaryIO | None" = None
-    ) -> "tuple[http.client.HTTPConnection, http.client.HTTPResponse]":
-        """An answer that is still to be read, and its connection; failures as with `ask`."""
-        import http.client
-        from urllib.parse import urlsplit
-
-        prefix = "" if self.path is not None else urlsplit(str(self.url)).path.rstrip("/")
-        whole = data is None or isinstance(data, bytes)
-        headers = {"Content-Type": "application/json" if whole else "application/octet-stream"}
-        if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
-        try:
-            connection = self.connect(patience)
-            try:
-                connection.request(method, prefix + path, data, headers)
-                answer = connection.getresponse()
-                if not 200 <= answer.status < 300:
-                    self._decoded(answer.status, answer.read())
-            except BaseException:
-                connection.close()
-                raise
-        except (OSError, http.client.HTTPException) as error:
-            raise self._no_answer(error) from None
-        return connection, answer
-
-    def _no_answer(self, error: Exception) -> "NoAnswer":
-        why = "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-        return NoAnswer(f"the server ({self}) does not answer: {why}")
-
-    def _decoded(self, status: int, said: bytes) -> Any:
-        import msgspec
-
-        try:
-            decoded = msgspec.json.decode(said) if said else None
-        except msgspec.DecodeError:
-            raise NoAnswer(f"what answers at {self} is no ingle server; it said {status}") from None
-        if 200 <= status < 300:
-            return decoded
-        problem = decoded if isinstance(decoded, dict) else {}
-        raise Refused(str(problem.get("detail", f"the server said {status}")), str(problem.get("code", "")))
-
-
-class NoAnswer(Failure):
-    """Nobody answers there, or not as ingle does."""
-
-
-class Refused(Failure):
-    def __init__(self, message: str, code: str) -> None:
-        super().__init__(message)
-        self.code = code
+    def ask(self, method: str, path: str, body: Any = None, timeout: float = ACT_SECONDS) -> Any:
+        """Return the decoded answer to one request."""
+        return self.client.request(method, path, body, timeout=timeout)
 
 
 def service_options(command: Callable[..., None]) -> Callable[..., None]:
-    """`--url`, `--token-file` and `--pid`, gathered into one `choice`."""
+    """Add `--url`, `--token-file` and `--pid` to a command, which gets them as one `choice`."""
 
     @functools.wraps(command)
     def wrapped(url: str | None, token_file: str | None, pid: int | None, **given: Any) -> None:
@@ -166,6 +91,7 @@ def service_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_token(file: str) -> str:
+    """Read a token from a file that only its owner can read."""
     try:
         with open(file, encoding="ascii", errors="replace") as opened:
             if stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o077:
@@ -176,17 +102,14 @@ def read_token(file: str) -> str:
 
 
 def find_targets(choice: Choice) -> list[Target]:
-    """The services meant: one by its URL, or those on this machine."""
-    if choice.url is not None:
-        from urllib.parse import urlsplit
+    """Return the services meant: one by its URL, or those on this machine."""
+    from ingle.client.address import LOCAL_URL, Address, parse_address
 
-        parts = urlsplit(choice.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise Failure(f"{choice.url!r} is not the URL of a service; it looks like http://127.0.0.1:8377")
-        return [Target(url=choice.url.rstrip("/"), token=choice.token)]
+    if choice.url is not None:
+        return [Target(parse_address(choice.url, choice.token))]
     from ingle.support.running_servers import find_servers
 
-    found = [Target(path, info) for path, info in find_servers(data_folder())]
+    found = [Target(Address(LOCAL_URL, path=path), info) for path, info in find_servers(data_folder())]
     if choice.pid is not None:
         found = [target for target in found if target.info is not None and target.info.pid == choice.pid]
         if not found:
@@ -195,12 +118,13 @@ def find_targets(choice: Choice) -> list[Target]:
 
 
 def list_sessions(target: Target) -> list[dict[str, Any]]:
-    sessions: list[dict[str, Any]] = target.ask("GET", "/v1/sessions", patience=LOOK_PATIENCE)["sessions"]
+    """Return the sessions of one service."""
+    sessions: list[dict[str, Any]] = target.ask("GET", "/v1/sessions", timeout=LOOK_SECONDS)["sessions"]
     return sessions
 
 
 def find_session(choice: Choice, name: str) -> Target:
-    """The one service that has a session of this name."""
+    """Return the one service that has a session of this name."""
     holding, silent = _holding(choice, name)
     if len(holding) > 1:
         raise Failure(several(f"session {name!r} is on {len(holding)} servers", holding))
@@ -211,7 +135,7 @@ def find_session(choice: Choice, name: str) -> Target:
 
 
 def find_or_choose(choice: Choice, name: str) -> Target:
-    """The service that has the session, else the one to make it in."""
+    """Return the service that has the session, else the one to make it in."""
     holding, _ = _holding(choice, name)
     if len(holding) > 1:
         raise Failure(several(f"session {name!r} is on {len(holding)} servers", holding))
@@ -226,13 +150,14 @@ def find_or_choose(choice: Choice, name: str) -> Target:
     return targets[0]
 
 
-def _holding(choice: Choice, name: str) -> tuple[list[Target], list[NoAnswer]]:
+def _holding(choice: Choice, name: str) -> tuple[list[Target], list[Unreachable]]:
+    """Return the services that have the session, and why others did not answer."""
     holding, silent = [], []
     for target in find_targets(choice):
         try:
             if any(session["session_id"] == name for session in list_sessions(target)):
                 holding.append(target)
-        except NoAnswer as failure:
+        except Unreachable as failure:
             if choice.url is not None:
                 raise
             silent.append(failure)
@@ -240,5 +165,6 @@ def _holding(choice: Choice, name: str) -> tuple[list[Target], list[NoAnswer]]:
 
 
 def several(what: str, targets: list[Target]) -> str:
+    """Return the message for a command that must be told which one of these is meant."""
     lines = [f"  --pid {target.info.pid}   {target}" for target in targets if target.info is not None]
     return "\n".join([f"{what}; say which one is meant:", *lines])

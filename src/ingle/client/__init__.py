@@ -6,15 +6,20 @@
         session.run("x = 21")
         print(session.run("x * 2").text)
 
-`AsyncClient` is the same with `await`. This door imports httpx and websockets; `import ingle` alone does not.
+`AsyncClient` is the same with `await`. These names are loaded when used: httpx is slow to load, and the command
+line uses `minimal` and `addresses`, which do without it.
 """
 
-from ingle.client.aio.client import AsyncClient
-from ingle.client.aio.session import AsyncSession
-from ingle.client.decode import Event, OtherEvent, kind_of
-from ingle.client.results import CellFailed, Result
-from ingle.client.sync.client import Client
-from ingle.client.sync.session import Session
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ingle.client.aio.client import AsyncClient
+    from ingle.client.aio.session import AsyncSession
+    from ingle.client.decode import Event, OtherEvent, kind_of
+    from ingle.client.results import CellFailed, Result
+    from ingle.client.sync.client import Client
+    from ingle.client.sync.session import Session
 
 __all__ = [
     "AsyncClient",
@@ -27,3 +32,25 @@ __all__ = [
     "Session",
     "kind_of",
 ]
+
+_MODULES = {
+    "AsyncClient": "aio.client",
+    "AsyncSession": "aio.session",
+    "CellFailed": "results",
+    "Client": "sync.client",
+    "Event": "answers",
+    "OtherEvent": "answers",
+    "Result": "results",
+    "Session": "sync.session",
+    "kind_of": "answers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

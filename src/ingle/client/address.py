@@ -1,7 +1,6 @@
-"""Where a service is, and how patient a client is with it: what both kinds of connection reckon with."""
+"""Addresses of services, paths below them, and the pauses between attempts: shared by all clients."""
 
 import os
-import random
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +28,17 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 
 @dataclass(frozen=True)
 class Address:
+    """Where a service is, and the token for it."""
+
     url: str
     """Without a slash at its end."""
     token: str | None = field(default=None, repr=False)
     path: Path | None = None
     """The socket of a local service, which is what is connected to then."""
+
+    def __str__(self) -> str:
+        """Return what `parse_address` reads. Never the token."""
+        return self.url if self.path is None else f"unix:{self.path}"
 
     @property
     def socket_url(self) -> str:
@@ -50,7 +55,7 @@ class Address:
 
 
 def parse_address(url: str, token: str | None) -> Address:
-    """The address that a user wrote: `http://…`, `https://…`, or `unix:` and the path of a socket under `run/`."""
+    """Parse an address that a user wrote: `http://…`, `https://…`, or `unix:` and the path of a socket under `run/`."""
     if url.startswith("unix:"):
         return Address(LOCAL_URL, path=Path(url.removeprefix("unix:")))
     try:
@@ -61,7 +66,7 @@ def parse_address(url: str, token: str | None) -> Address:
     if not usable or parts.query or parts.fragment:
         raise InvalidRequest(f"{url!r} is not the URL of a service; it looks like http://127.0.0.1:8377")
     if parts.username is not None or parts.password is not None:
-        raise InvalidRequest("a URL with a name or a password in it is refused; give the token as `token`")
+        raise InvalidRequest("a URL with a name or a password in it is refused; give the token apart from it")
     if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
         raise InvalidRequest("the token must be printable ASCII, without spaces, and not empty")
     return Address(url.rstrip("/"), token)
@@ -134,6 +139,9 @@ class Retries:
             self._since = now
         elif now - self._since >= self._patience:
             return None
+        # Late: the commands that only look at services never get here, and start at once.
+        import random
+
         pause = self._pause * random.uniform(0.75, 1.25)
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         return pause

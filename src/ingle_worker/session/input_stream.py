@@ -18,6 +18,7 @@ from typing import Any
 from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import Channel
+from ingle_worker.wire.constants import MAX_PROMPT_CHARS
 from ingle_worker.wire.messages import InputTaken, InputWait
 
 CHUNK = 65536

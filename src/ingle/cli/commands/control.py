@@ -73,10 +73,10 @@ def _stop_server(target: Target) -> dict[str, Any]:
 
     from ingle.support.running_servers import connect, peer_pid
 
-    assert target.path is not None
+    assert target.address.path is not None
     assert target.info is not None
     try:
-        with connect(target.path) as connection:
+        with connect(target.address.path) as connection:
             # By the kernel's word: what stands in the file may be the number of another process by now.
             pid = peer_pid(connection)
         os.kill(pid, signal.SIGTERM)

@@ -46,7 +46,7 @@ def logs(session: str, choice: Choice, follow: bool, last: int | None, as_json: 
 def make_client(target: Target) -> "Client":
     from ingle.client import Client
 
-    return Client(f"unix:{target.path}" if target.path is not None else target.url, target.token, start=False)
+    return Client(str(target.address), target.address.token, start=False)
 
 
 def _show(session: "Session", follow: bool, last: int | None, as_json: bool) -> None:

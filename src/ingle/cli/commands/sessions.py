@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from ingle.cli.failure import plain_failures
-from ingle.cli.services import Choice, NoAnswer, Target, find_session, find_targets, list_sessions, service_options
+from ingle.cli.services import Choice, Target, find_session, find_targets, list_sessions, service_options
+from ingle.errors import Unreachable
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
@@ -33,14 +34,14 @@ def ps(choice: Choice, as_json: bool) -> None:
 
 def _look(target: Target) -> dict[str, Any]:
     """One server: who it is, and its sessions, or why they are not known."""
-    told: dict[str, Any] = {"url": target.url}
+    told: dict[str, Any] = {"url": str(target.address)}
     if target.info is not None:
         import msgspec
 
         told = msgspec.to_builtins(target.info)
     try:
         told["sessions"] = list_sessions(target)
-    except NoAnswer as failure:
+    except Unreachable as failure:
         if target.info is None:
             raise
         told["sessions"], told["failure"] = [], failure.message

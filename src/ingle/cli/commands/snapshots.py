@@ -8,8 +8,8 @@ import click
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
 
-PATIENCE = 3600.0
-"""How long a save or a load may take; a session may hold many gigabytes."""
+TRANSFER_SECONDS = 3600.0
+"""Time limit for a save or a load; a session may hold many gigabytes."""
 
 BLOCK = 1 << 20
 
@@ -24,7 +24,7 @@ def save(session: str, name: str, choice: Choice, file: str | None, as_json: boo
     """Save a session under a name; it goes on meanwhile."""
     with plain_failures():
         target = find_session(choice, session)
-        said = target.ask("POST", f"/v1/sessions/{session}/save", {"name": name}, PATIENCE)
+        said = target.ask("POST", f"/v1/sessions/{session}/save", {"name": name}, TRANSFER_SECONDS)
         if file is not None:
             _download(target, name, file)
     if as_json:
@@ -56,6 +56,8 @@ def load(
 ) -> None:
     """Make a session of a saved one; without a name, list those that are saved."""
     with plain_failures():
+        from ingle.client.address import snapshot_path
+
         target = _the_service(choice)
         if name is None:
             said = target.ask("GET", "/v1/snapshots")
@@ -67,13 +69,13 @@ def load(
         if file is not None:
             _upload(target, name, file)
         if delete:
-            target.ask("DELETE", f"/v1/snapshots/{name}")
+            target.ask("DELETE", snapshot_path(name))
             click.echo(f"{name} is forgotten")
             return
         body: dict[str, Any] = {"trust": trust, "rerun": rerun}
         if session is not None:
             body["session_id"] = session
-        said = target.ask("POST", f"/v1/snapshots/{name}/load", body, PATIENCE)
+        said = target.ask("POST", snapshot_path(name) + "/load", body, TRANSFER_SECONDS)
     if as_json:
         _print(said)
         return
@@ -97,28 +99,30 @@ def _download(target: Target, name: str, file: str) -> None:
     import os
     import secrets
 
-    connection, answer = target.open("GET", f"/v1/snapshots/{name}/file", PATIENCE)
+    from ingle.client.address import snapshot_path
+
     draft = f"{file}.{secrets.token_hex(4)}.part"
-    try:
-        # Whole under its name, or not there.
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            while block := answer.read(BLOCK):
-                out.write(block)
-        os.replace(draft, file)
-    except OSError as error:
-        raise Failure(f"{file} cannot be written: {error.strerror or error}") from None
-    finally:
-        connection.close()
-        if os.path.exists(draft):
-            os.unlink(draft)
+    with target.client.open("GET", snapshot_path(name) + "/file", timeout=TRANSFER_SECONDS) as answer:
+        try:
+            # Whole under its name, or not there.
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                while block := answer.read(BLOCK):
+                    out.write(block)
+            os.replace(draft, file)
+        except OSError as error:
+            raise Failure(f"{file} cannot be written: {error.strerror or error}") from None
+        finally:
+            if os.path.exists(draft):
+                os.unlink(draft)
 
 
 def _upload(target: Target, name: str, file: str) -> None:
+    from ingle.client.address import snapshot_path
+
+    path = snapshot_path(name) + "/file"
     try:
-        with open(file, "rb") as content:
-            connection, answer = target.open("PUT", f"/v1/snapshots/{name}/file", PATIENCE, content)
+        with open(file, "rb") as content, target.client.open("PUT", path, content, timeout=TRANSFER_SECONDS) as answer:
             answer.read()
-            connection.close()
     except OSError as error:
         raise Failure(f"{file} cannot be read: {error.strerror or error}") from None
 

@@ -25,7 +25,8 @@ from ingle.client.address import (
     time_left,
 )
 from ingle.client.aio.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, in_thread, sleep
-from ingle.client.decode import failure, read_event
+from ingle.client.decode import read_event
+from ingle.client.minimal import failure, reason
 from ingle.settings import data_folder
 from ingle.support.running_servers import connect, reachable
 
@@ -72,7 +73,7 @@ class AsyncConnection:
             return "closed"
         if self._address is None:
             return "not connected yet"
-        return self._address.url if self._address.path is None else f"unix:{self._address.path}"
+        return str(self._address)
 
     async def open(self) -> HttpClient:
         if self._http is not None and not self._closed:
@@ -170,8 +171,8 @@ class AsyncConnection:
             except httpx.TransportError as error:
                 if not repeatable:
                     raise errors.Unreachable(
-                        f"the connection to {self._where()} broke before the answer came ({_why(error)}), so it is not "
-                        "known whether the request was carried out; look at the session before you ask again"
+                        f"the connection to {self._where()} broke before the answer came ({reason(error)}), so it is "
+                        "not known whether the request was carried out; look at the session before you ask again"
                     ) from error
                 lasted = time.monotonic() - sent > LASTED and not isinstance(error, httpx.TimeoutException)
                 if lasted and time_left(waiting):
@@ -210,12 +211,12 @@ class AsyncConnection:
     def _advice(self, error: Exception) -> str:
         if self.address.path is not None:
             return (
-                f"{self._where()} does not answer any more ({_why(error)}); its sessions ended with it: "
+                f"{self._where()} does not answer any more ({reason(error)}); its sessions ended with it: "
                 "make a new client"
             )
         return (
-            f"{self._where()} cannot be reached ({_why(error)}); check the URL, and that `ingle serve` runs there and "
-            "is reachable from this machine"
+            f"{self._where()} cannot be reached ({reason(error)}); check the URL, and that `ingle serve` runs there "
+            "and is reachable from this machine"
         )
 
     # --- events ---
