@@ -399,7 +399,7 @@ def test_a_folder_of_a_project_that_becomes_a_link_after_the_look_is_not_followe
     elsewhere.mkdir()
     folder = place.folder / ".cursor"
     folder.mkdir(parents=True)
-    change = hosts.plan(BY_NAME["cursor"], folder / "mcp.json", COMMAND, place.folder)
+    change = programs.plan(BY_NAME["cursor"], folder / "mcp.json", COMMAND, place.folder)
     folder.rmdir()
     folder.symlink_to(elsewhere)
     with pytest.raises(InvalidRequest, match="is a link"):
@@ -411,16 +411,16 @@ def test_a_folder_of_a_project_that_becomes_a_link_after_the_look_is_not_followe
 def test_a_backup_is_never_written_through_a_planted_link(
     tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch, project: bool
 ) -> None:
-    monkeypatch.setattr("ingle.mcp.hosts.time.strftime", lambda pattern: "20300101-000000")
+    monkeypatch.setattr("ingle.mcp.programs.time.strftime", lambda pattern: "20300101-000000")
     host = BY_NAME["cursor"]
-    file = hosts.file_of(host, place, project)
+    file = programs.file_of(host, place, project)
     file.parent.mkdir(parents=True)
     file.write_text("{}")
     victim = tmp_path / "victim"
     victim.write_text("precious")
     backup = file.with_name("mcp.json.20300101-000000.bak")
     backup.symlink_to(victim)
-    change = hosts.plan(host, file, COMMAND, place.folder if project else None)
+    change = programs.plan(host, file, COMMAND, place.folder if project else None)
     with pytest.raises(
         InvalidRequest, match=r"mcp\.json\.20300101-000000\.bak exists already; .* run the command again"
     ):

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from conftest import wait_until
+from ingle.snapshots.registry import KEYS
 from support.server import NDJSON, PATIENCE, Server, problem
 
 PATH = "/v1/sessions/main/execute"
@@ -115,15 +116,13 @@ def test_a_key_is_of_one_session_and_ends_with_it(server: Server) -> None:
 
 
 async def test_the_memory_of_keys_is_bounded(service: Any) -> None:
-    from ingle.sessions.persistence import requests as room
-
     await service.create_session("main")
     session = service._placement.manager.get("main")
-    for number in range(room.REMEMBERED + 300):
+    for number in range(KEYS + 300):
         await service.execute("main", "1", key=f"k{number}")
-    assert len(session.requests._known) <= room.REMEMBERED
+    assert len(session.requests._known) <= KEYS
     last = await service.execute("main", "1", key=f"k{number}")
-    assert last.cell == room.REMEMBERED + 300
+    assert last.cell == KEYS + 300
 
 
 def test_the_end_of_a_session_asked_for_again_ends_no_other_of_its_name(server: Server) -> None:

@@ -12,7 +12,11 @@ from ingle.callers import OWNER, READ, Caller
 from ingle.nodes import Placement
 from ingle.service.validation import check_seconds
 from ingle.settings import Settings
-from ingle.support.idempotency import Once
+from ingle.support.idempotency import Idempotency
+
+MAX_KEYS = 10_000
+KEY_AGE_SECONDS = 86400.0
+"""Idempotency keys that a service remembers, of requests other than executes, and for how long."""
 
 
 class Shared:
@@ -33,7 +37,7 @@ class Acting:
     def __init__(self, settings: Settings, placement: Placement) -> None:
         self.settings = settings
         self._placement = placement
-        self.once = Once()
+        self.once = Idempotency(MAX_KEYS, max_age=KEY_AGE_SECONDS, detached=True)
         self._shared = Shared()
 
     def check(self, scope: str) -> None:

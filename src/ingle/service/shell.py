@@ -57,7 +57,8 @@ class Shell(Acting):
             raise errors.Unavailable("the server is stopping; start it again")
         tenant = self.caller.tenant
         own_session = self._own(session_id, EXECUTE) if session_id is not None else None
-        request = ("shell", command, timeout, session_id, cwd, env, stdin, interactive, pty, limits, shell_session)
+        environ = sorted(env.items()) if env else env
+        request = ("shell", command, timeout, session_id, cwd, environ, stdin, interactive, pty, limits, shell_session)
         task_id = await self.once(
             f"{tenant}/{request_key}" if request_key is not None else None,
             request,

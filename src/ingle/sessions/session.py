@@ -36,7 +36,6 @@ from ingle.sessions.files import SessionFiles
 from ingle.sessions.metrics import Record
 from ingle.sessions.persistence.autosave import Keeper
 from ingle.sessions.persistence.checkpoints import Checkpoints, Moment, Parked
-from ingle.sessions.persistence.requests import Requests
 from ingle.sessions.persistence.transfer import Keeping
 from ingle.sessions.process.calls import Inquiries
 from ingle.sessions.process.namespace import Preparing
@@ -45,7 +44,8 @@ from ingle.sessions.process.slot import Starting
 from ingle.sessions.process.workspace import Lodging
 from ingle.sessions.spec import Plan
 from ingle.settings import Settings
-from ingle.snapshots.registry import Row
+from ingle.snapshots.registry import KEYS, Row
+from ingle.support.idempotency import Idempotency
 from ingle.workers.copies import Family
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
@@ -80,7 +80,7 @@ class Session:
         self.key = plan.key or plan.session_id
         self.plan = plan
         self._record = record or Record()
-        self.requests = Requests()
+        self.requests = Idempotency(KEYS)
         self.launcher = launcher
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -211,7 +211,7 @@ class Session:
         if key is None:
             return self._execute(code, timeout, envs, queue)
         asked = (code, timeout, sorted((envs or {}).items()), queue)
-        return self.requests.once(key, asked, lambda: self._execute(code, timeout, envs, queue))
+        return self.requests(key, asked, lambda: self._execute(code, timeout, envs, queue))
 
     async def _execute(self, code: str, timeout: float | None, envs: dict[str, str] | None, queue: bool) -> int:
         if len(code) > self._settings.max_code:

@@ -276,6 +276,24 @@ class Registry:
         self._thread.shutdown(wait=False)
 
 
+class RequestStore:
+    """Keys of the requests of one session, in the registry."""
+
+    def __init__(self, registry: Registry, uid: str) -> None:
+        self._registry = registry
+        self._uid = uid
+
+    async def begin(self, key: str, digest: str) -> None:
+        """Write a key down before its cell begins."""
+        # A full disk stops no cell. The key is then known in memory only, as that of any other session.
+        with contextlib.suppress(RegistryBroken):
+            await self._registry.asked(self._uid, Request(key, digest, None))
+
+    def end(self, key: str, cell: int | None) -> None:
+        """Write down the cell that the request began; None if it began nothing."""
+        self._registry.answered(self._uid, key, cell)
+
+
 def _last_time(created_at: float, save: bytes | None) -> float:
     """When it was last saved, or made."""
     try:

@@ -23,8 +23,9 @@ from ingle.sessions.persistence.save_store import DURABLE, RESTING, Shelves
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.snapshots.cell_counter import CellCount
-from ingle.snapshots.registry import Registry, Row
+from ingle.snapshots.registry import KEYS, Registry, RequestStore, Row
 from ingle.support import remove_tree
+from ingle.support.idempotency import Idempotency, StoredKey
 
 PREFIX = "durable."
 """What the names of their folders begin with, so that nobody takes them for those of a dead server."""
@@ -137,11 +138,16 @@ class Durables:
         return row
 
     def keep(self, session: Session, row: Row) -> None:
-        """From now on this session is saved, and its requests are remembered, as that row."""
+        """Save this session from now on, and store the keys of its requests, under that row."""
         store = self._shelves.store(session, DURABLE, row.uid, self._settings.durable_size)
         count = self._counts.pop(row.uid, None)
         session.keeper = Keeper(store, session.tell, registry=self.registry, uid=row.uid, save=row.save, count=count)
-        session.requests.write_down(self.registry, row.uid, row.requests)
+        # Of a request whose cell is not known, the server died before it wrote that down.
+        stored = [
+            StoredKey(each.key, each.asked, errors.CellForgotten(None) if each.cell is None else each.cell)
+            for each in row.requests
+        ]
+        session.requests = Idempotency(KEYS, store=RequestStore(self.registry, row.uid), stored=stored)
 
     def keep_here(self, session: Session, uid: str) -> None:
         """A session that does not outlive its server: saved when it is idle, so that its process can be freed."""
