@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,32 +38,37 @@ OWN_FOLDER = (
 )
 
 
-def own_settings(python: str | None = None) -> Settings:
-    """For one piece of one's own code, from one's own hand: it is held only where that is asked for."""
-    # One session is all there will be: nothing is prepared for a second.
+def own_settings(python: str | None) -> Settings:
+    """Return the settings for one piece of the user's own code, which is confined only where that is asked for."""
+    # There will be one session only: nothing is prepared for a second.
     settings = load({"preload": [], "pool": 0})
     if settings.isolation == "auto":
         settings = replace(settings, isolation="none")
     return settings if python is None else replace(settings, pythons=[*settings.pythons, python])
 
 
-async def own_service(settings: Settings) -> tuple[Service, str | None]:
-    """A service for it, and the folder to run in: this one, if it may; else it is told."""
-    service, folder = Service.beginning_in(os.getcwd(), settings, data_folder(), "local")
-    if folder is None:
-        await Output().write(2, OWN_FOLDER)
-    return service, folder
+def run_in_own_service(
+    main: Callable[[Service, str | None], Coroutine[Any, Any, int]], python: str | None = None
+) -> int:
+    """Run `main` with a service that it starts and ends, and the folder for its code. Return the exit code.
+
+    The folder is the current one where code may run there. Else it is None, and the user is told.
+    """
+    settings = own_settings(python)
+
+    async def whole() -> int:
+        service, folder = Service.beginning_in(os.getcwd(), settings, data_folder(), "local")
+        if folder is None:
+            await Output().write(2, OWN_FOLDER)
+        return await main(service, folder)
+
+    with asyncio.Runner() as runner:
+        return runner.run(whole())
 
 
 def run_job(job: Job) -> int:
-    """Run it to its end. The exit code."""
-    settings = own_settings(job.python)
-
-    async def main() -> int:
-        return await Run(job, *await own_service(settings)).main()
-
-    with asyncio.Runner() as runner:
-        return runner.run(main())
+    """Run the code to its end. Return the exit code."""
+    return run_in_own_service(lambda service, folder: Run(job, service, folder).main(), job.python)
 
 
 class Run:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
-from ingle.cli.run_local import own_service, own_settings
+from ingle.cli.run_local import run_in_own_service
 from ingle.cli.terminal import CHUNK, Hand, Output
 from ingle.errors import Conflict, InputClosed, TaskOver
 from ingle.events import Stderr, Stdout, Task
@@ -38,14 +38,8 @@ class Job:
 
 
 def run_job(job: Job) -> int:
-    """Run it to its end. The exit code."""
-    settings = own_settings()
-
-    async def main() -> int:
-        return await Run(job, *await own_service(settings)).main()
-
-    with asyncio.Runner() as runner:
-        return runner.run(main())
+    """Run the command to its end. Return the exit code."""
+    return run_in_own_service(lambda service, folder: Run(job, service, folder).main())
 
 
 class Run:
