@@ -411,7 +411,7 @@ def test_a_folder_of_a_project_that_becomes_a_link_after_the_look_is_not_followe
 def test_a_backup_is_never_written_through_a_planted_link(
     tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch, project: bool
 ) -> None:
-    monkeypatch.setattr("ingle.mcp.programs.time.strftime", lambda pattern: "20300101-000000")
+    monkeypatch.setattr("ingle.install.programs.time.strftime", lambda pattern: "20300101-000000")
     host = BY_NAME["cursor"]
     file = programs.file_of(host, place, project)
     file.parent.mkdir(parents=True)

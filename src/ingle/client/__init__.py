@@ -38,11 +38,11 @@ _MODULES = {
     "AsyncSession": "aio.session",
     "CellFailed": "results",
     "Client": "sync.client",
-    "Event": "answers",
-    "OtherEvent": "answers",
+    "Event": "decode",
+    "OtherEvent": "decode",
     "Result": "results",
     "Session": "sync.session",
-    "kind_of": "answers",
+    "kind_of": "decode",
 }
 
 
