@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import resource
 import selectors
 import socket
@@ -20,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 
 from conftest import until, wait_until
 from ingle.http import limits
+from ingle.http import server as serving
 from ingle.http.routes import events
 from ingle.service import Service
 from support.local_http import TOKEN, open_door
@@ -29,7 +31,7 @@ from support.server import PATIENCE, Server, raw_exchange
 @pytest.fixture
 async def door(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """The port of a door in this process, so that its patience can be made short."""
-    for name, value in (("SWEEP", 0.05), ("HEAD_PATIENCE", 0.5), ("BODY_WINDOW", 0.5)):
+    for name, value in (("SWEEP_SECONDS", 0.05), ("HEAD_SECONDS", 0.5), ("BODY_WINDOW_SECONDS", 0.5)):
         monkeypatch.setattr(limits, name, value)
     monkeypatch.setattr(events, "PATIENCE", 1.0)
     async with open_door(service) as port:
@@ -98,10 +100,32 @@ async def test_what_is_too_large_or_too_many_is_refused(door: int) -> None:
 
 
 @pytest.mark.req("safe.input")
+async def test_the_bound_on_a_head_holds_however_it_comes(door: int) -> None:
+    """In one read, in many, in one header that does not end, behind a body, and between two chunks."""
+    lines = "".join(f"X-{number}: {'x' * 1000}\r\n" for number in range(80))
+    whole = head(more=lines) + b"\r\n"
+    chunked = head("POST /v1/sessions", "Transfer-Encoding: chunked\r\n\r\n") + b"2\r\n{ \r\n"
+    endless = [b"x" * 100_000] * 5
+    answers = [
+        await exchange(door, whole),
+        await exchange(door, whole[:30_000], whole[30_000:60_000], whole[60_000:], pause=0.01),
+        await exchange(door, head(more="X-Long: "), *endless, pause=0.01),
+        await exchange(door, chunked + b"0\r\nX-Behind: ", *endless, pause=0.01),
+        await exchange(door, chunked + b"0\r\n", *[lines.encode()] * 5, pause=0.01),
+        await exchange(door, chunked + b"1;", *endless, pause=0.01),
+    ]
+    assert [told(answer) for answer in answers] == [(431, "head_too_large")] * len(answers)
+    # A large body is no head, nor is a small head with many requests behind it.
+    body = b" " * 500_000 + b"{}"
+    large = head("POST /v1/sessions", f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n")
+    assert (await exchange(door, large + body)).startswith(b"HTTP/1.1 201 ")
+
+
+@pytest.mark.req("safe.input")
 async def test_a_client_that_does_not_take_its_answer_is_cut_off(
     door: int, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ANSWER_PATIENCE", 1.0)
+    monkeypatch.setattr(limits, "ANSWER_SECONDS", 1.0)
     await service.create_session("main")
     reader, writer = await asyncio.open_connection("127.0.0.1", door, limit=1024)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -119,6 +143,111 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(
     assert len(rest) < 30_000_000
     assert (await service.wait("main", 1)).truncated.stdout > 0
     writer.close()
+
+
+# Clients without a token
+
+HOST = "Host: localhost\r\n"
+UPGRADE = HOST + "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+HANDSHAKE = UPGRADE + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+EVENTS = "GET /v1/sessions/main/events HTTP/1.1\r\n"
+CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
+LONG_HEADER = f"X-Long: {'x' * 9000}\r\n"
+
+STRANGERS = {
+    "a WebSocket with a body": (EVENTS + HANDSHAKE + "Content-Length: 5\r\n\r\nhello", 400),
+    "a WebSocket with an empty body": (EVENTS + HANDSHAKE + "Content-Length: 0\r\n\r\n", 400),
+    "a WebSocket with a body in chunks": (EVENTS + HANDSHAKE + CHUNKED + "5\r\nhello\r\n0\r\n\r\n", 400),
+    "a WebSocket with a body that never comes": (EVENTS + HANDSHAKE + "Content-Length: 5\r\n\r\n", 400),
+    "a WebSocket with chunks that never end": (EVENTS + HANDSHAKE + CHUNKED + "5\r\nhel", 400),
+    "a WebSocket with a long header": (EVENTS + HANDSHAKE + LONG_HEADER + "\r\n", 400),
+    "a WebSocket by another method": (EVENTS.replace("GET", "POST") + HANDSHAKE + "\r\n", 405),
+    "a WebSocket of an old version of HTTP": (EVENTS.replace("1.1", "1.0") + HANDSHAKE + "\r\n", 401),
+    "a WebSocket without a key": (EVENTS + UPGRADE + "Sec-WebSocket-Version: 13\r\n\r\n", 400),
+    "a WebSocket of a wrong version": (EVENTS + HANDSHAKE.replace("13", "12") + "\r\n", 400),
+    "a WebSocket without a token": (EVENTS + HANDSHAKE + "\r\n", 401),
+    "a WebSocket at no path": (EVENTS.replace("/v1/sessions/main/events", "localhost:80") + HANDSHAKE + "\r\n", 400),
+    "half of a handshake": (EVENTS + HANDSHAKE, 408),
+    "another protocol": (EVENTS + UPGRADE.replace("websocket", "h2c") + "\r\n", 401),
+    "another protocol, with a body": (EVENTS + UPGRADE.replace("websocket", "h2c") + "Content-Length: 5\r\n\r\n", 401),
+    "an unknown protocol": (EVENTS + UPGRADE.replace("websocket", "\x80?!") + "\r\n", 401),
+    "two protocols": (EVENTS + UPGRADE.replace("websocket", "websocket, h2c") + "\r\n", 401),
+    "a tunnel": ("CONNECT example.com:443 HTTP/1.1\r\n" + HOST + "\r\n", 400),
+    "a tunnel to a path": ("CONNECT /healthz HTTP/1.1\r\n" + HOST + "\r\n", 405),
+    "a kept connection of HTTP/1.0": ("GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n" + HOST + "\r\n", 200),
+    "a kept connection": ("GET /healthz HTTP/1.1\r\n" + HOST + "\r\n", 200),
+    "a body that is announced": ("POST /v1/sessions HTTP/1.1\r\n" + HOST + "Content-Length: 5\r\n\r\n", 401),
+    "a body that waits to be asked for": (
+        "POST /v1/sessions HTTP/1.1\r\n" + HOST + "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", 401
+    ),
+    "half of a head": ("GET /v1/sessions HTTP/1.1\r\n", 408),
+    "nothing": ("", 408),
+}  # fmt: skip
+
+
+@pytest.mark.req("safe.input")
+@pytest.mark.parametrize(("said", "status"), STRANGERS.values(), ids=STRANGERS)
+async def test_whoever_shows_no_token_is_answered_and_closed(
+    service: Service, monkeypatch: pytest.MonkeyPatch, said: str, status: int
+) -> None:
+    for name, value in (("SWEEP_SECONDS", 0.05), ("HEAD_SECONDS", 0.5), ("BODY_WINDOW_SECONDS", 0.5)):
+        monkeypatch.setattr(limits, name, value)
+    monkeypatch.setattr(serving, "KEEP_ALIVE", 0.3)
+    async with open_door(service) as port:
+        answer = await exchange(port, said.encode("latin-1"))
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"%d" % status]
+
+
+@pytest.mark.req("safe.input")
+@pytest.mark.parametrize(("said", "status"), STRANGERS.values(), ids=STRANGERS)
+async def test_however_many_show_no_token_they_shut_out_nobody_who_has_one(
+    service: Service, said: str, status: int
+) -> None:
+    limit = 4
+    async with open_door(service, limit) as port, contextlib.AsyncExitStack() as stack:
+        for _ in range(limit + 1):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+            writer.write(said.encode("latin-1"))
+            # The server has dealt with the stranger before the next one comes.
+            await exchange(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(limit)]
+        for _, writer in kept:
+            stack.callback(writer.close)
+            writer.write(head() + b"\r\n")
+        answers = [await asyncio.wait_for(reader.readline(), PATIENCE) for reader, _ in kept]
+    assert answers == [b"HTTP/1.1 200 OK\r\n"] * limit
+
+
+@pytest.mark.req("safe.input")
+async def test_whoever_has_shown_a_token_stays_when_strangers_come(service: Service) -> None:
+    """Both kinds of connection, while an answer is under way and after it."""
+    limit = 6
+    await service.create_session("main")
+    options: dict[str, Any] = {"additional_headers": {"Authorization": f"Bearer {TOKEN}"}, "proxy": None}
+    async with open_door(service, limit) as port:
+        async with connect(f"ws://127.0.0.1:{port}/v1/sessions/main/watching", **options) as watching:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head() + b"\r\n")
+            assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+            body = json.dumps({"code": "input()"}).encode()
+            streaming = await asyncio.open_connection("127.0.0.1", port)
+            more = f"Accept: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
+            streaming[1].write(head("POST /v1/sessions/main/execute", more) + body)
+            await streaming[0].readuntil(b'"type":"input_wait"')
+            strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * limit)]
+            refused = [await asyncio.wait_for(each.read(), PATIENCE) for each, _ in strangers[: 2 * limit]]
+            assert {told(answer) for answer in refused} == {(503, "unavailable")}
+            await service.input("main", "x", wait=0)
+            assert b'"type":"done"' in await asyncio.wait_for(streaming[0].readuntil(b"\r\n0\r\n\r\n"), PATIENCE)
+            writer.write(head("GET /v1/sessions/main") + b"Connection: close\r\n\r\n")
+            assert b'"execution_count":1' in await asyncio.wait_for(reader.read(), PATIENCE)
+            assert json.loads(await asyncio.wait_for(watching.recv(), PATIENCE))["seq"] == 1
+        for _, each in [*strangers, (reader, writer), streaming]:
+            each.close()
+
+
+# Clients that do not read
 
 
 @pytest.mark.req("http.stream")

@@ -92,25 +92,19 @@ def make_app(
     principals: Principals,
     allowed_hosts: Iterable[str] = (),
     mounted: Mapping[str, ASGIApp] | None = None,
-) -> Border:
+) -> ASGIApp:
     """The whole application: border, guard, routes, and what others have mounted. It starts and stops nothing."""
-    guard = Guard(make_routes(service, mounted), principals, allowed_hosts)
-    return Border(guard, execute.Whole(guard.admit, body_limit(service)))
+    return Border(Guard(make_routes(service, mounted), principals, allowed_hosts))
 
 
-def make_local_app(service: Service) -> Border:
+def make_local_app(service: Service) -> ASGIApp:
     """The same for a unix socket, where the kernel says who is at the other end, and no web page can be."""
-    owner = Owner(make_routes(service), service)
-    return Border(owner, execute.Whole(owner.admit, body_limit(service)))
-
-
-def body_limit(service: Service) -> int:
-    return service.settings.max_code + BODY_SPARE
+    return Border(Owner(make_routes(service), service))
 
 
 def make_routes(service: Service, mounted: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
     others = mounted or {}
-    limit = body_limit(service)
+    limit = service.settings.max_code + BODY_SPARE
     router = make_router(operations(service), limit)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:

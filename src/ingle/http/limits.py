@@ -1,9 +1,9 @@
-"""The connections: HTTP/1.1 by httptools' parser, uvicorn's WebSockets, with bounds on what a client may cost.
+"""Bounds on what one client may cost, added to uvicorn's protocols for HTTP and WebSockets.
 
-A request must come within a time and a size, an answer must be taken, and only so many connections are open; whoever
-oversteps is told with a problem where that is possible, and closed. What is no HTTP is answered with a problem too. A
-unix socket is open to its owner and to root. A WebSocket can be closed with a reason while its client does not read,
-and is not cut off before its last events when the server stops.
+uvicorn reads requests and writes answers. The subclasses here bound the time and the size of a request, the time in
+which an answer is taken, and the number of open connections. A client that exceeds a bound is answered with a problem
+where that is possible, and its connection is closed. Bytes that are not HTTP are answered with a problem too.
+A unix socket serves its owner and root only.
 """
 
 import asyncio
@@ -11,422 +11,417 @@ import logging
 import os
 import socket
 import struct
-from collections import deque
+from collections.abc import MutableMapping
+from functools import partial
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote
 
-import httptools
-import uvicorn
-from starlette.types import Scope
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from ingle import errors
-from ingle.http.auth.guard import WELCOME
-from ingle.http.corking import Corked, Turn
-from ingle.http.exchanges import STATUS_LINES, Application, Exchange
+from ingle.http.auth.guard import PEER, Peer
 from ingle.http.problems import HeadTooLarge, InvalidHttp, Problem, TooSlow, UrlTooLong, encode, headers_of
 from ingle.support.running_servers import peer_is_confined, peer_uid
 
 CLOSE = "ingle.close"
-"""The extension of a WebSocket's scope by which it is closed at once, whether its client reads or not."""
+"""Extension of a WebSocket's scope: closes it at once, whether its client reads or not."""
 
 BUFFERED = "ingle.buffered"
-"""The extension that tells how many bytes wait to be taken by the client."""
+"""Extension of a WebSocket's scope: returns the number of bytes that the client has not taken yet."""
 
-LINGER = 10.0
-"""How long a client that does not read may take to find out that it was closed."""
+WEBSOCKET_CLOSE_SECONDS = 10.0
+"""Time for a client that does not read to see that its WebSocket was closed."""
 
-SAY_WHY = 1.0
-"""How long a refused client may still send, unheard, so that it gets to reading why."""
+LINGER_SECONDS = 1.0
+"""Time for a refused client to stop sending and to read why. What it sends meanwhile is discarded."""
 
-MAX_UNHEARD = 1024 * 1024
-"""Bytes of that; what is more is not even read."""
+MAX_DISCARDED_BYTES = 1024 * 1024
+"""Bytes of a refused client that are discarded; more are not even read."""
 
 MAX_LINGERING = 256
-"""Refused connections that are kept open for that at once."""
+"""Refused connections that stay open for `LINGER_SECONDS` at once. Others are closed immediately."""
 
-SWEEP = 1.0
-"""How often connections are looked at."""
+SWEEP_SECONDS = 1.0
+"""Interval between two checks of all connections."""
 
-HEAD_PATIENCE = 10.0
-"""From the first byte of a request, or the opening of its connection, to the end of its headers."""
+HEAD_SECONDS = 10.0
+"""Time from the first byte of a request, or from the opening of its connection, to the end of its headers."""
 
-BODY_WINDOW = 10.0
-BODY_RATE = 256
-"""A body that brings fewer bytes a second than this, over the window, is given up."""
+BODY_WINDOW_SECONDS = 10.0
+BODY_BYTES_PER_SECOND = 256
+"""A body that is slower than this, over the window, is refused."""
 
-ANSWER_PATIENCE = 30.0
-"""How long nothing at all of an answer may be taken."""
+ANSWER_SECONDS = 30.0
+"""Time in which a client must take some of its answer."""
 
-MAX_HEAD = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
-MAX_URL = 8 * 1024
+MAX_URL_BYTES = 8 * 1024
 MAX_PIPELINE = 16
-"""Requests sent ahead on one connection."""
+"""Requests that wait on one connection for the answers before theirs."""
 
-ASGI = {"version": "3.0", "spec_version": "2.3"}
+BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
 logger = logging.getLogger(__name__)
 
 
-class Lobby:
-    """The connections of one door. Past the limit, whoever has shown no token goes first, the oldest of them."""
+class ConnectionLimit:
+    """Bound on the open connections of one listener. Past it, the oldest unauthenticated one is refused."""
 
     def __init__(self, limit: int, local: bool = False) -> None:
         self._limit = limit
         self.local = local
-        self.strangers: dict[Protocol, None] = {}
+        """The listener is a unix socket: the kernel tells who connects, and nobody is refused for the number."""
         self.lingering = 0
-        self.turn = Turn()
+        # A connection stays in here when it is authenticated, until it is closed or its turn to be refused comes.
+        self._by_age: dict[HttpProtocol | WebSocketProtocol, None] = {}
 
-    def enter(self, newcomer: "Protocol") -> None:
+    def enter(self, newcomer: "HttpProtocol | WebSocketProtocol") -> None:
+        """Count a new connection. Refuse one if there are too many: the newcomer, where all others have a token."""
         if self.local:
             return
-        self.strangers[newcomer] = None
-        if len(newcomer.connections) > self._limit:
-            oldest = next(iter(self.strangers))
-            del self.strangers[oldest]
-            oldest.refuse(errors.Unavailable(f"all {self._limit} connections are in use; try again in a moment"))
+        self._by_age[newcomer] = None
+        refused = len(newcomer.connections) <= self._limit
+        while not refused:
+            oldest = next(iter(self._by_age))
+            del self._by_age[oldest]
+            if not oldest.peer.authenticated:
+                oldest.refuse(errors.Unavailable(f"all {self._limit} connections are in use; try again in a moment"))
+                refused = True
 
-    def leave(self, known: "Protocol") -> None:
-        """It has shown a token, or is gone."""
-        self.strangers.pop(known, None)
+    def leave(self, connection: "HttpProtocol | WebSocketProtocol") -> None:
+        self._by_age.pop(connection, None)
 
     async def sweep(self, state: ServerState) -> None:
-        """Look after all connections until cancelled."""
+        """Check all connections for exceeded times, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(SWEEP)
+            await asyncio.sleep(SWEEP_SECONDS)
             now = loop.time()
             for connection in list(state.connections):
-                if isinstance(connection, (Protocol, WatchProtocol)):
+                if isinstance(connection, (HttpProtocol, WebSocketProtocol)):
                     connection.sweep(now)
 
 
 class Stall:
-    """Whether a client takes what was written for it: some of it, within a time."""
+    """Time for which a client has taken nothing of what was written for it."""
 
-    def __init__(self, transport: asyncio.Transport | Corked) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._size, self._since = 0, 0.0
 
-    def lasts(self, now: float) -> float:
-        """For how long nothing was taken; 0 when nothing waits."""
+    def seconds(self, now: float) -> float:
+        """Return how long nothing was taken; 0 when nothing waits."""
         size = self._transport.get_write_buffer_size()
         if size == 0 or size != self._size:
             self._size, self._since = size, now
         return now - self._since
 
 
-def cut(transport: asyncio.Transport | Corked) -> None:
-    """End a connection now. Without the option the kernel would go on offering what nobody takes, for minutes."""
+def cut(transport: asyncio.Transport) -> None:
+    """Reset a connection. Without the option the kernel would offer the unsent bytes for minutes."""
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and not transport.is_closing():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
-class Protocol(asyncio.Protocol):
-    """HTTP/1.1: an exchange for each request, one answered after the other."""
+def refusal(error: errors.IngleError) -> bytes:
+    """Return a whole answer that says why the connection is closed."""
+    body = encode(Problem.of(error))
+    lines = [b"HTTP/1.1 %d %s" % (error.status, HTTPStatus(error.status).phrase.encode())]
+    lines += [b"%b: %b" % pair for pair in headers_of(error, len(body)) if pair[0] != b"connection"]
+    return b"\r\n".join([*lines, b"connection: close", b"", body])
 
-    def __init__(
-        self,
-        *,
-        app: Application,
-        lobby: Lobby,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self._app = app
-        self._config = config
-        self.state = server_state
-        self._app_state = app_state
-        self._lobby = lobby
-        self.loop = asyncio.get_running_loop()
-        self.connections: set[Any] = server_state.connections
-        self.tasks = server_state.tasks
-        self._parser = httptools.HttpRequestParser(self)
-        self._url = b""
-        self._headers: list[tuple[bytes, bytes]] | None = []
-        """Of the request whose head is being read; None while a body is, and whatever stands behind it."""
-        self._asking: Exchange | None = None
-        """Whose request is being read, or was read last."""
-        self._answering: Exchange | None = None
-        self._ahead: deque[Exchange] = deque()
-        self._read_paused = False
-        self.write_paused = False
-        self.writable = asyncio.Event()
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1, bounded.
+
+    It also mends three faults of uvicorn's: headers behind a body count as headers of the request, an answer that
+    comes before the end of a body can be lost to a reset, and clients of HTTP/1.0 get chunks.
+    """
+
+    def __init__(self, *, limit: ConnectionLimit, **given: Any) -> None:
+        super().__init__(**given)
+        self._limit = limit
+        self.peer = Peer()
+        websocket: Any = partial(WebSocketProtocol, limit=limit, peer=self.peer)
+        self.ws_protocol_class = websocket
+        self._running: RequestResponseCycle | None = None
+        """The request that is being answered; `cycle` is the one that was read last."""
         self._refusal: errors.IngleError | None = None
-        self._deaf = False
-        """What still comes is not listened to."""
-        self._unheard = 0
-        self._idle_since: float | None = None
-        self._head_since: float | None = None
+        """The bound that a callback of the parser found exceeded."""
+        self._in_head = False
         self._head_bytes = 0
+        self._head_since: float | None = None
+        self._progress = False
+        """The parser has delivered something other than headers."""
+        self._undelivered = 0
+        """Bytes that were fed to the parser since then."""
         self._received = 0
-        self._mark: tuple[float, int] | None = None
+        self._body_mark: tuple[float, int] | None = None
+        """When the window for a body began, and the bytes that had come by then."""
+        self._closes = False
+        """The connection is closed behind the answer that has begun."""
+        self._deaf = False
+        """Bytes that still come are discarded."""
+        self._discarded = 0
+        self._linger: asyncio.TimerHandle | None = None
 
-    # --- the connection ---
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = Corked(transport, self._lobby.turn)
-        self.connections.add(self)
-        self._server, self._client = get_local_addr(transport), get_remote_addr(transport)
-        self._stall = Stall(self.transport)
-        self._head_since = self.loop.time()
-        if self._lobby.local:
-            connection: socket.socket = transport.get_extra_info("socket")
-            # The mode of the socket says the same; this holds also where the file was opened up by mistake.
-            if peer_uid(connection) not in (0, os.geteuid()) or peer_is_confined(connection):
-                transport.abort()
-        self._lobby.enter(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.connections.discard(self)
-        self._lobby.leave(self)
-        self._lose()
-
-    def _lose(self) -> None:
-        """No exchange has anybody to answer."""
-        for exchange in (self._answering, *self._ahead):
-            if exchange is not None:
-                exchange.lose()
-        self._ahead.clear()
-        self.writable.set()
-
-    def shutdown(self) -> None:
-        """The server is about to end: answer what was asked, and no more."""
-        if self._answering is None:
-            self.transport.close()
-        elif self._asking is not None:
-            self._asking.keep_alive = False
-
-    def pause_writing(self) -> None:
-        self.write_paused = True
-        self.writable.clear()
-
-    def resume_writing(self) -> None:
-        self.write_paused = False
-        self.writable.set()
-
-    def pause_reading(self) -> None:
-        if not self._read_paused:
-            self._read_paused = True
-            self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._read_paused and not self._ahead:
-            self._read_paused = False
-            self.transport.resume_reading()
-
-    # --- requests ---
-
-    def data_received(self, data: bytes) -> None:
-        if self._refusal is not None or self._deaf:
-            self._unheard += len(data)
-            if self._unheard > MAX_UNHEARD:
-                self.pause_reading()
-            return
-        self._received += len(data)
-        self._idle_since = None
-        if self._head_since is None and self._answering is None:
-            self._head_since = self.loop.time()
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            # The parser ends here for whatever a callback raises, as well as for what is no HTTP.
-            no_http = InvalidHttp("these bytes are not an HTTP/1.1 request; send one to /v1/sessions")
-            self.refuse(self._refusal or no_http)
-            return
-        except httptools.HttpParserUpgrade:
-            self._upgrade()
-        if self._head_since is not None:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD:
-                self.refuse(HeadTooLarge(f"the headers are above {MAX_HEAD} bytes; send less in them"))
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._headers is not None:
-            self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        self._head_since, self._head_bytes = None, 0
-        headers, self._headers = self._headers or [], None
-        if len(self._url) > MAX_URL:
-            self._refusal = UrlTooLong(f"the URL is above {MAX_URL} bytes; put what is long into the body")
-        elif len(headers) > MAX_HEADERS:
-            self._refusal = HeadTooLarge(f"there are more than {MAX_HEADERS} headers; send fewer")
-        elif len(self._ahead) >= MAX_PIPELINE:
-            self._refusal = InvalidHttp(f"more than {MAX_PIPELINE} requests were sent ahead; read the answers first")
-        if self._refusal is not None:
-            raise self._refusal
-        parser = self._parser
-        version: str = parser.get_http_version()
-        url = httptools.parse_url(self._url)
-        path = url.path.decode("ascii")
-        scope: Scope = {
-            "type": "http",
-            "asgi": ASGI,
-            "http_version": version,
-            "server": self._server,
-            "client": self._client,
-            "scheme": "http",
-            "root_path": "",
-            "headers": headers,
-            "method": parser.get_method().decode("ascii"),
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
-            "query_string": url.query or b"",
-        }
-        if self in self._lobby.strangers:
-            scope[WELCOME] = self._welcome
-        keep_alive = version == "1.1" and parser.should_keep_alive()
-        exchange = Exchange(self, scope, keep_alive)
-        self._asking = exchange
-        if parser.should_upgrade() and _asks_for_websocket(headers):
-            # Nothing is begun: the parser stops behind the head, and the connection is handed on.
-            return
-        if self._answering is None:
-            self._begin(exchange)
-        else:
-            self._ahead.append(exchange)
-            self.pause_reading()
-
-    def on_body(self, body: bytes) -> None:
-        if self._asking is not None:
-            self._asking.take(body)
-
-    def on_message_complete(self) -> None:
-        self._url, self._headers = b"", []
-        if self._asking is not None:
-            self._asking.take_end()
-
-    def _welcome(self) -> None:
-        self._lobby.leave(self)
-
-    def _begin(self, exchange: Exchange) -> None:
-        self._answering = exchange
-        exchange.begin(self._app)
-
-    def answered(self, exchange: Exchange) -> None:
-        """The answer of the one that was begun is written, to its end."""
-        self._answering = None
-        if not exchange.keep_alive:
-            self._part(unread=exchange.more_body)
-        elif not self.transport.is_closing():
-            if self._ahead:
-                self._begin(self._ahead.popleft())
-            else:
-                self._idle_since = self.loop.time()
-            self.resume_reading()
-
-    def _upgrade(self) -> None:
-        """What comes next on this connection is no HTTP."""
-        asking = self._asking
-        assert asking is not None
-        if not _asks_for_websocket(asking.scope["headers"]):
-            # What was offered is not taken up; the request itself is answered like any other, and nothing after it.
-            asking.keep_alive, self._deaf = False, True
-        elif self._answering is not None:
-            self.refuse(InvalidHttp("a WebSocket was asked for before the last answer; read that first"))
-        else:
-            self.connections.discard(self)
-            self._lobby.leave(self)
-            self._head_since = None
-            ws: Any = self._config.ws_protocol_class
-            protocol = ws(config=self._config, server_state=self.state, app_state=self._app_state)
-            protocol.connection_made(self.transport)
-            target = asking.scope["raw_path"] + b"?" + asking.scope["query_string"]
-            lines = [b"%b %b HTTP/1.1" % (asking.scope["method"].encode(), target)]
-            lines += [b"%b: %b" % pair for pair in asking.scope["headers"]]
-            protocol.data_received(b"\r\n".join([*lines, b"\r\n"]))
-            self.transport.set_protocol(protocol)
-
-    # --- bounds ---
-
-    def refuse(self, error: errors.IngleError) -> None:
-        """Say why, if nothing was said yet, and close."""
-        self._refusal = error
-        if self.transport.is_closing():
-            return
-        answering, asking = self._answering, self._asking
-        under_way = answering is not None and answering.started
-        answered_early = asking is not None and asking.complete and asking.more_body
-        self._lose()
-        if not (under_way or answered_early):
-            body = encode(Problem.of(error))
-            lines = [STATUS_LINES[error.status]]
-            lines += [b"%b: %b" % pair for pair in headers_of(error, len(body)) if pair[0] != b"connection"]
-            self.transport.write(b"\r\n".join([*lines, b"connection: close", b"", body]))
-        self._part(unread=self._received > 0)
-
-    def _part(self, unread: bool) -> None:
-        """Close, behind what is written."""
-        if unread and not self.write_paused and self._lobby.lingering < MAX_LINGERING:
-            self._deaf = True
-            # What is still on its way would be answered by a reset, and that can overtake our words.
-            self._lobby.lingering += 1
-            self.connections.discard(self)
-            self.transport.write_eof()
-            self.resume_reading()
-            self.loop.call_later(SAY_WHY, self._let_go)
-        else:
-            self.transport.close()
-
-    def _let_go(self) -> None:
-        self._lobby.lingering -= 1
-        self.transport.abort()
-
-    def sweep(self, now: float) -> None:
-        if self._stall.lasts(now) > ANSWER_PATIENCE:
-            logger.info("a client took nothing of its answer for %g s and was cut off", ANSWER_PATIENCE)
-            cut(self.transport)
-        elif self._head_since is not None and now - self._head_since > HEAD_PATIENCE:
-            self.refuse(TooSlow(f"no whole request came within {HEAD_PATIENCE:g} s; send it at once"))
-        elif self._idle_since is not None and now - self._idle_since > self._config.timeout_keep_alive:
-            self.transport.close()
-        elif self._answering is not None and self._answering.more_body:
-            self._watch_body(now)
-        else:
-            self._mark = None
-
-    def _watch_body(self, now: float) -> None:
-        if self._mark is None or self._read_paused:
-            # It is we who do not read.
-            self._mark = (now, self._received)
-        elif now - self._mark[0] >= BODY_WINDOW:
-            if self._received - self._mark[1] < BODY_RATE * BODY_WINDOW:
-                self.refuse(TooSlow(f"the body came at less than {BODY_RATE} bytes a second; send it faster"))
-            self._mark = (now, self._received)
-
-
-def _asks_for_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
-    return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
-
-
-class WatchProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket that the server can close although nobody reads at the other end."""
+    # --- connection ---
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._stall = Stall(transport)
+        self._head_since = self.loop.time()
+        if self._limit.local:
+            connection: socket.socket = transport.get_extra_info("socket")
+            # The mode of the socket file says the same. This also holds where the mode was changed by mistake.
+            if peer_uid(connection) not in (0, os.geteuid()) or peer_is_confined(connection):
+                transport.abort()
+        self._limit.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limit.leave(self)
+        if self._linger is not None:
+            self._linger.cancel()
+            self._limit.lingering -= 1
+        self._drop_requests()
+        super().connection_lost(exc)
+        # uvicorn leaves the timer running after a reset, and the timer holds the connection.
+        self._unset_keepalive_if_required()
+
+    def _drop_requests(self) -> None:
+        """Tell the applications that nobody waits for their answers. uvicorn tells only the last one."""
+        for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+        self.flow.resume_writing()
+
+    def handle_websocket_upgrade(self) -> None:
+        if self._running is not None:
+            self.refuse(InvalidHttp("a WebSocket was asked for before the last answer; read that first"))
+            return
+        self._limit.leave(self)
+        super().handle_websocket_upgrade()
+
+    # --- requests ---
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            self._discarded += len(data)
+            if self._discarded > MAX_DISCARDED_BYTES:
+                self.flow.pause_reading()
+            return
+        self._received += len(data)
+        if self._head_since is None and self._running is None:
+            self._head_since = self.loop.time()
+        self._progress = False
+        super().data_received(data)
+        self._undelivered = 0 if self._progress else self._undelivered + len(data)
+        if self._undelivered > MAX_HEAD_BYTES and not self._deaf:
+            self.refuse(HeadTooLarge(f"the headers are above {MAX_HEAD_BYTES} bytes; send less in them"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        scope: MutableMapping[str, Any] = self.scope  # type: ignore[assignment]
+        scope[PEER] = self.peer
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > MAX_URL_BYTES:
+            self._stop(UrlTooLong(f"the URL is above {MAX_URL_BYTES} bytes; put what is long into the body"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer
+        self._head_bytes += len(name) + len(value) + len(": \r\n")
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._stop(HeadTooLarge(f"the headers are above {MAX_HEAD_BYTES} bytes; send less in them"))
+        if len(self.headers) >= MAX_HEADERS:
+            self._stop(HeadTooLarge(f"there are more than {MAX_HEADERS} headers; send fewer"))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_since, self._progress = False, None, True
+        if len(self.pipeline) >= MAX_PIPELINE:
+            self._stop(InvalidHttp(f"more than {MAX_PIPELINE} requests were sent ahead; read the answers first"))
+        upgrade = self.parser.should_upgrade()
+        if upgrade and self._should_upgrade() and any(name in BODY_HEADERS for name, _ in self.headers):
+            # uvicorn would wait for the body, and the WebSocket would not understand the head.
+            self._stop(InvalidHttp("a WebSocket begins with a request without a body; leave out Content-Length"))
+        super().on_headers_complete()
+        if upgrade and not self._should_upgrade():
+            # The request is answered, the offer is not taken up, and what follows may be another protocol.
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        self._progress = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._progress = True
+        super().on_message_complete()
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            self._deaf = True
+
+    def _stop(self, error: errors.IngleError) -> None:
+        """Leave the parser from one of its callbacks. It then ends in `send_400_response`."""
+        self._refusal = error
+        raise error
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(self._refusal or InvalidHttp("these bytes are not an HTTP/1.1 request; send one to /v1/sessions"))
+
+    # --- answers ---
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, partial(self._answer, cycle, app))
+
+    async def _answer(self, cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        if cycle.more_body:
+            send = self._closing(cycle, send)
+        if scope["http_version"] == "1.0":
+            send = without_chunks(cycle, send)
+        await app(scope, receive, send)
+
+    def _closing(self, cycle: RequestResponseCycle, send: Send) -> Send:
+        """Wrap `send`: an answer that begins before the end of the body is the last one. The rest is not read."""
+
+        async def send_last(message: Message) -> None:
+            early = message["type"] == "http.response.start" and cycle.more_body
+            if early:
+                cycle.keep_alive = False
+            await send(message)
+            if early:
+                # The cycle would close at once behind its answer. `on_response_complete` lingers instead.
+                self._closes = cycle.keep_alive = True
+
+        return send_last
+
+    def on_response_complete(self) -> None:
+        self._running = None
+        if self._closes:
+            self._close()
+        else:
+            super().on_response_complete()
+
+    # --- bounds ---
+
+    def refuse(self, error: errors.IngleError) -> None:
+        """Answer with `error`, unless an answer has begun, and close."""
+        if self.transport.is_closing():
+            return
+        begun = self._running is not None and self._running.response_started
+        self._drop_requests()
+        if not begun:
+            self.transport.write(refusal(error))
+        self._close()
+
+    def _close(self) -> None:
+        """Close behind what is written, so that a client that still sends can read it."""
+        self._deaf = True
+        if not self._received or self.flow.write_paused or self._limit.lingering >= MAX_LINGERING:
+            self.transport.close()
+            return
+        # Bytes that come after a close are answered by a reset, and that can overtake the answer.
+        self._limit.lingering += 1
+        self._limit.leave(self)
+        self.connections.discard(self)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._linger = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def sweep(self, now: float) -> None:
+        running = self._running
+        if self._stall.seconds(now) > ANSWER_SECONDS:
+            logger.info("a client took nothing of its answer for %g s and was cut off", ANSWER_SECONDS)
+            cut(self.transport)
+        elif self._head_since is not None and now - self._head_since > HEAD_SECONDS:
+            self.refuse(TooSlow(f"no whole request came within {HEAD_SECONDS:g} s; send it at once"))
+        elif running is not None and running.more_body and not self._closes:
+            self._sweep_body(now)
+        else:
+            self._body_mark = None
+
+    def _sweep_body(self, now: float) -> None:
+        if self._body_mark is None or self.flow.read_paused:
+            # While the server does not read, the client cannot be fast enough.
+            self._body_mark = (now, self._received)
+        elif now - self._body_mark[0] >= BODY_WINDOW_SECONDS:
+            if self._received - self._body_mark[1] < BODY_BYTES_PER_SECOND * BODY_WINDOW_SECONDS:
+                slow = f"the body came at less than {BODY_BYTES_PER_SECOND} bytes a second; send it faster"
+                self.refuse(TooSlow(slow))
+            self._body_mark = (now, self._received)
+
+
+def without_chunks(cycle: RequestResponseCycle, send: Send) -> Send:
+    """Wrap `send` for a client of HTTP/1.0: a body of unknown length ends with the connection."""
+    unknown = False
+
+    async def send_plain(message: Message) -> None:
+        nonlocal unknown
+        if message["type"] == "http.response.start":
+            unknown = all(name != b"content-length" for name, _ in message.get("headers", ()))
+            cycle.chunked_encoding = False if unknown else None
+        elif unknown:
+            # uvicorn counts down what the header promised. Here each piece is all that was promised.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return send_plain
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, bounded. The server can close it although the client does not read."""
+
+    def __init__(self, *, limit: ConnectionLimit, peer: Peer, **given: Any) -> None:
+        super().__init__(**given)
+        self._limit = limit
+        self.peer = peer
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        # uvicorn does this after the handshake. A handshake that fails would then leave this connection counted.
+        transport.set_protocol(self)
+        self._stall = Stall(transport)
+        self._limit.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limit.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # The first bytes are a whole head, from the HTTP protocol. uvicorn waits for more if they make no handshake.
+        if not self.handshake_initiated:
+            self.refuse(InvalidHttp("this request opens no WebSocket; its headers are too long or not valid"))
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
         if hasattr(self, "scope"):
-            extensions: Any = self.scope["extensions"]
-            extensions[CLOSE] = self.close_now
-            extensions[BUFFERED] = self.transport.get_write_buffer_size
+            scope: MutableMapping[str, Any] = self.scope  # type: ignore[assignment]
+            scope[PEER] = self.peer
+            scope["extensions"][CLOSE] = self.close_now
+            scope["extensions"][BUFFERED] = self.transport.get_write_buffer_size
+
+    def refuse(self, error: errors.IngleError) -> None:
+        """Answer the handshake with `error` and close."""
+        if self.transport.is_closing():
+            self.transport.abort()
+        else:
+            self.transport.write(refusal(error))
+            self.transport.close()
 
     def close_now(self, code: int, reason: str) -> None:
-        """Close behind what is written already. The connection is cut if that is not taken within `LINGER`."""
+        """Close behind what is written. Reset the connection if the client does not take that in time."""
         if self.close_sent or self.disconnected or self.transport.is_closing():
             return
         self.conn.send_close(code, reason)
@@ -436,14 +431,14 @@ class WatchProtocol(WebSocketsSansIOProtocol):
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
-        self.close_timer = self.loop.call_later(LINGER, cut, self.transport)
+        self.close_timer = self.loop.call_later(WEBSOCKET_CLOSE_SECONDS, cut, self.transport)
 
     def shutdown(self) -> None:
-        # An open one is closed by its endpoint, after the last events of its session.
+        # The endpoint closes an open WebSocket, after the last events of its session.
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
 
     def sweep(self, now: float) -> None:
-        # Its endpoint closes it much sooner; this is for one that is closed, and never flushed.
-        if self._stall.lasts(now) > 2 * ANSWER_PATIENCE:
+        # The endpoint closes a slow WebSocket much sooner. This is for one that is closed and never flushed.
+        if self._stall.seconds(now) > 2 * ANSWER_SECONDS:
             cut(self.transport)

@@ -6,6 +6,7 @@ next. What nobody expected is logged here, with its traceback, and told to the c
 
 import logging
 import math
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -14,7 +15,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingle import errors
-from ingle.http.exchanges import Answer, Whole, not_whole
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -116,9 +116,8 @@ def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes
 class Border:
     """The outermost layer: whatever is raised inside leaves as a problem."""
 
-    def __init__(self, app: ASGIApp, whole: Whole = not_whole) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self.whole = whole
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -140,12 +139,8 @@ class Border:
                 # Too late to say so: the server closes the connection, and the client sees an unfinished answer.
                 logger.error("an answer could not be finished: %s", named.message)
             else:
-                await _send(scope, send, _answer(named, error))
-
-
-def answer_to(scope: Scope, error: Exception) -> Answer:
-    """The problem that an exception becomes, where nothing was answered yet."""
-    return _answer(_named(scope, error), error)
+                headers = error.headers if isinstance(error, HTTPException) else None
+                await _send(scope, send, named, headers or {})
 
 
 def _named(scope: Scope, error: Exception) -> errors.IngleError:
@@ -157,14 +152,6 @@ def _named(scope: Scope, error: Exception) -> errors.IngleError:
     return errors.IngleError("ingle made a mistake, and has logged it; the sessions are not harmed")
 
 
-def _answer(named: errors.IngleError, error: Exception) -> Answer:
-    body = encode(Problem.of(named))
-    headers = headers_of(named, len(body))
-    if isinstance(error, HTTPException):
-        headers += [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-    return Answer(named.status, headers, body)
-
-
 def _of_router(scope: Scope, refused: HTTPException) -> errors.IngleError:
     path = scope["path"][:200]
     if refused.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -173,8 +160,11 @@ def _of_router(scope: Scope, refused: HTTPException) -> errors.IngleError:
     return errors.NotFound(f"there is no route {path!r}; begin with GET /v1/sessions, or read /docs")
 
 
-async def _send(scope: Scope, send: Send, answer: Answer) -> None:
-    status, headers, body = answer
+async def _send(scope: Scope, send: Send, error: errors.IngleError, more: Mapping[str, str]) -> None:
+    """Answer with the problem, and with `more` headers."""
+    body = encode(Problem.of(error))
+    status, headers = error.status, headers_of(error, len(body))
+    headers += [(name.lower().encode(), value.encode()) for name, value in more.items()]
     prefix = ""
     if scope["type"] == "websocket":
         if "websocket.http.response" not in scope.get("extensions", {}):

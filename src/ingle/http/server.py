@@ -31,8 +31,7 @@ from ingle.http.auth import tokens_file
 from ingle.http.auth.guard import check_bind
 from ingle.http.auth.principals import Principals
 from ingle.http.auth.server_token import VARIABLE, Token, find_token
-from ingle.http.exchanges import Application
-from ingle.http.limits import Lobby, Protocol, WatchProtocol
+from ingle.http.limits import ConnectionLimit, HttpProtocol, WebSocketProtocol
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.support.background import keep_up
@@ -125,7 +124,7 @@ async def _serve(
             if token is not None:
                 principals.take(await asyncio.to_thread(tokens_file.read, home))
             app = make_app(service, principals, settings.allowed_hosts, mounted)
-            door = Door(service, app, listener, Lobby(settings.max_connections))
+            door = Door(service, app, listener, ConnectionLimit(settings.max_connections))
             door.open()
             await door.opened()
             print(banner(shown, token, (await service.isolation()).sentence), file=sys.stderr, flush=True)
@@ -178,19 +177,19 @@ class Door:
     def __init__(
         self,
         service: Service,
-        app: Application,
+        app: ASGIApp,
         listener: socket.socket,
-        lobby: Lobby,
+        limit: ConnectionLimit,
     ) -> None:
         settings = service.settings
         self._listener = listener
-        self._lobby = lobby
-        http: Any = partial(Protocol, app=app, lobby=lobby)
+        self._limit = limit
+        http: Any = partial(HttpProtocol, limit=limit)
         self._server = Server(
             uvicorn.Config(
                 app,
                 http=http,
-                ws=WatchProtocol,
+                ws=WebSocketProtocol,
                 ws_max_size=settings.max_code + BODY_SPARE,
                 ws_per_message_deflate=False,
                 lifespan="off",
@@ -208,7 +207,7 @@ class Door:
         self.task = asyncio.get_running_loop().create_task(self._serve())
 
     async def _serve(self) -> None:
-        sweep = partial(self._lobby.sweep, self._server.server_state)
+        sweep = partial(self._limit.sweep, self._server.server_state)
         sweeping = asyncio.get_running_loop().create_task(keep_up("looking after connections", sweep))
         try:
             await self._server.serve(sockets=[self._listener])
@@ -248,7 +247,7 @@ async def local_door(service: Service, home: Path, kind: str, url: str | None = 
         (await making).close()
         raise
     try:
-        door = Door(service, make_local_app(service), announcement.listener, Lobby(0, local=True))
+        door = Door(service, make_local_app(service), announcement.listener, ConnectionLimit(0, local=True))
         door.open()
         await door.opened()
         await asyncio.to_thread(announcement.tell, url)

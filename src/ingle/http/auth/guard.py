@@ -19,8 +19,8 @@ from ingle.callers import Meter
 from ingle.http.auth.principals import Principal, Principals
 from ingle.service import Service
 
-WELCOME = "ingle.welcome"
-"""In the scope, where the server put it: to be called when a token was shown."""
+PEER = "ingle.peer"
+"""Key of the scope for the connection's `Peer`, where the server has put one."""
 
 OPEN_PATH = "/healthz"
 
@@ -63,6 +63,13 @@ def check_bind(host: str, allowed_hosts: Iterable[str], open: bool = False) -> N
     )
 
 
+class Peer:
+    """Client at the other end of a connection."""
+
+    authenticated = False
+    """One of its requests had a valid token."""
+
+
 class Guard:
     def __init__(self, app: ASGIApp, principals: Principals, allowed_hosts: Iterable[str] = ()) -> None:
         self._app = app
@@ -81,20 +88,14 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        meter = self.admit(scope)
-        if meter is not None:
-            receive, send = measured(meter, receive, send)
-        await self._app(scope, receive, send)
-
-    def admit(self, scope: Scope) -> Meter | None:
-        """Let a request in for the one who asks, or refuse it. What its bytes are counted by, if they are."""
         principal = self._check(scope)
-        if principal is None:
-            return None
-        scope[SERVICE] = principal.service
-        if (welcome := scope.get(WELCOME)) is not None:
-            welcome()
-        return principal.meter
+        if principal is not None:
+            scope[SERVICE] = principal.service
+            if (peer := scope.get(PEER)) is not None:
+                peer.authenticated = True
+            if principal.meter is not None:
+                receive, send = measured(principal.meter, receive, send)
+        await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> Principal | None:
         """Who asks; None where nobody needs to be anybody."""
@@ -142,11 +143,8 @@ class Owner:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.admit(scope)
-        await self._app(scope, receive, send)
-
-    def admit(self, scope: Scope) -> None:
         scope[SERVICE] = self._service
+        await self._app(scope, receive, send)
 
 
 def measured(meter: Meter, receive: Receive, send: Send) -> tuple[Receive, Send]:

@@ -5,18 +5,12 @@ server-sent events. A request that is repeated with its `Idempotency-Key` gets t
 while it runs and after. When the client goes away, the cell goes on.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
-
 import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from ingle.callers import Meter
 from ingle.events import AnyEvent
 from ingle.http.auth.guard import SERVICE
-from ingle.http.exchanges import Answer
-from ingle.http.problems import answer_to
 from ingle.http.routes import bodies
 from ingle.service import Service
 
@@ -52,39 +46,10 @@ async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, s
             )
             await _stream(service, session_id, cell, media, send)
             return
-    status, headers, data = await _result(scope, session_id, body, key)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    data = await _result(scope, session_id, body, key)
+    headers = [JSON, (b"content-length", b"%d" % len(data))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": data})
-
-
-class Whole:
-    """The same in one step, for a request that has come to its end and wants no stream.
-
-    It is let in by the same guard, checked and carried out by the same functions, and what they raise becomes the same
-    problem; what it saves is the way there and back through the messages of ASGI.
-    """
-
-    def __init__(self, admit: Callable[[Scope], Meter | None], limit: int) -> None:
-        self._admit = admit
-        self._limit = limit
-
-    def __call__(self, scope: Scope, data: bytes | bytearray) -> Coroutine[Any, Any, Answer | None] | None:
-        session_id = session_of(scope)
-        return None if session_id is None else self._answer(session_id, scope, data)
-
-    async def _answer(self, session_id: str, scope: Scope, data: bytes | bytearray) -> Answer | None:
-        try:
-            if self._admit(scope) is not None:
-                # What is counted is counted as it passes.
-                return None
-            accept, key = _asked(scope, self._limit)
-            if b"stream" in accept or b"ndjson" in accept:
-                return None
-            if len(data) > self._limit:
-                raise bodies.too_large(self._limit)
-            return await _result(scope, session_id, bodies.decode(bodies.Execute, data), key)
-        except Exception as error:  # the border of a request
-            return answer_to(scope, error)
 
 
 def _asked(scope: Scope, limit: int) -> tuple[bytes, str | None]:
@@ -102,13 +67,12 @@ def _asked(scope: Scope, limit: int) -> tuple[bytes, str | None]:
     return accept, key
 
 
-async def _result(scope: Scope, session_id: str, body: bodies.Execute, key: str | None) -> Answer:
+async def _result(scope: Scope, session_id: str, body: bodies.Execute, key: str | None) -> bytes:
     service: Service = scope[SERVICE]
     result = await service.execute(
         session_id, body.code, timeout=body.timeout, wait=body.wait, envs=body.envs, queue=body.queue, key=key
     )
-    data = _encoder.encode(result)
-    return Answer(200, [JSON, (b"content-length", b"%d" % len(data))], data)
+    return _encoder.encode(result)
 
 
 async def _read(receive: Receive, limit: int) -> bytes | bytearray:
