@@ -226,7 +226,7 @@ async def test_whoever_has_shown_a_token_stays_when_strangers_come(service: Serv
     await service.create_session("main")
     options: dict[str, Any] = {"additional_headers": {"Authorization": f"Bearer {TOKEN}"}, "proxy": None}
     async with open_door(service, limit) as port:
-        async with connect(f"ws://127.0.0.1:{port}/v1/sessions/main/watching", **options) as watching:
+        async with connect(f"ws://127.0.0.1:{port}/v1/sessions/main/events", **options) as watching:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(head() + b"\r\n")
             assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
