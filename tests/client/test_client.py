@@ -19,7 +19,8 @@ import ingle
 from conftest import marked_processes, wait_until
 from ingle import CellFailed, Client, errors
 from ingle.client import OtherEvent, Session, kind_of
-from ingle.client.decode import bundle_of, failure, read_event
+from ingle.client.decode import bundle_of, read_event
+from ingle.client.minimal import failure
 from ingle.client.results import Result
 from ingle.events import CellError, Done
 from ingle.support.running_servers import find_servers
