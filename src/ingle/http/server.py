@@ -26,7 +26,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ingle import __version__, errors
-from ingle.http.app import BODY_SPARE, make_app, make_local_app
+from ingle.http.app import MAX_BODY_BESIDE_CODE, make_app, make_local_app
 from ingle.http.auth import tokens_file
 from ingle.http.auth.guard import check_bind
 from ingle.http.auth.principals import Principals
@@ -190,7 +190,7 @@ class Door:
                 app,
                 http=http,
                 ws=WebSocketProtocol,
-                ws_max_size=settings.max_code + BODY_SPARE,
+                ws_max_size=settings.max_code + MAX_BODY_BESIDE_CODE,
                 ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,

@@ -1,6 +1,6 @@
-"""One row for each operation: method, path, what it takes and answers. Routing and the OpenAPI document are made of it.
+"""Table of operations: method, path, what each takes and answers. Routing and the OpenAPI document are made from it.
 
-A row's body and query are decoded by the very structs that describe them in the document, so the two cannot differ.
+A row's body and query are decoded by the structs that describe them in the document, so the two cannot differ.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,6 +22,9 @@ BodyType = TypeVar("BodyType")
 QueryType = TypeVar("QueryType")
 
 JSON = "application/json"
+
+SESSION = "/v1/sessions/{session_id}"
+"""Path of one session."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -51,11 +54,11 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class Media:
-    """An answer that is no JSON of one shape."""
+    """An answer that is not JSON of one shape."""
 
     type: str
     shape: Any = None
-    """What each line or event of it is, where it has such."""
+    """Type of each line or event, where the answer has such."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,18 @@ class Operation:
     path: str
     summary: str
     handler: Handler | None = None
-    """None for what never comes to the router: the hot route has an endpoint of its own."""
+    """None for a route that never comes to the router: execute has an ASGI endpoint of its own."""
     query: type[Struct] = bodies.NoQuery
     body: type[Struct] | Media | None = None
-    """A struct that is decoded; or bytes, which the handler takes as they come."""
+    """A struct that is decoded, or bytes that the handler reads as they come."""
     answers: dict[int, Any] = field(default_factory=dict)
     """By status: a type, a `Media`, a list of either, or None for an empty answer."""
     headers: tuple[str, ...] = ()
-    """Headers of the request that mean something here."""
+    """Request headers that the operation reads."""
 
 
 def make_router(operations: list[Operation], limit: int) -> ASGIApp:
-    """Operations of one path become one route: of two, only the first would be told as allowed."""
+    """Make one route per path. With two, the `Allow` header would name the methods of the first only."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation

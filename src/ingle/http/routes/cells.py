@@ -1,0 +1,159 @@
+"""Routes of cells: run, answer, interrupt, read results and output, variables and images."""
+
+from msgspec import Struct
+from starlette.responses import Response
+
+from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, Variables, VariableValue
+from ingle.http.routes import bodies, execute
+from ingle.http.routes.bodies import NoQuery, read_cell
+from ingle.http.routes.table import SESSION, Call, Media, Operation, answer
+from ingle.output.pages import OutputPage
+from ingle.render import image_info
+
+CELL = SESSION + "/cells/{cell}"
+STREAMS = [Media(execute.NDJSON, AnyEvent), Media(execute.SSE, AnyEvent)]
+
+
+class CellList(Struct):
+    cells: list[CellInfo]
+
+
+class NotInterrupted(Struct):
+    interrupted: bool = False
+    notice: str = "no cell was running, so nothing was interrupted"
+
+
+class Interpreted(Struct, omit_defaults=True, rename={"session_id": "sessionId"}):
+    """Result of code that ran in a session of its own."""
+
+    status: str
+    stdout: str
+    stderr: str
+    session_id: str
+    error: CellError | None = None
+    exit: Exit | None = None
+    timed_out: bool = False
+
+
+def operations() -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            SESSION + "/execute",
+            "Run a cell: its result, or its events as they come.",
+            body=bodies.Execute,
+            answers={200: [Result, *STREAMS]},
+            headers=("Idempotency-Key",),
+        ),
+        Operation(
+            "POST",
+            SESSION + "/input",
+            "Answer a cell that waits for input.",
+            answer_input,
+            body=bodies.Input,
+            answers={200: Result},
+        ),
+        Operation(
+            "POST",
+            SESSION + "/interrupt",
+            "Interrupt the running cell.",
+            interrupt,
+            body=bodies.Interrupt,
+            answers={200: [Result, NotInterrupted]},
+        ),
+        Operation("GET", SESSION + "/cells", "What ran.", list_all, query=bodies.CellsQuery, answers={200: CellList}),
+        Operation("GET", CELL, "The result of a cell.", result, query=bodies.CellQuery, answers={200: Result}),
+        Operation(
+            "GET",
+            CELL + "/output",
+            "Lines of a cell's output.",
+            output,
+            query=bodies.OutputQuery,
+            answers={200: OutputPage},
+        ),
+        Operation("GET", SESSION + "/variables", "The variables.", variables, answers={200: Variables}),
+        Operation(
+            "GET",
+            SESSION + "/variables/{name}",
+            "One variable in full.",
+            variable,
+            query=bodies.VariableQuery,
+            answers={200: VariableValue},
+        ),
+        Operation(
+            "GET", SESSION + "/figures/{file}", "An image in full size.", figure, answers={200: Media("image/*")}
+        ),
+    ]
+
+
+def interpreter_operations() -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            "/process/interpreter/execute",
+            "Run code in a fresh session of its own, to its end.",
+            interpret,
+            body=bodies.Interpret,
+            answers={200: Interpreted},
+        )
+    ]
+
+
+async def answer_input(call: Call[bodies.Input, NoQuery]) -> Response:
+    body = call.body
+    return answer(await call.service.input(call.session_id, body.text, eof=body.eof, wait=body.wait))
+
+
+async def interrupt(call: Call[bodies.Interrupt, NoQuery]) -> Response:
+    result = await call.service.interrupt(call.session_id, wait=call.body.wait)
+    return answer(NotInterrupted() if result is None else result)
+
+
+async def list_all(call: Call[None, bodies.CellsQuery]) -> Response:
+    return answer(CellList(await call.service.cells(call.session_id, call.query.first, call.query.count)))
+
+
+async def result(call: Call[None, bodies.CellQuery]) -> Response:
+    number, query = read_cell(call.request), call.query
+    return answer(await call.service.wait(call.session_id, number, wait=query.wait, from_event=query.from_event))
+
+
+async def output(call: Call[None, bodies.OutputQuery]) -> Response:
+    query = call.query
+    return answer(
+        await call.service.read_output(
+            call.session_id,
+            read_cell(call.request),
+            stream=query.stream,
+            from_line=query.from_line,
+            lines=query.lines,
+            grep=query.grep,
+            context=query.context,
+            offset=query.offset,
+            raw=query.raw,
+        )
+    )
+
+
+async def variables(call: Call[None, NoQuery]) -> Response:
+    return answer(await call.service.variables(call.session_id))
+
+
+async def variable(call: Call[None, bodies.VariableQuery]) -> Response:
+    name = call.request.path_params["name"]
+    return answer(await call.service.variable(call.session_id, name, limit=call.query.limit))
+
+
+async def figure(call: Call[None, NoQuery]) -> Response:
+    data = await call.service.figure(call.session_id, call.request.path_params["file"])
+    # The name is a hash of the content, so it never changes. A browser must not take it for a page.
+    headers = {"x-content-type-options": "nosniff", "cache-control": "private, max-age=31536000, immutable"}
+    return Response(data, headers=headers, media_type=image_info.media_type(data))
+
+
+async def interpret(call: Call[bodies.Interpret, NoQuery]) -> Response:
+    body = call.body
+    done = await call.service.interpret(body.code, timeout=body.timeout, envs=body.envs)
+    return answer(
+        Interpreted(done.status, done.stdout, done.stderr, done.session_id, done.error, done.exit, done.timed_out)
+    )

@@ -1,0 +1,86 @@
+"""Routes of the server itself: health, readiness, metrics, and the reference made from the table of operations."""
+
+import asyncio
+import time
+
+import msgspec
+from msgspec import Struct
+from starlette.responses import HTMLResponse, Response
+
+from ingle import __version__
+from ingle.callers import READ
+from ingle.http import docs_page, openapi, prometheus
+from ingle.http.auth.guard import OPEN_PATH
+from ingle.http.routes.bodies import NoQuery
+from ingle.http.routes.table import Call, Media, Operation, answer
+from ingle.service import Service
+
+READY_SECONDS = 1.0
+"""A worker that answered so recently is taken to answer still."""
+
+PAGE_POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+
+
+class Health(Struct):
+    status: str = "ok"
+    version: str = __version__
+    isolation: str = ""
+    """The isolation level in force."""
+    network: str = ""
+    """What code in sessions can reach."""
+
+
+class ServerState:
+    """Health and readiness. However many callers ask, one worker is asked at a time."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._ready_at = 0.0
+        self._check: asyncio.Task[None] | None = None
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "GET", OPEN_PATH, "Whether the server lives; needs no token.", self.health, answers={200: Health}
+            ),
+            Operation("GET", "/readyz", "Whether a worker answers.", self.ready, answers={200: Health}),
+            Operation("GET", "/metrics", "Counters, for Prometheus.", metrics, answers={200: Media("text/plain")}),
+        ]
+
+    async def health(self, call: Call[None, NoQuery]) -> Response:
+        in_force = await self._service.isolation()
+        return answer(Health(isolation=in_force.level, network=in_force.network))
+
+    async def ready(self, call: Call[None, NoQuery]) -> Response:
+        call.service.check(READ)
+        if time.monotonic() - self._ready_at > READY_SECONDS:
+            if self._check is None or self._check.done():
+                self._check = asyncio.get_running_loop().create_task(self._service.check_ready())
+            await asyncio.shield(self._check)
+            self._ready_at = time.monotonic()
+        return await self.health(call)
+
+
+async def metrics(call: Call[None, NoQuery]) -> Response:
+    return Response(prometheus.render(await call.service.metrics()), media_type=prometheus.MEDIA_TYPE)
+
+
+class Reference:
+    """The OpenAPI document and the page made from it. Both list these operations, their own included."""
+
+    def __init__(self, operations: list[Operation]) -> None:
+        document = openapi.make_document([*operations, *self.operations()])
+        self._document = msgspec.json.encode(document)
+        self._page = docs_page.render(document)
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation("GET", "/openapi.json", "This document.", self.openapi, answers={200: Media("application/json")}),
+            Operation("GET", "/docs", "The reference, to read.", self.docs, answers={200: Media("text/html")}),
+        ]
+
+    async def openapi(self, call: Call[None, NoQuery]) -> Response:
+        return Response(self._document, media_type="application/json")
+
+    async def docs(self, call: Call[None, NoQuery]) -> Response:
+        return HTMLResponse(self._page, headers=PAGE_POLICY)

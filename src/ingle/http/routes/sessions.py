@@ -1,0 +1,58 @@
+"""Routes of sessions: create, list, read, end, clear."""
+
+from msgspec import Struct
+from starlette.responses import Response
+
+from ingle.events import SessionInfo
+from ingle.http.routes import bodies
+from ingle.http.routes.bodies import NoBody, NoQuery
+from ingle.http.routes.table import SESSION, Call, Operation, answer
+
+
+class SessionList(Struct):
+    sessions: list[SessionInfo]
+
+
+def operations() -> list[Operation]:
+    return [
+        Operation("POST", "/v1/sessions", "Make a session.", create, body=bodies.Create, answers={201: SessionInfo}),
+        Operation("GET", "/v1/sessions", "The live sessions.", list_all, answers={200: SessionList}),
+        Operation("GET", SESSION, "One session.", get, answers={200: SessionInfo}),
+        Operation("DELETE", SESSION, "End a session.", end, answers={200: SessionInfo}, headers=("Idempotency-Key",)),
+        Operation("POST", SESSION + "/clear", "Reset its namespace.", clear, body=NoBody, answers={200: SessionInfo}),
+    ]
+
+
+async def create(call: Call[bodies.Create, NoQuery]) -> Response:
+    body = call.body
+    info = await call.service.create_session(
+        body.session_id,
+        python=body.python,
+        cwd=body.cwd,
+        env=body.env,
+        idle_timeout=body.idle_timeout,
+        include_stdlib=body.include_stdlib,
+        durable=body.durable,
+        isolation=body.isolation,
+        network=body.network,
+        limits=body.limits,
+        checkpoints=body.checkpoints,
+    )
+    return answer(info, 201, {"location": f"/v1/sessions/{info.session_id}"})
+
+
+async def list_all(call: Call[None, NoQuery]) -> Response:
+    return answer(SessionList(await call.service.list_sessions()))
+
+
+async def get(call: Call[None, NoQuery]) -> Response:
+    return answer(await call.service.get_session(call.session_id))
+
+
+async def end(call: Call[None, NoQuery]) -> Response:
+    key = call.request.headers.get("idempotency-key")
+    return answer(await call.service.end_session(call.session_id, request_key=key))
+
+
+async def clear(call: Call[NoBody, NoQuery]) -> Response:
+    return answer(await call.service.clear_session(call.session_id))
