@@ -19,7 +19,7 @@ from conftest import marked_processes
 from ingle import errors
 from ingle.http.auth.guard import Guard, check_bind
 from ingle.http.auth.principals import Principals
-from ingle.http.problems import Border
+from ingle.http.problems import ProblemMiddleware
 from ingle.service import Service
 from ingle.settings import Settings
 from support.server import PATIENCE, Server, problem, raw_exchange
@@ -162,7 +162,7 @@ async def test_a_websocket_passes_the_same_guard(
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "extensions": extensions,
     }
-    await Border(Guard(inner, principals("secret")))(scope, receive, send)
+    await ProblemMiddleware(Guard(inner, principals("secret")))(scope, receive, send)
     if status is None:
         assert (reached, sent) == (["/v1/sessions/main/events"], [])
     elif extensions:

@@ -33,7 +33,7 @@ async def door(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """The port of a door in this process, so that its patience can be made short."""
     for name, value in (("SWEEP_SECONDS", 0.05), ("HEAD_SECONDS", 0.5), ("BODY_WINDOW_SECONDS", 0.5)):
         monkeypatch.setattr(limits, name, value)
-    monkeypatch.setattr(events, "PATIENCE", 1.0)
+    monkeypatch.setattr(events, "PATIENCE_SECONDS", 1.0)
     async with open_door(service) as port:
         yield port
 
@@ -192,7 +192,7 @@ async def test_whoever_shows_no_token_is_answered_and_closed(
 ) -> None:
     for name, value in (("SWEEP_SECONDS", 0.05), ("HEAD_SECONDS", 0.5), ("BODY_WINDOW_SECONDS", 0.5)):
         monkeypatch.setattr(limits, name, value)
-    monkeypatch.setattr(serving, "KEEP_ALIVE", 0.3)
+    monkeypatch.setattr(serving, "KEEP_ALIVE_SECONDS", 0.3)
     async with open_door(service) as port:
         answer = await exchange(port, said.encode("latin-1"))
     assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"%d" % status]

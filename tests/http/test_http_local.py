@@ -59,7 +59,7 @@ async def test_a_server_that_ends_while_its_socket_is_being_made_leaves_none(
             assert go_on.wait(PATIENCE)
 
     monkeypatch.setattr(door, "Announcement", Slow)
-    opening = asyncio.create_task(door.local_door(service, home, "mcp").__aenter__())
+    opening = asyncio.create_task(door.local_listener(service, home, "mcp").__aenter__())
     assert await until(begun.is_set)
     assert len(list((home / "run").glob("*.sock"))) == 1
     opening.cancel()

@@ -28,7 +28,7 @@ from support.server import PATIENCE, Server
 async def door(service: Service, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """The port of a door in this process."""
     monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr(serving, "KEEP_ALIVE", 0.3)
+    monkeypatch.setattr(serving, "KEEP_ALIVE_SECONDS", 0.3)
     async with open_door(service) as port:
         yield port
 

@@ -54,7 +54,7 @@ def test_a_folder_that_goes_while_it_is_counted_takes_no_room(tmp_path: Path, mo
 async def test_a_file_of_tokens_that_cannot_be_read_for_a_moment_is_read_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(principals, "REFRESH", 0.01)
+    monkeypatch.setattr(principals, "REFRESH_SECONDS", 0.01)
     read, tries = tokens_file.read, 0
     taken: list[object] = []
 
@@ -72,4 +72,4 @@ async def test_a_file_of_tokens_that_cannot_be_read_for_a_moment_is_read_the_nex
     assert await until(lambda: taken == [[]])
     following.cancel()
     await asyncio.wait({following})
-    assert caplog.text.count("the file of tokens was not taken") == 1
+    assert caplog.text.count("the file of tokens could not be read") == 1

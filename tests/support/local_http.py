@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from ingle.http.app import make_app
 from ingle.http.auth.principals import Principals
 from ingle.http.limits import ConnectionLimit
-from ingle.http.server import Door, listen
+from ingle.http.server import Listener, listen
 from ingle.service import Service
 
 TOKEN = "secret"
@@ -16,7 +16,7 @@ TOKEN = "secret"
 async def open_door(service: Service, limit: int = 100) -> AsyncIterator[int]:
     """Serve `service` on a port of its own, with at most `limit` connections. The service ends with it."""
     listener = listen("127.0.0.1", 0)
-    running = Door(service, make_app(service, Principals(service, TOKEN)), listener, ConnectionLimit(limit))
+    running = Listener(service, make_app(service, Principals(service, TOKEN)), listener, ConnectionLimit(limit))
     running.open()
     await running.opened()
     yield listener.getsockname()[1]

@@ -1,1 +1,1 @@
-"""The HTTP door: sessions and cells as resources, behind one guard. It translates, and decides nothing."""
+"""The HTTP and WebSocket API: sessions and cells as resources, behind one guard."""

@@ -1,4 +1,4 @@
-"""The HTTP application: error border, guard, and the routes of every subject.
+"""The HTTP application: error middleware, guard, and the routes of every subject.
 
 A request never owns a cell. When its client goes away, the cell goes on.
 """
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ingle import errors
 from ingle.http.auth.guard import SERVICE, Guard, Owner
 from ingle.http.auth.principals import Principals
-from ingle.http.problems import Border
+from ingle.http.problems import ProblemMiddleware
 from ingle.http.routes import bodies, cells, execute, files, forks, library, sessions, shell, snapshots
 from ingle.http.routes.events import Watch
 from ingle.http.routes.server import Reference, ServerState
@@ -32,12 +32,12 @@ def make_app(
     mounted: Mapping[str, ASGIApp] | None = None,
 ) -> ASGIApp:
     """Make the whole application, with the apps that others mount by path. It starts and stops nothing."""
-    return Border(Guard(make_routes(service, mounted), principals, allowed_hosts))
+    return ProblemMiddleware(Guard(make_routes(service, mounted), principals, allowed_hosts))
 
 
 def make_local_app(service: Service) -> ASGIApp:
     """Make the application for a unix socket: the kernel tells who connects, and no web page can."""
-    return Border(Owner(make_routes(service), service))
+    return ProblemMiddleware(Owner(make_routes(service), service))
 
 
 def make_routes(service: Service, mounted: Mapping[str, ASGIApp] | None = None) -> ASGIApp:

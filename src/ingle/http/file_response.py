@@ -1,4 +1,4 @@
-"""A file as an answer: streamed, a bounded piece at a time, and closed whatever happens."""
+"""A file as a response: streamed in bounded pieces, and always closed."""
 
 import re
 
@@ -9,12 +9,12 @@ from starlette.types import Receive, Scope, Send
 from ingle.http.problems import RangeNotSatisfiable
 from ingle.nodes import OpenFile
 
-# More digits than any size has are no range.
+# A number with more digits than any size has is not a range.
 _RANGE = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.IGNORECASE | re.ASCII)
 
 
 class FileResponse(Response):
-    """The bytes of a file, or 304 when the client has them already. With `parts`, also the part it asks for."""
+    """Bytes of a file, or 304 when the client has them. With `parts`, also a range of them."""
 
     def __init__(self, reading: OpenFile, request: Request, *, parts: bool = False) -> None:
         asked = request.headers
@@ -27,7 +27,7 @@ class FileResponse(Response):
             status = 304
         elif parts:
             headers["accept-ranges"] = "bytes"
-            # A part of another file than the one it has would be of no use to the client. HEAD tells of the whole.
+            # If-Range: a client with an older file needs the whole. HEAD describes the whole file.
             wanted = request.method == "GET" and asked.get("if-range", tag) == tag
             if wanted and (part := self._part(asked.get("range", ""))) is not None:
                 status = 206
@@ -38,7 +38,7 @@ class FileResponse(Response):
         super().__init__(None, status, headers, media_type=None if status == 304 else "application/octet-stream")
 
     def _part(self, asked: str) -> tuple[int, int] | None:
-        """Where one range begins and how long it is; None for what is none, or several, and means the whole."""
+        """Return start and length of a single range; None means the whole file."""
         found = _RANGE.fullmatch(asked)
         if found is None or found[0].strip().endswith("=-"):
             return None
@@ -66,5 +66,5 @@ class FileResponse(Response):
 
 
 def _matches(known: str, tag: str) -> bool:
-    """Whether what a client has is this; for what it has whole, a weak tag will do."""
+    """Return whether the client has this version. A weak tag is enough for a whole file."""
     return known.strip() == "*" or tag in [each.strip().removeprefix("W/") for each in known.split(",")]

@@ -1,7 +1,7 @@
-"""Errors as RFC 9457 problems, and the border at which every error becomes one.
+"""Errors as RFC 9457 problems, and the middleware that answers every error with one.
 
 Each problem has `type`, `title`, `status`, `detail` and the stable `code` of `ingle.errors`; `detail` says what to do
-next. What nobody expected is logged here, with its traceback, and told to the client without it.
+next. An unexpected error is logged with its traceback, and the client gets it without.
 """
 
 import logging
@@ -19,25 +19,25 @@ from ingle import errors
 MEDIA_TYPE = "application/problem+json"
 
 POLICY_VIOLATION = 1008
-"""Code of a WebSocket that is closed before it opens, or whose token was revoked."""
+"""Close code of a WebSocket that was refused, or whose token was revoked."""
 
 logger = logging.getLogger(__name__)
 
 
 class InvalidJson(errors.InvalidRequest):
-    """The body is no JSON at all."""
+    """The body is not JSON."""
 
     code, status = "invalid_json", 400
 
 
 class InvalidHttp(errors.InvalidRequest):
-    """The bytes are no HTTP request."""
+    """The bytes are not an HTTP request."""
 
     code, status = "invalid_http", 400
 
 
 class TooSlow(errors.IngleError):
-    """The request does not come, or comes in drops."""
+    """The request arrives too slowly."""
 
     code, status = "too_slow", 408
 
@@ -51,7 +51,7 @@ class HeadTooLarge(errors.InvalidRequest):
 
 
 class RangeNotSatisfiable(errors.IngleError):
-    """A part was asked for where the file has nothing."""
+    """The file has no bytes in the requested range."""
 
     code, status = "range_not_satisfiable", 416
 
@@ -73,7 +73,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     detail: str
     code: str
     cell: int | None = None
-    """The cell that runs, where the session is busy."""
+    """The running cell, when the session is busy."""
 
     @classmethod
     def of(cls, error: errors.IngleError) -> "Problem":
@@ -92,7 +92,7 @@ def encode(problem: Problem) -> bytes:
 
 
 def visible(text: str) -> str:
-    """Text that can be encoded: a name that came from a client may hold what cannot be."""
+    """Return text that can be encoded. A name from a client may hold lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -108,13 +108,13 @@ def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes
     if isinstance(error, RangeNotSatisfiable):
         headers.append((b"content-range", b"bytes */%d" % error.size))
     if isinstance(error, errors.TooLarge):
-        # The rest of the body is not read, so the connection is of no more use.
+        # The rest of the body is not read, so the connection cannot be used again.
         headers.append((b"connection", b"close"))
     return headers
 
 
-class Border:
-    """The outermost layer: whatever is raised inside leaves as a problem."""
+class ProblemMiddleware:
+    """Outermost middleware: answers every error with a problem."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -127,16 +127,16 @@ class Border:
             started = True
             await send(message)
 
-        # With an `app` in the scope the router raises its own errors, where it would answer in plain text.
+        # With an `app` in the scope the router raises its errors. Otherwise it would answer in plain text.
         scope["app"] = self
         try:
             await self._app(scope, receive, watched)
         except ClientDisconnect:
             return
-        except Exception as error:  # the border of a request
+        except Exception as error:  # the edge of a request
             named = _named(scope, error)
             if started:
-                # Too late to say so: the server closes the connection, and the client sees an unfinished answer.
+                # The answer has begun. The server closes the connection, and the client sees an unfinished answer.
                 logger.error("an answer could not be finished: %s", named.message)
             else:
                 headers = error.headers if isinstance(error, HTTPException) else None
@@ -149,7 +149,7 @@ def _named(scope: Scope, error: Exception) -> errors.IngleError:
     if isinstance(error, HTTPException):
         return _of_router(scope, error)
     logger.error("%s %s failed", scope.get("method", "websocket"), scope["path"], exc_info=error)
-    return errors.IngleError("ingle made a mistake, and has logged it; the sessions are not harmed")
+    return errors.IngleError("ingle failed and has logged why; the sessions are not harmed")
 
 
 def _of_router(scope: Scope, refused: HTTPException) -> errors.IngleError:

@@ -1,7 +1,7 @@
-"""The server: uvicorn in our own process and loop, from the first signal handler to the last process ended.
+"""The HTTP server: uvicorn in our own process and event loop, and its graceful shutdown.
 
-It binds before it starts anything, so that a port in use costs nothing. At SIGINT, SIGTERM or SIGHUP it takes no more
-connections, ends every session (which answers those who wait on a cell), and goes.
+The server binds its port before it starts anything. At SIGINT, SIGTERM or SIGHUP it accepts no more connections, ends
+every session, which answers the requests that wait for a cell, and exits.
 """
 
 import asyncio
@@ -41,33 +41,33 @@ BACKLOG = 2048
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-KEEP_ALIVE = 75
-"""How long a connection may stay open between two requests."""
+KEEP_ALIVE_SECONDS = 75
+"""Time that a connection may stay open between two requests."""
 
-GARBAGE = 10_000
-"""Objects made and not yet freed before a collection of the young ones."""
+GC_THRESHOLD = 10_000
+"""Objects made and not freed before the garbage collector looks at the young ones."""
 
-DRAIN_STEP = 0.02
+DRAIN_STEP_SECONDS = 0.02
 
-ANSWER_PATIENCE = 1.0
-"""After all sessions have ended, how long connections may take to carry their last answers away."""
+LAST_ANSWER_SECONDS = 1.0
+"""Time for connections to deliver their last answers after all sessions have ended."""
 
 logger = logging.getLogger(__name__)
 
-# What uvicorn says below an error is about clients, and repeats their URLs, which may hold anything.
+# Below the level of an error uvicorn logs what clients send, such as URLs that may hold secrets.
 logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 class CannotListen(Exception):
-    """The address cannot be had; the message says why, and what to do."""
+    """The server cannot bind its address. The message says why and what to do."""
 
 
 Mounts = Callable[[Service], AbstractAsyncContextManager[Mapping[str, ASGIApp]]]
-"""Other doors' apps by path, behind the same guard, for as long as the context lasts."""
+"""Makes the apps of other interfaces by path. They are served behind the same guard while the context lasts."""
 
 
 def serve(settings: Settings, home: Path, until_eof: bool = False, mounts: Mounts | None = None) -> int:
-    """Run until a signal comes, or the end of standard input if that is asked for. The exit code."""
+    """Serve until a signal, or until the end of standard input if asked. Return the exit code."""
     check_bind(settings.host, settings.allowed_hosts, open=settings.auth == "none")
     token = find_token(home) if settings.auth == "token" else None
     try:
@@ -91,7 +91,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Two sockets may be bound to one port as long as neither listens.
+        # Two sockets can be bound to one port until one of them listens.
         listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
@@ -113,46 +113,46 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if until_eof:
         threading.Thread(target=_read_to_eof, args=(loop, stop), name="until-eof", daemon=True).start()
-    # Whoever looks for a service to rely on does not take one that ends with another program.
+    # Other commands do not use a service that ends with the program that started it.
     kind = "client" if until_eof else "serve"
     service = Service.local(settings, home, kind)
     await service.start()
     shown = url(settings.host, listener)
     try:
-        async with local_door(service, home, kind, shown), mounts(service) as mounted:
+        async with local_listener(service, home, kind, shown), mounts(service) as mounted:
             principals = Principals(service, token.value if token is not None else None)
             if token is not None:
                 principals.take(await asyncio.to_thread(tokens_file.read, home))
             app = make_app(service, principals, settings.allowed_hosts, mounted)
-            door = Door(service, app, listener, ConnectionLimit(settings.max_connections))
-            door.open()
-            await door.opened()
+            tcp = Listener(service, app, listener, ConnectionLimit(settings.max_connections))
+            tcp.open()
+            await tcp.opened()
             print(banner(shown, token, (await service.isolation()).sentence), file=sys.stderr, flush=True)
-            # What was loaded stays: a collection need not walk it, and need not come with every few requests.
+            # Loaded modules stay for ever, so the garbage collector need not walk them.
             gc.collect()
             gc.freeze()
-            gc.set_threshold(GARBAGE)
+            gc.set_threshold(GC_THRESHOLD)
             stopping = loop.create_task(stop.wait())
             chores = [loop.create_task(_warm(service))]
             if token is not None:
                 follow = partial(principals.follow, home)
                 chores.append(loop.create_task(keep_up("following the file of tokens", follow)))
-            await asyncio.wait({door.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({tcp.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stop.clear()
-            door.close()
+            tcp.close()
             await _drain(service, settings.stop_grace, stop)
             for task in (stopping, *chores):
                 task.cancel()
             await asyncio.wait({stopping, *chores})
             await service.stop()
-            await door.task
+            await tcp.task
     finally:
         if not service.stopping:
             await service.stop()
 
 
 def _read_to_eof(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """In a thread, since a loop cannot watch every kind of descriptor."""
+    """Read standard input in a thread: an event loop cannot watch every kind of file descriptor."""
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
             pass
@@ -161,18 +161,18 @@ def _read_to_eof(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 async def _drain(service: Service, seconds: float, stop: asyncio.Event) -> None:
-    """Let running cells end, for so long, or until a second signal; and say what is left."""
+    """Wait until running cells have ended, for at most `seconds` or until a second signal. Print how many are left."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while (left := await service.drain()) and loop.time() < deadline and not stop.is_set():
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), DRAIN_STEP)
+            await asyncio.wait_for(stop.wait(), DRAIN_STEP_SECONDS)
     cells = f"; {left} cells still ran" if left else ""
     print(f"ingle: stopping{cells}", file=sys.stderr, flush=True)
 
 
-class Door:
-    """One listener and whoever comes in by it."""
+class Listener:
+    """One listening socket with its uvicorn server and connections."""
 
     def __init__(
         self,
@@ -198,8 +198,8 @@ class Door:
                 server_header=False,
                 proxy_headers=False,
                 backlog=BACKLOG,
-                timeout_keep_alive=KEEP_ALIVE,
-                timeout_graceful_shutdown=math.ceil(settings.stop_grace + settings.exit_grace + ANSWER_PATIENCE),
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=math.ceil(settings.stop_grace + settings.exit_grace + LAST_ANSWER_SECONDS),
             ),
         )
 
@@ -215,7 +215,7 @@ class Door:
             sweeping.cancel()
 
     async def opened(self) -> None:
-        """Until it listens, or has failed to."""
+        """Wait until it listens. Raise what made it fail."""
         listening = asyncio.ensure_future(self._server.listening.wait())
         await asyncio.wait({listening, self.task}, return_when=asyncio.FIRST_COMPLETED)
         listening.cancel()
@@ -223,7 +223,7 @@ class Door:
             self.task.result()
 
     def close(self) -> None:
-        """Take no more connections; `task` ends when those that are open have ended."""
+        """Accept no more connections. `task` ends when the open ones have ended."""
         self._server.should_exit = True
 
 
@@ -233,30 +233,30 @@ async def _no_mounts(service: Service) -> AsyncIterator[Mapping[str, ASGIApp]]:
 
 
 @asynccontextmanager
-async def local_door(service: Service, home: Path, kind: str, url: str | None = None) -> AsyncIterator[Path]:
-    """The socket under `run/` by which this user's other commands reach the service; its path.
+async def local_listener(service: Service, home: Path, kind: str, url: str | None = None) -> AsyncIterator[Path]:
+    """Open the socket under `run/` by which this user's other commands reach the service. Yield its path.
 
-    Every kind of server opens one. Leaving the context takes the socket away; who is connected still gets the last
-    answers if the service is stopped inside of it.
+    Every kind of server opens one. Leaving the context removes the socket. Clients that are connected still get their
+    last answers if the service is stopped inside the context.
     """
     making = asyncio.get_running_loop().run_in_executor(None, Announcement, home, kind)
     try:
         announcement = await asyncio.shield(making)
     except asyncio.CancelledError:
-        # The thread goes on all the same, and nobody else knows of what it makes.
+        # The thread goes on, and nothing else would close what it makes.
         (await making).close()
         raise
     try:
-        door = Door(service, make_local_app(service), announcement.listener, ConnectionLimit(0, local=True))
-        door.open()
-        await door.opened()
+        local = Listener(service, make_local_app(service), announcement.listener, ConnectionLimit(0, local=True))
+        local.open()
+        await local.opened()
         await asyncio.to_thread(announcement.tell, url)
         try:
             yield announcement.path
         finally:
             await asyncio.to_thread(announcement.close)
-            door.close()
-            await door.task
+            local.close()
+            await local.task
     finally:
         announcement.close()
 
@@ -265,12 +265,12 @@ async def _warm(service: Service) -> None:
     try:
         await service.warm()
     except errors.IngleError as error:
-        # Whoever creates a session is told the same, as an answer.
+        # Creating a session reports the same error to its caller.
         logger.warning("no worker could be prepared: %s", error.message)
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but for signals, which are ours."""
+    """uvicorn without its signal handlers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -291,8 +291,8 @@ def url(host: str, listener: socket.socket) -> str:
 
 
 def banner(url: str, token: Token | None, held: str) -> str:
-    """What is told at the start: where, how to sign in, how to stop. Never the token itself."""
-    # curl reads the header from its standard input: on its command line everybody could see the token.
+    """Return the text shown at the start: the address, how to sign in, how to stop. It never holds the token."""
+    # curl reads the header from standard input: other users could see a token on its command line.
     if token is None:
         where, header = "none needed, by anybody on this machine", "printf ''"
     elif token.file is not None:

@@ -34,7 +34,7 @@ async def local_socket(service: "Service", home: Path, kind: str) -> AsyncIterat
 
     # Not in the loop, which has the host's first requests to answer at this time.
     server = await lazy_import.load("ingle.http.server")
-    async with server.local_door(service, home, kind) as path:
+    async with server.local_listener(service, home, kind) as path:
         yield path
 
 

@@ -1,8 +1,7 @@
-"""Who may come in: a Host this server answers to, an Origin of such a host if there is one, and the token.
+"""Guard of every request and WebSocket: checks Host, Origin and token before any route is found.
 
-All three are asked of every request and every WebSocket, before any route is looked at. Only `/healthz` needs no
-token. A page of a foreign site that reaches this port, by its own name or by one that was bent to point here, is
-turned away before the token is looked at.
+Only `/healthz` needs no token. A web page of another site is refused before its token is checked, also when its host
+name was made to resolve to this machine (DNS rebinding).
 """
 
 import asyncio
@@ -25,19 +24,19 @@ PEER = "ingle.peer"
 OPEN_PATH = "/healthz"
 
 WILDCARDS = ("", "0.0.0.0", "::")
-"""Addresses to listen on that are no address to be reached by."""
+"""Addresses to listen on that no client can connect to."""
 
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s]+)(:[0-9]{0,5})?")
 _ORIGIN = re.compile(r"https?://(?P<authority>[^/?#]+)", re.IGNORECASE)
 
 
 def plain_host(host: str) -> str:
-    """A host as it is compared: without case, brackets and the dot of the root."""
+    """Return a host as it is compared: lower case, without brackets and the trailing dot."""
     return host.lower().removeprefix("[").removesuffix("]").removesuffix(".")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can mean itself by that name."""
+    """Return whether this name can only mean this machine."""
     name = plain_host(host)
     if name == "localhost":
         return True
@@ -48,7 +47,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(host: str, allowed_hosts: Iterable[str], open: bool = False) -> None:
-    """Listening where other machines can reach is only done for hosts that were named, and never without a token."""
+    """Refuse to listen where other machines connect, unless hosts are named and a token is needed."""
     if open and not is_loopback(host):
         raise errors.InvalidRequest(
             f"other machines can reach {host or 'every address'}, so requests must need a token there; "
@@ -98,7 +97,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> Principal | None:
-        """Who asks; None where nobody needs to be anybody."""
+        """Return the caller; None for a path that needs no token."""
         hosts: list[bytes] = []
         origins: list[bytes] = []
         authorizations: list[bytes] = []
@@ -118,8 +117,8 @@ class Guard:
             origin = _ORIGIN.fullmatch(value.decode("latin-1"))
             if origin is None or not self._answers_to(origin["authority"].encode("latin-1")):
                 raise errors.Forbidden(
-                    "a page of another origin asks; only pages of this server's own hosts may, "
-                    "so add its host to --allowed-hosts if it is yours"
+                    "this request comes from a page of another origin; "
+                    "add its host to --allowed-hosts if the page is yours"
                 )
         if scope["path"] == OPEN_PATH:
             return None
@@ -136,7 +135,7 @@ class Guard:
 
 
 class Owner:
-    """In place of a guard where the kernel says who is at the other end: the owner of this server."""
+    """Replaces the guard on the unix socket, where the kernel has checked that the owner connects."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -148,7 +147,7 @@ class Owner:
 
 
 def measured(meter: Meter, receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """The same two, with every byte counted. A new request waits outside; a stream is slowed down."""
+    """Wrap both so that every byte counts. Past the rate, a new request is refused and a stream is slowed down."""
     delay = meter.delay()
     if delay:
         raise errors.QuotaExceeded("this token has used up its bytes for now; ask again later", delay)

@@ -1,4 +1,4 @@
-"""Who a token stands for: found by its digest, in a time that tells nothing about the tokens there are."""
+"""Callers by token. A token is looked up by its digest, in constant time."""
 
 import asyncio
 import hashlib
@@ -12,11 +12,11 @@ from ingle.callers import IMPLIED, OWNER, Caller, Meter
 from ingle.http.auth import tokens_file
 from ingle.service import Service
 
-REFRESH = 1.0
-"""How often the file of tokens is looked at."""
+REFRESH_SECONDS = 1.0
+"""Interval between two looks at the file of tokens."""
 
-INDEX = 8
-"""Bytes of a digest by which it is looked up; the rest is compared."""
+INDEX_BYTES = 8
+"""Bytes of a digest that are looked up; the whole digest is compared."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Principal:
 
 class Principals:
     def __init__(self, service: Service, token: str | None) -> None:
-        """`token` is the owner's; with None everybody is the owner."""
+        """`token` is the owner's. With None every caller is the owner."""
         self._service = service
         self._entries: dict[str, tokens_file.Entry] = {}
         self._by_index: dict[bytes, Principal] = {}
@@ -45,22 +45,22 @@ class Principals:
             self._add(Principal(service, OWNER, digest(token.encode())))
 
     def _add(self, principal: Principal) -> None:
-        self._by_index[principal.digest[:INDEX]] = principal
+        self._by_index[principal.digest[:INDEX_BYTES]] = principal
 
     def find(self, token: bytes) -> Principal | None:
         given = digest(token)
-        found = self._by_index.get(given[:INDEX])
-        # What is looked up is part of a hash, which nobody can choose; all of it is compared in constant time.
+        found = self._by_index.get(given[:INDEX_BYTES])
+        # A caller cannot choose a part of a hash. The whole of it is compared in constant time.
         if found is None or not hmac.compare_digest(given, found.digest):
             return None
         return found
 
     def take(self, entries: Iterable[tokens_file.Entry]) -> None:
-        """The entries of the file as they are now. What is open by a token that is no longer there is refused."""
+        """Take over the entries of the file. Mark the callers of removed tokens as revoked."""
         now = {entry.hash: entry for entry in entries}
         for known, entry in list(self._entries.items()):
             if now.get(known) != entry:
-                gone = self._by_index.pop(bytes.fromhex(known)[:INDEX])
+                gone = self._by_index.pop(bytes.fromhex(known)[:INDEX_BYTES])
                 gone.caller.revoked = True
                 del self._entries[known]
         for new, entry in now.items():
@@ -70,7 +70,7 @@ class Principals:
                 self._entries[new] = entry
 
     async def follow(self, home: Path) -> None:
-        """Keep up with the file until cancelled."""
+        """Follow changes of the file until cancelled."""
         seen: tuple[int, int] | None = (0, 0)
         told: tuple[int, int] | None = (0, 0)
         while True:
@@ -80,11 +80,11 @@ class Principals:
                     self.take(await asyncio.to_thread(tokens_file.read, home))
                     seen = stamp
             except (errors.IngleError, ValueError, KeyError) as error:
-                # As before, until somebody has put it right; or until it can be read, as when descriptors were few.
+                # The known tokens stay in force until the file can be read again.
                 if stamp != told:
-                    logger.error("the file of tokens was not taken: %s", error)
+                    logger.error("the file of tokens could not be read: %s", error)
                 told = stamp
-            await asyncio.sleep(REFRESH)
+            await asyncio.sleep(REFRESH_SECONDS)
 
 
 def digest(token: bytes) -> bytes:

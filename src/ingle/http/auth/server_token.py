@@ -1,6 +1,6 @@
-"""The server's token: from `INGLE_TOKEN`, else from the file `token` in the data folder, made at the first start.
+"""The server's own token: from `INGLE_TOKEN`, else from the file `token` in the data folder.
 
-Servers that share a data folder share the token. It is never logged, and handed to nobody but the guard.
+The first start creates the file. Servers that share a data folder share the token. It is never logged.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ _OTHERS = 0o077
 class Token:
     value: str = field(repr=False)
     file: Path | None
-    """Where it is kept; None when it came from the environment."""
+    """The file that holds it; None when it came from the environment."""
 
 
 def find_token(home: Path) -> Token:
-    """The token in force. Blocking: it is read, or made, before the server starts."""
+    """Read the token, or create it. Blocks."""
     given = os.environ.get(VARIABLE)
     if given is not None:
         return Token(_checked(given, VARIABLE), None)
@@ -64,7 +64,7 @@ def _checked(token: str, where: str) -> str:
 
 
 def _make(file: Path) -> None:
-    """Whole or not at all; of several servers that start at once one wins, and all read what it wrote."""
+    """Create the file in one step. When several servers start at once, one wins and all read its token."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = file.with_name(f"token.{secrets.token_hex(8)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

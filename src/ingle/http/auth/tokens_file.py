@@ -1,8 +1,7 @@
-"""Tokens beside the server's own: `tokens.json` in the data folder, each with a name, a tenant, scopes and limits.
+"""Tokens for other callers: `tokens.json` in the data folder, each with a name, a tenant, a scope and limits.
 
-Only hashes are kept, so that the file lets nobody in: a token is 32 random bytes, shown once when it is made. The file
-is 0600 and replaced whole; commands that change it at the same time take turns. Running servers see a change within
-a few seconds. Everything here blocks, on the local disk.
+The file holds only hashes. A token is 32 random bytes and is shown once, when it is created. The file has mode 0600 and
+is replaced in one step under a lock. Running servers see a change within a few seconds. Every function blocks.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from ingle.sessions.manager import check_name
 
 FILE = "tokens.json"
 PREFIX = "ingle_"
-"""So that a token is known for one when it turns up somewhere."""
+"""Lets scanners recognise a token that leaked."""
 
 NO_BOUNDS = Bounds()
 
@@ -37,26 +36,26 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tenant: str
     scope: str
     hash: str
-    """SHA-256 of the token, in hexadecimal. What is hashed is random, so there is nothing to guess."""
+    """SHA-256 of the token, in hexadecimal. The token is random, so it needs no slow hash."""
     created_at: float
     limits: Limits = Limits()
     bounds: Bounds = Bounds()
-    """How its sessions are made at most."""
+    """What its sessions may get at most."""
 
 
-class Keyring(Struct, forbid_unknown_fields=True):
+class TokensFile(Struct, forbid_unknown_fields=True):
     tokens: list[Entry] = msgspec.field(default_factory=list)
     version: int = 1
 
 
 def read(home: Path) -> list[Entry]:
-    """All entries; none when there is no file."""
+    """Return all entries; none when there is no file."""
     file = home / FILE
     try:
         with file.open("rb") as opened:
             if os.fstat(opened.fileno()).st_mode & _OTHERS:
                 raise errors.InvalidRequest(f"others can read {file}; `chmod 600` it")
-            return msgspec.json.decode(opened.read(), type=Keyring).tokens
+            return msgspec.json.decode(opened.read(), type=TokensFile).tokens
     except FileNotFoundError:
         return []
     except msgspec.DecodeError as error:
@@ -70,7 +69,7 @@ def read(home: Path) -> list[Entry]:
 def add(
     home: Path, name: str, tenant: str, scope: str, limits: Limits, bounds: Bounds = NO_BOUNDS
 ) -> tuple[str, Entry]:
-    """Make a token; it is returned here and kept nowhere."""
+    """Create a token. The caller gets the only copy."""
     for given in (name, tenant):
         check_name(given)
     if scope not in IMPLIED:
@@ -85,7 +84,7 @@ def add(
         limits=limits,
         bounds=bounds,
     )
-    with _turn(home):
+    with _locked(home):
         entries = read(home)
         if any(each.name == name for each in entries):
             raise errors.Conflict(f"there is a token {name!r} already; revoke it first, or take another name")
@@ -94,7 +93,7 @@ def add(
 
 
 def revoke(home: Path, name: str) -> Entry:
-    with _turn(home):
+    with _locked(home):
         entries = read(home)
         for entry in entries:
             if entry.name == name:
@@ -104,7 +103,7 @@ def revoke(home: Path, name: str) -> Entry:
 
 
 def stamp(home: Path) -> tuple[int, int] | None:
-    """Something that changes when the file does; None when there is none."""
+    """Return a value that changes with the file; None when there is no file."""
     try:
         about = os.stat(home / FILE)
     except OSError:
@@ -113,7 +112,7 @@ def stamp(home: Path) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def _turn(home: Path) -> Iterator[None]:
+def _locked(home: Path) -> Iterator[None]:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -128,7 +127,7 @@ def _write(home: Path, entries: list[Entry]) -> None:
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as opened:
-            opened.write(msgspec.json.format(msgspec.json.encode(Keyring(entries))) + b"\n")
+            opened.write(msgspec.json.format(msgspec.json.encode(TokensFile(entries))) + b"\n")
             opened.flush()
             os.fsync(opened.fileno())
         os.rename(draft, home / FILE)

@@ -1,4 +1,4 @@
-"""What a request may carry: its body and its query, decoded and checked in one step. Unknown fields are refused."""
+"""Bodies and queries of requests, decoded and checked in one step. Unknown fields are refused."""
 
 from collections.abc import AsyncIterator
 from functools import cache
@@ -19,8 +19,7 @@ Seconds = Annotated[float, Meta(ge=0)]
 Name = Annotated[str, Meta(description="1 to 64 letters, digits, '.', '_' or '-', not starting with a dot")]
 
 MAX_CELLS = 1000
-MAX_QUERY = 100
-"""Parameters in a query."""
+MAX_QUERY_PARAMETERS = 100
 
 
 class Create(Struct, forbid_unknown_fields=True):
@@ -109,7 +108,7 @@ Body = TypeVar("Body", bound=Struct)
 
 
 async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
-    """The body as `kind`; an empty one is `{}`. One above the limit is refused without reading it all."""
+    """Decode the body as `kind`; an empty body is `{}`. Refuse one above the limit without reading all of it."""
     data = bytearray()
     check_length(request.headers.get("content-length", ""), limit)
     async for chunk in request.stream():
@@ -130,14 +129,14 @@ def decode(kind: type[Body], data: bytes | bytearray) -> Body:
 
 
 def check_length(declared: str, limit: int) -> None:
-    """What a request says of its own length."""
+    """Refuse a request whose declared length is above the limit."""
     if declared.isdecimal() and (len(declared) > len(str(limit)) or int(declared) > limit):
         raise too_large(limit)
 
 
 def read_query(request: Request, kind: type[Body]) -> Body:
-    if request.scope["query_string"].count(b"&") >= MAX_QUERY:
-        raise errors.InvalidRequest(f"the query has more than {MAX_QUERY} parameters")
+    if request.scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
+        raise errors.InvalidRequest(f"the query has more than {MAX_QUERY_PARAMETERS} parameters")
     try:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
@@ -145,12 +144,12 @@ def read_query(request: Request, kind: type[Body]) -> Body:
 
 
 def refuse_query(scope: Scope) -> None:
-    """For a route that takes none."""
+    """Refuse a query on a route that takes none."""
     read_query(Request(scope), NoQuery)
 
 
 def read_cell(request: Request) -> int:
-    """The number of the cell in the path."""
+    """Return the number of the cell in the path."""
     text: str = request.path_params["cell"]
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(2**63))):
         raise errors.InvalidRequest(f"{text[:80]!r} is not the number of a cell; cells are numbered from 1")
@@ -158,7 +157,7 @@ def read_cell(request: Request) -> int:
 
 
 async def read_stream(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Whoever takes it counts it."""
+    """Yield the body as it arrives. The caller checks its size."""
     check_length(request.headers.get("content-length", ""), limit)
     async for chunk in request.stream():
         if chunk:

@@ -1,10 +1,10 @@
-"""A session over a WebSocket: every event from any number on, and the verbs of a client that also takes part.
+"""A session's events over a WebSocket, from any number on, with execute, input and interrupt as messages.
 
-Each event is one text frame, with the JSON of the NDJSON stream. A client may send messages, each answered by one
-reply with its `id`; a reply carries a number or a problem and nothing of the cell, which comes as events.
+Each event is one text frame with the JSON of the NDJSON stream. Each message of the client is answered by one reply
+with its `id`: a cell number or a problem. The cell itself comes as events.
 
-A watcher that stops reading costs what its socket holds and one event. After `PATIENCE` it is closed and told the
-number to come back with: the timeline keeps everything, so nothing is lost. Closing a WebSocket ends no cell.
+A client that stops reading costs its socket buffer and one event. After `PATIENCE_SECONDS` it is closed and told the
+number to continue with. The timeline keeps all events, so nothing is lost. Closing a WebSocket ends no cell.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from ingle.http.limits import BUFFERED, CLOSE
 from ingle.http.problems import POLICY_VIOLATION, Problem, visible
 from ingle.service import Service
 
-PATIENCE = 15.0
-"""How long one event may wait for a client to take it."""
+PATIENCE_SECONDS = 15.0
+"""Time that one event may wait until the client takes it."""
 
 CHECKS = 4
-"""How often within that time it is looked at."""
+"""Checks within that time."""
 
 MAX_OPS = 32
-"""Messages of one client under way; the next is not read before one of them is answered."""
+"""Messages of one client that run at once. The next is not read until one of them is answered."""
 
 BAD_MESSAGE, NO_SESSION, TOO_SLOW, STOPPING = 4400, 4404, 4408, 1001
 
 REASON_BYTES = 123
-"""What fits into the frame that closes a WebSocket."""
+"""Bytes of a reason that fit into a close frame."""
 
 
 class Execute(Struct, forbid_unknown_fields=True, tag_field="op", tag="execute"):
@@ -57,7 +57,7 @@ Message = Execute | Input | Interrupt
 
 
 class Started(Struct, tag_field="type", tag="reply"):
-    """The cell that was begun, answered or interrupted; null when there was none to interrupt."""
+    """The cell that was started, answered or interrupted; null when there was none to interrupt."""
 
     id: str
     cell: int | None
@@ -73,13 +73,13 @@ _decoder = msgspec.json.Decoder(Message)
 
 
 class Watch:
-    """One client at one session."""
+    """Connection of one client to one session."""
 
     def __init__(self, service: Service, session_id: str, first: int) -> None:
         self._service = service
         self._session_id = session_id
         self._next = first
-        self._patience = PATIENCE
+        self._patience = PATIENCE_SECONDS
         self._sending_since: float | None = None
         self._writing = asyncio.Lock()
         self._over = False
@@ -97,7 +97,7 @@ class Watch:
         tasks: list[asyncio.Task[None]] = [
             loop.create_task(self._send_events()),
             loop.create_task(self._take_messages(receive)),
-            loop.create_task(self._mind_the_slow()),
+            loop.create_task(self._close_if_slow()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -108,7 +108,7 @@ class Watch:
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             failure = task.exception()
-            # A client that is gone shows itself as an OSError wherever something is sent.
+            # Sending to a client that is gone raises OSError.
             if failure is not None and not isinstance(failure, OSError):
                 raise failure
         if self._closing is not None:
@@ -118,7 +118,7 @@ class Watch:
                 self._close_now(code, reason)
             else:
                 await send({"type": "websocket.close", "code": code, "reason": reason})
-        # A cell that was asked for is begun when its turn comes, whether the client is still there or not.
+        # A requested cell starts when its turn comes, even if the client is gone.
         await asyncio.gather(*self._ops, return_exceptions=True)
 
     async def _write(self, value: Struct) -> None:
@@ -142,7 +142,7 @@ class Watch:
         else:
             self._closing = (NO_SESSION, f"session {self._session_id!r} has ended")
 
-    async def _mind_the_slow(self) -> None:
+    async def _close_if_slow(self) -> None:
         loop = asyncio.get_running_loop()
         size = 0
         while True:
@@ -152,7 +152,7 @@ class Watch:
                 return
             before, size = size, self._buffered() if self._buffered is not None else 0
             if size < before and self._sending_since is not None:
-                # A large event on a slow line: some of it was taken.
+                # The client took a part of a large event.
                 self._sending_since = loop.time()
             since = self._sending_since
             if since is not None and loop.time() - since >= self._patience:
@@ -160,7 +160,7 @@ class Watch:
                 self._closing = (TOO_SLOW, f"{late}; come back with from={self._next}")
                 return
 
-    # --- what the client says ---
+    # --- messages of the client ---
 
     async def _take_messages(self, receive: Receive) -> None:
         while True:
@@ -168,7 +168,7 @@ class Watch:
             if said["type"] != "websocket.receive":
                 return
             try:
-                # Given bytes, it would take what is no UTF-8 for bad JSON as well.
+                # Bytes that are not UTF-8 are reported as bad JSON as well.
                 message = _decoder.decode(said.get("text") or said.get("bytes") or b"")
             except (msgspec.DecodeError, UnicodeError) as error:
                 self._closing = (BAD_MESSAGE, f"not a message: {error}")

@@ -1,8 +1,8 @@
-"""`POST /v1/sessions/{id}/execute`: the route that is asked most, as a bare ASGI endpoint.
+"""`POST /v1/sessions/{id}/execute` as a plain ASGI endpoint, because it is the most frequent request.
 
-It answers with the result, or with the events of the cell as they come: one JSON object a line (NDJSON), or
-server-sent events. A request that is repeated with its `Idempotency-Key` gets the cell that the first one began,
-while it runs and after. When the client goes away, the cell goes on.
+It answers with the result, or streams the cell's events: one JSON object per line (NDJSON) or server-sent events. A
+request repeated with its `Idempotency-Key` gets the cell that the first one started. When the client goes away, the
+cell goes on.
 """
 
 import msgspec
@@ -25,7 +25,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def session_of(scope: Scope) -> str | None:
-    """The session that a request for this route names; None for another route."""
+    """Return the session in the path; None for another route."""
     path: str = scope["path"]
     if scope["method"] == "POST" and path.startswith(PREFIX) and path.endswith(SUFFIX):
         name = path[len(PREFIX) : -len(SUFFIX)]
@@ -40,7 +40,7 @@ async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, s
     for media in (NDJSON, SSE):
         if media.encode() in accept:
             service: Service = scope[SERVICE]
-            # Begun before the answer is: a refusal still is a problem with its status.
+            # The cell starts before the answer does, so that a refusal still has its own status.
             cell = await service.begin(
                 session_id, body.code, timeout=body.timeout, envs=body.envs, queue=body.queue, key=key
             )
@@ -53,7 +53,7 @@ async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, s
 
 
 def _asked(scope: Scope, limit: int) -> tuple[bytes, str | None]:
-    """What it accepts, and its key."""
+    """Return the Accept header and the idempotency key."""
     accept, key = b"", None
     for name, value in scope["headers"]:
         if name == b"accept":
@@ -109,7 +109,7 @@ def _as_line(event: AnyEvent) -> bytes:
 
 
 def _as_event(event: AnyEvent) -> bytes:
-    # JSON has no raw line breaks, so one `data` line holds it all.
+    # JSON has no raw line breaks, so one `data` line holds the event.
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (
         event.seq,
         str(event.__struct_config__.tag).encode(),
