@@ -186,7 +186,7 @@ def test_tokens_are_compared_in_constant_time_as_digests(monkeypatch: pytest.Mon
     known = principals("secret")
     # Of one who is wrong only where the index of digests is right by chance can anything be compared at all.
     digest = hashlib.sha256(b"secret").digest()
-    monkeypatch.setattr("ingle.http.auth.principals.INDEX", 0)
+    monkeypatch.setattr("ingle.http.auth.principals.INDEX_BYTES", 0)
     known._by_index = {b"": next(iter(known._by_index.values()))}
     found = [known.find(given) for given in (b"s", b"secret", b"x" * 100_000)]
     assert [each is not None for each in found] == [False, True, False]
