@@ -52,7 +52,7 @@ bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/isolation.py $(ARGS)
 	@$(BIN)/python bench/state.py $(ARGS)
 	@$(BIN)/python bench/saving.py $(ARGS)
-	@$(BIN)/python bench/door.py $(ARGS)
+	@$(BIN)/python bench/http_api.py $(ARGS)
 	@$(BIN)/python bench/mcp.py $(ARGS)
 
 # A soak test may spend SOAK_SECONDS on work and as long again on checking it; only then is it stuck.

@@ -25,7 +25,7 @@ from ingle.errors import IsolationUnavailable
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "bench" / "isolation.json"
 
-POOLED_LIMIT = 1.0
+POOLED_LIMIT = 1.5
 """Milliseconds from the request for a session to its first result, from the pool."""
 
 FORK_TARGET = 2.5
