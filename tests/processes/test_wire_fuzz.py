@@ -105,7 +105,7 @@ class MadeUp:
 
 
 def socket_of(pid: int | None) -> socket.socket:
-    """A process's own end of the one socket that it has to the host, taken from it."""
+    """Take a copy of the one socket that a process has to the host. Raise ProcessLookupError when it has just ended."""
     assert pid is not None
     pidfd_getfd = 438
     libc = ctypes.CDLL(None, use_errno=True)
@@ -119,7 +119,7 @@ def socket_of(pid: int | None) -> socket.socket:
                 return socket.socket(fileno=fd)
     finally:
         os.close(pidfd)
-    raise AssertionError("it has no socket")
+    raise ProcessLookupError("it has closed its files, so it ends")
 
 
 @contextmanager
@@ -136,8 +136,14 @@ def nothing_goes_wrong() -> Iterator[None]:
 
 
 async def say(worker: Worker, pieces: Iterator[bytes], *, as_init: bool = False) -> None:
-    """Until the host has read it all, or has broken off with that worker."""
-    with socket_of(worker.init_pid if as_init else worker.pid) as way:
+    """Speak for this worker, until the host has read it all or has broken off with the worker."""
+    try:
+        way = socket_of(worker.init_pid if as_init else worker.pid)
+    except (ProcessLookupError, FileNotFoundError):
+        # What it said before has ended it, and the host is about to learn of that.
+        assert await until(lambda: not worker.alive, 20)
+        return
+    with way:
         way.setblocking(False)
         for piece in pieces:
             while piece and worker.alive:
