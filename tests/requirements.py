@@ -1,8 +1,8 @@
 """The manifest of what ingle promises: every id of docs/contract.md, and whether a test proves it yet.
 
 A test claims ids with ``@pytest.mark.req("cell.await", ...)``. ``test_requirements.py`` holds contract,
-manifest and tests against one another, in every direction. An entry that is ``later`` names the room whose
-arrival will settle it.
+manifest and tests against one another, in every direction. An entry that is ``later`` names the part of the code
+that is still missing.
 """
 
 from __future__ import annotations
@@ -111,4 +111,54 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("9. Interfaces", "http.seed", "http.stream", "http.problems", "log.config"),
     *_proven("10. Safety", "safe.token", "safe.input"),
     *_proven("10. Safety", "safe.isolation"),
+    *_later(
+        "11. Files and effects",
+        "no save, fork or result covers the files of a session yet",
+        "files.state",
+        "files.changes",
+    ),
+    *_later("11. Files and effects", "files go in and out one by one", "files.archive"),
+    *_later("11. Files and effects", "sessions cannot be compared yet", "diff.state"),
+    *_later(
+        "11. Files and effects", "there are no trials yet", "trial.commit", "trial.discard", "trial.effect", "try.best"
+    ),
+    *_later("11. Files and effects", "nothing is merged from a fork yet", "merge.names"),
+    *_later("11. Files and effects", "there are no probes yet", "probe.clean"),
+    *_later("11. Files and effects", "frames of a failed cell are not retained yet", "failure.kept"),
+    *_later("12. Environments and grants", "there are no named environments yet", "env.named", "env.shell", "env.hint"),
+    *_later("12. Environments and grants", "grants are fixed when the server starts", "grant.live"),
+    *_later("12. Environments and grants", "there is no request for many runs yet", "batch.map"),
+    *_later("12. Environments and grants", "sessions are counted, not yet weighed against the machine", "scale.bounds"),
+    *_later(
+        "13. Tools",
+        "code cannot call tools yet",
+        "tools.call",
+        "tools.find",
+        "tools.policy",
+        "tools.cancel",
+        "tools.secrets",
+        "tools.client",
+    ),
+    *_later(
+        "14. Console, terminal, notebooks",
+        "there is no web console yet",
+        "web.signin",
+        "web.live",
+        "web.safe",
+        "web.flood",
+    ),
+    *_later("14. Console, terminal, notebooks", "there is no terminal for live sessions yet", "term.attach"),
+    *_later("14. Console, terminal, notebooks", "there is no export to notebooks yet", "nb.export"),
+    *_later(
+        "15. Compatible interfaces",
+        "there are no compatible interfaces yet",
+        "compat.sandboxes",
+        "compat.daytona",
+        "compat.jupyter",
+        "compat.fusion",
+        "compat.errors",
+    ),
+    *_later("16. Many machines", "there is one node only", "node.same", "node.lost", "node.once", "node.drain"),
+    *_later("16. Many machines", "snapshots are stored on the local disk only", "store.remote"),
+    *_later("17. GPU", "sessions are not granted GPUs yet", "gpu.grant", "gpu.copies", "gpu.freed"),
 )
