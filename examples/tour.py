@@ -1,7 +1,7 @@
-"""A tour of the tools, as a conversation between a model and `ingle mcp`: `python examples/tour.py`.
+"""Tour of the MCP tools, as a conversation between a model and `ingle mcp`: `python examples/tour.py`.
 
-Starts the server as a host does, speaks to it with the official client, and prints what was asked and what the model
-was shown. Needs pandas in the interpreter of the sessions. It has folders of its own, so that nothing of yours changes.
+The program starts the server as a host does and calls its tools with the official client. It prints each call and the
+answer that the model sees. It needs pandas in the interpreter of the sessions. It uses temporary folders only.
 """
 
 import asyncio
@@ -37,11 +37,13 @@ SOURCE = {"code", "function_code"}
 
 
 class Conversation:
+    """Client that prints each call and its answer."""
+
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def ask(self, tool: str, **arguments: Any) -> str:
-        """Call a tool, and print the call and the answer."""
+        """Call a tool, print the call and the answer, and return the answer."""
         shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if name not in SOURCE)
         print(f"\n→ {tool}({shown})")
         for name in SOURCE & arguments.keys():
@@ -55,37 +57,38 @@ class Conversation:
 
 
 async def tour(client: Client) -> None:
+    """Call the tools in the order of a typical conversation."""
     conversation = Conversation(client)
     ask = conversation.ask
     tools = [tool.name for tool in (await client.list_tools()).tools]
     print(f"{len(tools)} tools: {', '.join(tools)}")
 
-    # What a model has written once, every later session knows.
+    # Every later session has the functions of the user library.
     await ask("add_to_stdlib", function_code=SHARE)
     await ask("list_stdlib_functions")
     await ask("create_repl_session", session_id="calc")
     await ask("python_session", session_id="calc", code=SALES)
     await ask("python_session", session_id="calc", code=TOTALS)
     await ask("python_session", session_id="calc", code="share(total('Oslo'), 29)")
-    # An exception is an answer like any other.
+    # An exception is a normal answer.
     await ask("python_session", session_id="calc", code="total(city)")
     await ask("list_repl_sessions")
     await ask("get_session_namespace", session_id="calc")
     await ask("get_session_namespace", session_id="calc", variable_name="sales")
 
-    # Code that asks is answered.
+    # The code asks for input, and the model answers.
     await ask("python_session", session_id="calc", code="name = input('Who are you? ')\nprint('Hello', name)")
     await ask("send_input", session_id="calc", text="Ada")
-    # Code that takes long goes on while the model does something else.
+    # Long code continues while the model does something else.
     await ask("python_session", session_id="calc", code="import time\ntime.sleep(1)\nprint('rested')", wait=0.1)
     await ask("wait", session_id="calc")
     await ask("shell", command="echo from the shell; exit 3")
 
-    # A session is saved, and is there again in another one: the function finds its data.
+    # Save a session and load it under another name. The loaded function finds its data.
     await ask("save_repl_session", session_id="calc", filepath="private/sessions/calc.pkl")
     await ask("load_repl_session", session_id="again", filepath="private/sessions/calc.pkl")
     await ask("python_session", session_id="again", code="total('Bern')")
-    # Try something out: on a copy, or with a way back.
+    # Try a change on a copy, or return to a checkpoint afterwards.
     await ask("fork_repl_session", session_id="again", new_session_id="what-if")
     await ask("python_session", session_id="what-if", code="sales.amount *= 2\ntotal('Bern')")
     await ask("rollback_repl_session", session_id="again", action="checkpoint", checkpoint="good")
@@ -93,7 +96,7 @@ async def tour(client: Client) -> None:
     await ask("rollback_repl_session", session_id="again", checkpoint="good")
     await ask("python_session", session_id="again", code="total('Bern')")
 
-    # What was made in `calc` is not in `main`, which needs no creating.
+    # Sessions are separate. `main` is created on first use.
     await ask("python_session", code="'sales' in globals()")
     await ask("python", code="sum(range(10))")
     await ask("clear_repl_session", session_id="calc")
@@ -102,6 +105,7 @@ async def tour(client: Client) -> None:
 
 
 async def main(folder: str) -> None:
+    """Start `ingle mcp` in `folder` and run the tour."""
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "ingle", "mcp", *sys.argv[1:]],

@@ -1,4 +1,4 @@
-"""The Python client, from a first cell to files. The tests run this file; what it prints is in client.out."""
+"""The Python client, from a first cell to files. The tests run this file and compare its output with client.out."""
 
 from ingle import CellFailed, Client
 
@@ -8,7 +8,7 @@ with Client() as client, client.session("example") as session:
     session.run("total = 20")
     print(session.run("total + 22").text)
 
-    # What a cell raises is in its result, until you want it raised.
+    # A result holds the exception of its cell. `raise_for_error` raises it.
     failed = session.run("print('before'); 1 / 0")
     print(failed.status, failed.error.name, repr(failed.stdout))
     try:
@@ -16,20 +16,20 @@ with Client() as client, client.session("example") as session:
     except CellFailed as error:
         print(str(error).splitlines()[-1])
 
-    # Output as it comes.
+    # Print output while the cell runs.
     session.run("for n in range(3): print('line', n)", on_stdout=lambda text: print(text, end=""))
 
-    # Input is asked for, and answered.
+    # The cell asks for input, and the program answers.
     asked = session.run("name = input('who? ')")
     print(asked.status, repr(asked.prompt))
     session.input("Ada")
     print(session.run("'hello ' + name").text)
 
-    # A call waits as long as you say; the cell goes on.
+    # `wait` limits the call, not the cell.
     running = session.run("while True: pass", wait=0.2)
     print(running.status)
     print(session.interrupt().status)
 
-    # Files of the session's folder.
+    # Write a file into the session's folder.
     session.write_file("data/numbers.txt", "1 2 3")
     print(session.run("sum(map(int, open('data/numbers.txt').read().split()))").text)
