@@ -52,7 +52,7 @@ Libraries that try one of these take the older way.
 
 def page() -> str:
     """The whole page, as it should be."""
-    some = {*seccomp.EXAMINED, *seccomp.EXAMINED_TOO, *seccomp.UNMAPPED, *seccomp.SEGMENTS}
+    some = {*seccomp.EXAMINED, *seccomp.EXAMINED_SOCKET_CALLS, *seccomp.UNMAPPED, *seccomp.SEGMENTS}
 
     def lines(table: dict[str, str]) -> str:
         found = ""

@@ -1,1 +1,1 @@
-"""The lockdown: what a forked child does to itself before it runs anybody's code. Standard library and ctypes only."""
+"""The lockdown: how a forked child confines itself before it runs user code. Standard library and ctypes only."""

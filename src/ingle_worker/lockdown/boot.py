@@ -1,9 +1,7 @@
-"""Where a sandboxed zygote begins: `boot PLAN MODE ...` makes the namespaces and the root, then runs the guest in them
-with the arguments that are left, as a program started anew.
+"""Entry point of a sandboxed zygote: `boot PLAN MODE ...` creates namespaces and root, then executes the guest there.
 
-Anew, because a fork of this process would keep the host's own file of the interpreter open as its executable, by a
-mount that can be written to; a program started from the new root has it from there, where nothing can be changed. The
-first process of the pid namespace is the holder, so that sessions outlive their zygote but never the server.
+The guest is executed, not forked: a fork would hold the host's interpreter file open through a writable mount. The
+first process of the pid namespace is the holder. So sessions outlive their zygote but never the server.
 """
 
 import importlib.util
@@ -12,16 +10,16 @@ import signal
 import sys
 
 from ingle_worker.lockdown import kernel_calls, root_fs
-from ingle_worker.lockdown.plan import Plan, add_places, read_plan
+from ingle_worker.lockdown.plan import Plan, add_mounts, read_plan
 from ingle_worker.processes import linux
 
 GUEST = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-USED_UP = 64
-"""Numbers that nobody has where the zygote's cannot be chosen: a session's own is one of the first."""
+SKIPPED_PIDS = 64
+"""Process ids to skip where the zygote's cannot be chosen. A session's own is one of the first."""
 
-CANNOT = 42
-"""Exit code by which a host is told that it cannot have this level; the reason is on stderr."""
+NOT_POSSIBLE_EXIT_CODE = 42
+"""Exit code when this level is not possible here. The reason is on stderr."""
 
 
 def main(args: list[str]) -> None:
@@ -34,12 +32,11 @@ def main(args: list[str]) -> None:
     except kernel_calls.Refused as error:
         sys.stderr.write(f"{error}\n")
         sys.stderr.flush()
-        os._exit(CANNOT)
+        os._exit(NOT_POSSIBLE_EXIT_CODE)
 
 
 def _cache_bytecode() -> None:
-    """Of a package that is installed without bytecode, the first who loads it leaves some for the next. In the room
-    nobody can, and every zygote would compile the whole guest anew."""
+    """Write missing bytecode of the guest. Inside the sandbox nobody can, and every zygote would compile it again."""
     if sys.dont_write_bytecode:
         return
     files = [f"{folder}/{name}" for folder, _, names in os.walk(GUEST) for name in names if name.endswith(".py")]
@@ -52,7 +49,7 @@ def _cache_bytecode() -> None:
         try:
             py_compile.compile(path)
         except OSError:
-            return  # the folder is not ours
+            return  # the folder is not writable
 
 
 def _is_cached(path: str) -> bool:
@@ -63,10 +60,10 @@ def _is_cached(path: str) -> bool:
 
 
 def _find_modules(first: str) -> None:
-    """Learn where this interpreter looks for modules, and load none of them.
+    """Compute `sys.path` without running any code from it.
 
-    It was started without `site`, which runs what it finds on its way, and in these folders may be some that sessions
-    write. Here that would run on the host. In the room it runs as always, where such folders are not to be seen.
+    The interpreter was started without `site`, because `site` runs code from folders that sessions may write. Here that
+    code would run on the host. Inside the sandbox `site` runs as usual and does not see such folders.
     """
     import site
 
@@ -80,8 +77,8 @@ def _find_modules(first: str) -> None:
 
 def _isolate(plan: Plan, plan_fd: int, rest: list[str]) -> None:
     layout = root_fs.Layout(plan.data_folder, plan.granted)
-    places = layout.places()
-    add_places(plan_fd, places)
+    mounts = layout.mount_plan()
+    add_mounts(plan_fd, mounts)
     uid, gid = os.getuid(), os.getgid()
     if uid != 0:
         kernel_calls.unshare(kernel_calls.CLONE_NEWUSER, "user")
@@ -93,8 +90,8 @@ def _isolate(plan: Plan, plan_fd: int, rest: list[str]) -> None:
     if first == 0:
         try:
             linux.die_with_parent()
-            root_fs.finish(places)
-            _go_to_last_number()
+            root_fs.finish(mounts)
+            _skip_to_last_pid()
             if uid != 0:
                 kernel_calls.keep_capabilities()
             environment = {**os.environ, **plan.environment}
@@ -103,17 +100,15 @@ def _isolate(plan: Plan, plan_fd: int, rest: list[str]) -> None:
             sys.stderr.write(f"{error}\n")
             sys.stderr.flush()
         finally:
-            os._exit(CANNOT)
+            os._exit(NOT_POSSIBLE_EXIT_CODE)
     _wait_for(first)
 
 
-def _go_to_last_number() -> None:
-    """As the first process of the zygote's pid namespace: have the zygote, which is forked next, be called by a number
-    that no session comes to.
+def _skip_to_last_pid() -> None:
+    """Make the kernel give the zygote, which is forked next, a process id that no session gets.
 
-    Each has a namespace of its own, and its numbers begin anew. Many libraries know by their number that they were
-    forked, OpenSSL's random numbers among them: as the zygote's own number they would not notice, and go on with what
-    the zygote had drawn, in all sessions alike.
+    Process ids start again in each session's namespace. Many libraries, such as OpenSSL's random generator, detect a
+    fork by a changed id. With the zygote's id, all sessions would draw the same random numbers.
     """
     last = kernel_calls.read_number("/proc/sys/kernel/pid_max") - 1
     try:
@@ -122,8 +117,8 @@ def _go_to_last_number() -> None:
             os.write(fd, b"%d" % (last - 1))
         finally:
             os.close(fd)
-    except OSError:  # a kernel that lets nobody choose
-        for _ in range(USED_UP):
+    except OSError:  # this kernel does not let us choose
+        for _ in range(SKIPPED_PIDS):
             pid = os.fork()
             if pid == 0:
                 os._exit(0)
@@ -131,7 +126,7 @@ def _go_to_last_number() -> None:
 
 
 def _wait_for(pid: int) -> None:
-    """Be there as long as it is, hold nothing, and end as it ended."""
+    """Close all descriptors, wait for the process, and exit with its status."""
     linux.set_name(b"ingle-outside")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""A level of isolation as the guest carries it out: made in the zygote from the host's plan, laid by every process of a
-session on itself.
+"""The isolation level of a session, carried out in the guest.
 
-What a level is: `limits` sets bounds and takes away the way to more rights; `restricted` adds Landlock, the system call
-filter and, where the server is root, a user of the session's own; `sandbox` adds namespaces and a root of its own.
+The zygote creates a `Confinement` from the host's plan, and each process of a session applies it to itself. `limits`
+sets resource limits and no_new_privs. `restricted` adds Landlock, the seccomp filter and, if the server is root, a uid
+per session. `sandbox` adds namespaces and a root file system.
 """
 
 import errno
@@ -16,18 +16,18 @@ from ingle_worker.processes import file_agent, linux, task_zygote
 from ingle_worker.wire import messages
 from ingle_worker.wire.constants import PROXY_PORT
 
-LOCKED_MEMORY = 8 * 1024**2
+MAX_LOCKED_BYTES = 8 * 1024**2
 
-WATCHES = 32
-"""Instances in one room. The system has 128 for a user, and all rooms of an ordinary user's server are one user's."""
+MAX_INOTIFY_INSTANCES = 32
+"""The system allows 128 per user, and all sandboxes of an ordinary user's server run as that user."""
 
-SHARE = 8
-"""The part that one room may have of what the system has for a user."""
+USER_SHARE = 8
+"""One session gets at most 1/8 of a per-user resource of the system."""
 
-PENDING_SIGNALS = 4096
-"""Counted for a user as well, and taken by timers too."""
+MAX_PENDING_SIGNALS = 4096
+"""The kernel counts pending signals per user, and timers use them too."""
 
-READABLE = (
+READABLE_PATHS = (
     "/usr",
     "/bin",
     "/sbin",
@@ -36,48 +36,48 @@ READABLE = (
     "/lib64",
     "/libx32",
     "/nix/store",
-    *root_fs.SHOWN,
+    *root_fs.BOUND,
     *root_fs.COPIED,
 )
-"""What `restricted`, which has no root of its own, lets a session read, beside its interpreter and its folders."""
+"""Paths that a `restricted` session may read, beside its interpreter and its folders."""
 
 
 DEVICE_FILES = (*(f"/dev/{name}" for name in root_fs.DEVICES), "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/fd")
 
 
-AT_FIRST = 2
-"""So many of its own folders a session needs from its first moment: its workspace, and its packages."""
+FIRST_FOLDERS = 2
+"""Number of own folders that a session needs at once: its workspace and its packages."""
 
 
 class Confinement:
-    """Alive in the zygote; every init and worker works on its own copy of it."""
+    """The confinement of a zygote's sessions. Each init and worker applies its own forked copy."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._places = plan.places
+        self._mounts = plan.mounts
         self._uid, self._gid = os.getuid(), os.getgid()
         self._root = self._uid == 0
         self._network = plan.network
-        self._namespace = self._gate = -1
+        self._namespace = self._folders_mounted = -1
         self._own: list[str] = []
         self._used: list[str] = []
         self._files = landlock.Rules(landlock.version()) if plan.level in ("restricted", "sandbox") else None
-        # Elsewhere all sessions share the segments of the machine anyway.
+        # At the other levels, all sessions share the segments of the machine anyway.
         segments = plan.memfd or plan.level != "sandbox"
         self._filter = (
             seccomp.Filter(memfd=plan.memfd, segments=segments, linger=kernel_calls.can_refuse_descriptors())
             if self._files is not None
             else None
         )
-        if self._places is not None:
+        if self._mounts is not None:
             self._namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             kernel_calls.set_dumpable(False)
 
     # --- in the zygote ---
 
     def fork(self) -> int:
-        """As kernel.fork_bare; the child is the first process of a pid namespace where there are rooms."""
-        if not self._places is not None:
+        """Fork like `linux.fork_bare`. In a sandbox the child is the first process of a new pid namespace."""
+        if not self._mounts is not None:
             return linux.fork_bare()
         kernel_calls.unshare(kernel_calls.CLONE_NEWPID, "pid")
         pid = -1
@@ -91,109 +91,111 @@ class Confinement:
     # --- in the init ---
 
     def prepare(self, network: str) -> None:
-        """All that does not depend on which session this will be."""
+        """Do all work that does not depend on the session."""
         self._network = network
-        if self._places is not None:
-            # The way back into the zygote's namespace is not for a session.
+        if self._mounts is not None:
+            # The session must not get back into the zygote's namespace.
             os.close(self._namespace)
-            root_fs.furnish(self._places, network=network == "full", tmp_size=self.plan.tmp_size)
+            root_fs.mount_private(self._mounts, network=network == "full", tmp_size=self.plan.tmp_size)
 
-    def introduce(self, uid: int, fds: list[int], *, spare: bool = False) -> None:
-        """Who the session is: its number is the host's choice where it is root, and our own where it is not."""
+    def set_identity(self, uid: int, fds: list[int], *, pooled: bool = False) -> None:
+        """Set the session's uid: chosen by the host if the server is root, else the server's own."""
         if self._root and uid and self._files is not None:
             self._uid = self._gid = uid
             for fd in fds[:3]:
-                # So that it may open its own streams by their names, /dev/stdin for one.
+                # The session may then open its own streams by path, such as /dev/stdin.
                 try:
                     os.fchown(fd, uid, uid)
                 except OSError as error:
                     raise kernel_calls.Refused("a session as a user of its own", error.errno or errno.EINVAL) from None
-        if self._places is not None:
-            root_fs.introduce(self._places, self._uid, self._gid)
-            if spare:
-                root_fs.rehearse(self._places, self._uid, self._gid)
-            self._gate = os.eventfd(0, os.EFD_CLOEXEC)
+        if self._mounts is not None:
+            root_fs.write_accounts(self._mounts, self._uid, self._gid)
+            if pooled:
+                root_fs.rehearse(self._mounts, self._uid, self._gid)
+            self._folders_mounted = os.eventfd(0, os.EFD_CLOEXEC)
             if self._network == "allowlist":
-                self._open_door(fds[4])
+                self._send_proxy_listener(fds[4])
 
-    def _open_door(self, status: int) -> None:
-        """A socket on which the host's proxy accepts, inside of the session's network, to the host."""
+    def _send_proxy_listener(self, status: int) -> None:
+        """Send the host a listening socket in the session's network namespace, on which the host's proxy accepts."""
         channel = socket.socket(fileno=os.dup(status))
-        with channel, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as door:
-            door.bind(("127.0.0.1", PROXY_PORT))
-            door.listen(64)
-            socket.send_fds(channel, [messages.encode(messages.Door(PROXY_PORT))], [door.fileno()])
+        with channel, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            listener.bind(("127.0.0.1", PROXY_PORT))
+            listener.listen(64)
+            socket.send_fds(channel, [messages.encode(messages.Door(PROXY_PORT))], [listener.fileno()])
 
     def enter(self, order: messages.Enter) -> None:
-        """Lay in what is this session's, give up every right over the room, and let the worker begin."""
-        if self._places is None:
+        """Mount the session's folders, give up all rights over the sandbox, and release the worker."""
+        if self._mounts is None:
             self._own = [f"{self.plan.data_folder}/{folder}" for folder in order.own]
             self._used = [f"{self.plan.data_folder}/{folder}" for folder in order.shown]
             for folder in self._used:
                 root_fs.make_folder(folder, 0o711)
             return
         if self._root:
-            # The worker needs little of it at first, and cannot go by the way that is still open: it is not root.
-            first = messages.Enter(order.own[:AT_FIRST], order.shared)
-            root_fs.lay(self._places, first, self._uid, self._gid)
-            self._open_gate()
-            root_fs.lay(self._places, messages.Enter(order.own[AT_FIRST:], [], order.shown), self._uid, self._gid)
-            root_fs.close(self._places)
+            # The worker needs only the first folders, and cannot use the staging area: it is not root.
+            first = messages.Enter(order.own[:FIRST_FOLDERS], order.shared)
+            root_fs.mount_session_folders(self._mounts, first, self._uid, self._gid)
+            self._release_worker()
+            root_fs.mount_session_folders(
+                self._mounts, messages.Enter(order.own[FIRST_FOLDERS:], [], order.shown), self._uid, self._gid
+            )
+            root_fs.detach_staging(self._mounts)
         else:
-            root_fs.lay(self._places, order, self._uid, self._gid)
-            root_fs.close(self._places)
-            self._open_gate()
-        self._lock(init=True)
+            root_fs.mount_session_folders(self._mounts, order, self._uid, self._gid)
+            root_fs.detach_staging(self._mounts)
+            self._release_worker()
+        self._lock_down(init=True)
 
-    def _open_gate(self) -> None:
-        os.eventfd_write(self._gate, 1)
-        os.close(self._gate)
+    def _release_worker(self) -> None:
+        os.eventfd_write(self._folders_mounted, 1)
+        os.close(self._folders_mounted)
 
     def run_shell(self, status: int) -> None:
-        """As a child of init: be the init of a shell task, held as the session is."""
+        """Be the init of a shell task, confined like the session. Runs in a child of the session's init."""
         if self.plan.nice:
             os.nice(self.plan.nice)
         self._confine_child()
         task_zygote.TaskInit(status).run()
 
     def serve_files(self, connection: int) -> None:
-        """As a child of init: be a file agent, held as the session is. Code of the session cannot trace it."""
+        """Be a file agent, confined like the session and not traceable by it. Runs in a child of the session's init."""
         self._confine_child()
         if self._files is not None:
             kernel_calls.set_dumpable(False)
         file_agent.serve(connection)
 
     def _confine_child(self) -> None:
-        if self._places is None:
-            # There init itself is not confined.
-            self._lock()
+        if self._mounts is None:
+            # Without a sandbox, init itself is not confined.
+            self._lock_down()
 
     # --- in the worker ---
 
     def confine(self) -> None:
-        """Before it runs anything. Where the walls are drawn around its folder, they wait for that."""
+        """Confine the worker before it runs any code. `restricted` waits for `start`, which names its folders."""
         if self.plan.level != "restricted":
-            self._lock()
+            self._lock_down()
 
     def start(self, start: messages.Start) -> None:
-        """When it learns which session it is."""
-        if self._places is not None:
-            os.read(self._gate, 8)
-            os.close(self._gate)
-            root_fs.search_all(self._places)
+        """Finish the confinement when the worker learns which session it is."""
+        if self._mounts is not None:
+            os.read(self._folders_mounted, 8)
+            os.close(self._folders_mounted)
+            root_fs.restore_search_path(self._mounts)
         elif self.plan.level == "restricted":
             own = [folder for folder in (*start.folders[1:], start.packages) if folder]
             for folder in (start.folders[0], *own):
                 root_fs.make_folder(folder, 0o700)
             if self._root:
-                self._let_pass(start.folders[0])
+                self._allow_traversal(start.folders[0])
                 for folder in own:
-                    root_fs.give(folder, self._uid, self._gid)
+                    root_fs.change_owner(folder, self._uid, self._gid)
             self._own = own
-            self._lock()
+            self._lock_down()
 
-    def _let_pass(self, folder: str) -> None:
-        """What lies around a session's own folders is to be passed by its user, and not to be seen."""
+    def _allow_traversal(self, folder: str) -> None:
+        """Let the session's user pass through the folders around its own, without listing them."""
         data = self.plan.data_folder
         while folder == data or folder.startswith(data + "/"):
             os.chmod(folder, 0o711)
@@ -201,38 +203,39 @@ class Confinement:
 
     # --- in both ---
 
-    def _lock(self, *, init: bool = False) -> None:
-        """Give up, for good, whatever this level takes away."""
-        if self._places is not None:
-            # Not before it is in its group: that is all it sees then, and from inside nobody is forked into another.
+    def _lock_down(self, *, init: bool = False) -> None:
+        """Give up, for good, everything that the level takes away."""
+        if self._mounts is not None:
+            # Only now, inside its cgroup: the namespace hides all other groups, and no fork into another group works
+            # inside.
             kernel_calls.unshare(kernel_calls.CLONE_NEWCGROUP, "cgroup")
-        if self._places is not None and not self._root:
-            # A namespace of its own for its user: processes are counted there, and none of its rights are the room's.
-            # Before the limits: what they are at this moment holds for all rooms of this user together.
+        if self._mounts is not None and not self._root:
+            # A user namespace counts processes per session and gives no rights over the sandbox. It comes before the
+            # limits, which at this moment would apply to all sandboxes of the user together.
             kernel_calls.set_dumpable(True)
             kernel_calls.unshare(kernel_calls.CLONE_NEWUSER, "user")
             kernel_calls.map_self(self._uid, self._gid)
-            kernel_calls.limit_user("max_inotify_instances", WATCHES)
+            kernel_calls.limit_user("max_inotify_instances", MAX_INOTIFY_INSTANCES)
             kernel_calls.limit_user(
-                "max_inotify_watches", kernel_calls.read_number("/proc/sys/fs/inotify/max_user_watches") // SHARE
+                "max_inotify_watches", kernel_calls.read_number("/proc/sys/fs/inotify/max_user_watches") // USER_SHARE
             )
         self._set_limits()
         if self._files is None or self._filter is None:
             kernel_calls.no_new_privileges()
             return
-        if self._root or self._places is not None:
-            # First the set that bounds what could ever be had again: afterwards there is no right left to do it.
+        if self._root or self._mounts is not None:
+            # The bounding set first: dropping it needs a capability that is gone afterwards.
             kernel_calls.drop_bounding_set()
         if self._root:
             kernel_calls.become(self._uid, self._gid)
-            if self._places is None:
-                # Others share /dev/shm and the granted folders with this user, which is nobody to them.
+            if self._mounts is None:
+                # Other users share /dev/shm and the granted folders with this one.
                 os.umask(0o077)
         kernel_calls.drop_capabilities()
-        # A new user clears it, and with it the session's access to its own /proc/self.
+        # A change of uid clears the flag, and then the session could not read its own /proc/self.
         kernel_calls.set_dumpable(not init)
         kernel_calls.no_new_privileges()
-        self._rule_files(self._files)
+        self._restrict_files(self._files)
         self._filter.install()
 
     def _set_limits(self) -> None:
@@ -241,9 +244,9 @@ class Confinement:
             resource.RLIMIT_FSIZE: plan.file_size,
             resource.RLIMIT_DATA: plan.data,
             resource.RLIMIT_NOFILE: plan.files,
-            resource.RLIMIT_MEMLOCK: LOCKED_MEMORY,
-            resource.RLIMIT_SIGPENDING: PENDING_SIGNALS,
-            # Counted by user: below `restricted` that user is everybody's.
+            resource.RLIMIT_MEMLOCK: MAX_LOCKED_BYTES,
+            resource.RLIMIT_SIGPENDING: MAX_PENDING_SIGNALS,
+            # The kernel counts processes per user, and at `limits` all sessions share one.
             resource.RLIMIT_NPROC: 0 if plan.level == "limits" else plan.processes,
         }
         for limit, value in bounds.items():
@@ -254,23 +257,23 @@ class Confinement:
         for limit in (resource.RLIMIT_CORE, resource.RLIMIT_RTPRIO):
             resource.setrlimit(limit, (0, 0))
 
-    def _rule_files(self, files: landlock.Rules) -> None:
-        if self._places is not None:
+    def _restrict_files(self, files: landlock.Rules) -> None:
+        if self._mounts is not None:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS)
             files.read("/")
-            # Not /proc: among what a process may write of itself is its name in the kernel's audit log.
-            writable = ["/tmp", root_fs.OTHER_TMP, "/dev", self._places.data]
-            writable += self._places.writable
+            # Not /proc: a process could change its name in the kernel's audit log there.
+            writable = ["/tmp", root_fs.VAR_TMP, "/dev", self._mounts.data]
+            writable += self._mounts.writable
         else:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | landlock.SCOPE_SIGNALS)
-            for path in (*READABLE, *root_fs.interpreter_paths(), "/proc"):
+            for path in (*READABLE_PATHS, *root_fs.interpreter_paths(), "/proc"):
                 files.read(os.path.realpath(path))
             for path, may_write in self.plan.granted:
                 if not may_write:
                     files.read(path)
             for path in self._used:
-                files.use(path)
+                files.use_existing(path)
             writable = [*self._own, *DEVICE_FILES, *(path for path, may_write in self.plan.granted if may_write)]
         for path in writable:
             files.write(path)
-        files.obey()
+        files.apply()

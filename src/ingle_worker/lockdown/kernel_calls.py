@@ -1,7 +1,7 @@
-"""What the lockdown asks of the kernel, by system call: namespaces, mounts, credentials.
+"""System calls of the lockdown: namespaces, mounts, credentials.
 
-Every function raises `Refused`, which names the step and the kernel's reason, so that a host which cannot be a sandbox
-is told why. Nothing is looked up or built here that each session would build again.
+Every function raises `Refused`, which names the step and the kernel's reason. Tables and buffers are created at import,
+so that sessions share their memory.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ NUMBERS = {
     "x86_64": {"pivot_root": 155, "seccomp": 317, "capget": 125, "capset": 126, "setresuid": 117, "setresgid": 119},
     "aarch64": {"pivot_root": 41, "seccomp": 277, "capget": 90, "capset": 91, "setresuid": 147, "setresgid": 149},
 }.get(MACHINE, {})
-# The same on every machine, as all calls are that came since 5.1.
+# Calls added since Linux 5.1 have the same number on every machine.
 NUMBERS.update(
     {
         "open_tree": 428,
@@ -73,7 +73,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.syscall.argtypes = (ctypes.c_long,) * 7
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
-# Looked up here, once: each session would touch its own pages for it.
+# Looked up once at import: a lookup in each session would copy memory pages.
 _unmount, _set_host_name, _set_groups = _libc.umount2, _libc.sethostname, _libc.setgroups
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 
@@ -82,7 +82,7 @@ _NO_CAPABILITIES = ctypes.create_string_buffer(24)
 
 
 class Refused(OSError):
-    """The kernel does not let us do a step of the lockdown."""
+    """The kernel refused a step of the lockdown."""
 
     def __init__(self, step: str, number: int) -> None:
         super().__init__(number, os.strerror(number))
@@ -111,7 +111,7 @@ def unshare(flags: int, what: str) -> None:
 
 
 def setns(fd: int, kind: int) -> None:
-    check(_libc.setns(fd, kind), "back to the own namespace")
+    check(_libc.setns(fd, kind), "return to the own namespace")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
@@ -130,12 +130,12 @@ def unmount(target: str) -> None:
 
 
 def set_mount(path: str, attributes: int, *, recursive: bool = True) -> None:
-    """Add attributes to a mount and to all below it."""
+    """Add attributes to a mount and to all mounts below it."""
     _set_mount(AT_FDCWD, path, AT_RECURSIVE if recursive else 0, struct.pack("QQQQ", attributes, 0, 0, 0))
 
 
 def mount_mapped(source: str, target: str, users: int) -> None:
-    """Mount a folder elsewhere, with the owners of its files shown as this user namespace maps them."""
+    """Bind a folder elsewhere, with file owners mapped by this user namespace."""
     name = ctypes.create_string_buffer(os.fsencode(source))
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
     tree = system_call("open_tree", AT_FDCWD, ctypes.addressof(name), flags)
@@ -149,10 +149,10 @@ def mount_mapped(source: str, target: str, users: int) -> None:
 
 
 def users_mapping(uid: int, gid: int, seen_uid: int, seen_gid: int) -> int:
-    """A user namespace, by its descriptor, in which one user and group are seen as others; the usual ones stay."""
+    """Return the descriptor of a user namespace that shows one user and group as another. Other ids stay the same."""
     reading, writing = os.pipe()
     ready, told = os.pipe()
-    # Hooks of libraries that are loaded must not hear of it: they would tell the session of forks that it never made.
+    # A bare fork: fork hooks of loaded libraries would report a fork that the session never made.
     child = linux.fork_bare()
     if child == 0:
         os.close(writing)
@@ -204,7 +204,7 @@ def prctl(option: int, value: int, step: str, third: int = 0) -> None:
 
 
 def set_dumpable(yes: bool) -> None:
-    """Whether others of the same user may look into this process, and who owns its folder in /proc."""
+    """Set whether processes of the same user may trace this one, and who owns its folder in /proc."""
     prctl(PR_SET_DUMPABLE, int(yes), "dumpable")
 
 
@@ -216,12 +216,12 @@ def drop_bounding_set() -> None:
     for capability in range(LAST_CAPABILITY + 1):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             if ctypes.get_errno() == errno.EINVAL:
-                break  # the kernel has no more of them
+                break  # the kernel has no more capabilities
             raise Refused("dropping the bounding set", ctypes.get_errno())
 
 
 def keep_capabilities() -> None:
-    """Over the exec of a program, also for a user who is not root in his namespace."""
+    """Make all capabilities survive an exec, also for a user who is not root in the namespace."""
     sets = ctypes.create_string_buffer(24)
     system_call("capget", ctypes.addressof(_CAP_HEADER), ctypes.addressof(sets))
     effective, permitted, _, effective_high, permitted_high, _ = struct.unpack("6I", sets.raw)
@@ -239,14 +239,14 @@ def drop_capabilities() -> None:
 
 
 def become(uid: int, gid: int) -> None:
-    """Another user for good. Not by `os`: after a bare fork that would ask for locks that nobody looks after."""
+    """Change the user for good. Not by `os`: after a bare fork, libc could wait for a lock without an owner."""
     check(_set_groups(0, None), "dropping groups")
     system_call("setresgid", gid, gid, gid)
     system_call("setresuid", uid, uid, uid)
 
 
 def map_self(uid: int, gid: int) -> None:
-    """In a user namespace just made: the only user there is ourselves, under the same number."""
+    """Map the own uid and gid to themselves in a new user namespace. No other user exists there."""
     _write("/proc/self/setgroups", b"deny")
     _write("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
     _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
@@ -256,7 +256,7 @@ SO_PASSRIGHTS = 83
 
 
 def can_refuse_descriptors() -> bool:
-    """Whether the host can keep others from sending descriptors to a socket of its own (Linux 6.16 and later)."""
+    """Return whether a socket can refuse descriptors from others (Linux 6.16 and later)."""
     with socket.socket(socket.AF_UNIX) as any_socket:
         try:
             any_socket.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
@@ -266,7 +266,7 @@ def can_refuse_descriptors() -> bool:
 
 
 def read_number(path: str) -> int:
-    """0 where it cannot be told."""
+    """Return the number in a file, or 0 if it cannot be read."""
     try:
         with open(path) as file:
             return int(file.read())
@@ -275,7 +275,7 @@ def read_number(path: str) -> int:
 
 
 def limit_user(name: str, most: int) -> None:
-    """In a user namespace just made: how many of something its users may have, where the kernel counts it."""
+    """Set a per-user maximum in a new user namespace, if the kernel counts it."""
     try:
         _write(f"/proc/sys/user/{name}", b"%d" % most)
     except Refused:

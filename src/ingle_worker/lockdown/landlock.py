@@ -1,7 +1,6 @@
-"""Landlock: which files a process may use, whatever else would let it. A second wall where there are namespaces, the
-first one where there are none.
+"""Landlock: rules for which files a process may use, on top of permissions. It backs up the namespaces of a sandbox.
 
-It does not cover chmod, utime or sockets with a path: that is why it is not a sandbox by itself.
+At `restricted` it is the main protection. It does not cover chmod, utime or sockets with a path, so it is no sandbox.
 """
 
 import ctypes
@@ -13,8 +12,8 @@ from ingle_worker.lockdown import kernel_calls
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
-KNOWN = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""Rights over files that each version knows."""
+KNOWN_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+"""The rights over files that each version knows, as a mask."""
 
 NETWORK_SINCE, SCOPES_SINCE = 4, 6
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
@@ -25,7 +24,7 @@ PATH_BENEATH = 1
 
 
 def version() -> int:
-    """0 where there is none."""
+    """Return the Landlock version of the kernel, or 0 if it has none."""
     try:
         return kernel_calls.system_call("landlock_create_ruleset", 0, 0, VERSION_FLAG)
     except kernel_calls.Refused:
@@ -33,13 +32,13 @@ def version() -> int:
 
 
 class Rules:
-    """Rules to be laid on oneself: `read` may be read and executed, `write` changed too."""
+    """A set of rules that a process applies to itself. `read` includes executing, `write` includes reading."""
 
     def __init__(self, known: int) -> None:
         if known < 1:
             raise kernel_calls.Refused("Landlock", errno.ENOSYS)
         self._version = known
-        self._all = KNOWN[min(known, max(KNOWN))]
+        self._all = KNOWN_RIGHTS[min(known, max(KNOWN_RIGHTS))]
         self._ruleset = -1
 
     def begin(self, *, scopes: int = 0) -> None:
@@ -52,8 +51,8 @@ class Rules:
     def read(self, path: str) -> None:
         self._allow(path, READING)
 
-    def use(self, path: str) -> None:
-        """What is there may be read and written, but nothing made, moved or removed."""
+    def use_existing(self, path: str) -> None:
+        """Allow reading and writing existing files, but not creating, moving or removing any."""
         self._allow(path, READING | WRITE_FILE | TRUNCATE)
 
     def write(self, path: str) -> None:
@@ -63,7 +62,7 @@ class Rules:
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
-            return  # what is not there needs no rule
+            return  # a missing path needs no rule
         try:
             if not os.path.isdir(path):
                 rights &= ON_FILES
@@ -73,8 +72,8 @@ class Rules:
         finally:
             os.close(fd)
 
-    def obey(self) -> None:
-        """From now on, for this process and all that come from it. Needs no_new_privs."""
+    def apply(self) -> None:
+        """Apply the rules to this process and its future children, for good. Needs no_new_privs."""
         kernel_calls.system_call("landlock_restrict_self", self._ruleset, 0)
         os.close(self._ruleset)
         self._ruleset = -1

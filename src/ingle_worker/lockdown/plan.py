@@ -1,4 +1,4 @@
-"""What the host has decided for the sessions of one zygote, read from a descriptor that it passed on."""
+"""The host's decisions for the sessions of one zygote, read from an inherited file descriptor."""
 
 import json
 import os
@@ -6,11 +6,11 @@ from typing import Any
 
 from ingle_worker.lockdown import root_fs
 
-MAX_PLAN = 1 << 20
+MAX_PLAN_BYTES = 1 << 20
 
 
 class Plan:
-    """What the host has decided, as it comes: the guest adds nothing of its own."""
+    """The host's decisions, decoded. The guest adds only the mounts."""
 
     def __init__(self, text: bytes) -> None:
         plain: dict[str, Any] = json.loads(text)
@@ -26,17 +26,17 @@ class Plan:
         self.nice: int = plain["nice"]
         self.memfd: bool = plain["memfd"]
         self.environment: dict[str, str] = plain["environment"]
-        self.places: root_fs.Places | None = None
-        if "places" in plain:
-            self.places = root_fs.Places(*plain["places"])
+        self.mounts: root_fs.MountPlan | None = None
+        if "mounts" in plain:
+            self.mounts = root_fs.MountPlan(*plain["mounts"])
 
 
 def read_plan(fd: int) -> Plan:
-    return Plan(os.pread(fd, MAX_PLAN, 0))
+    return Plan(os.pread(fd, MAX_PLAN_BYTES, 0))
 
 
-def add_places(fd: int, places: root_fs.Places) -> None:
-    """Hand on what was found out before the root changed."""
-    plain = json.loads(os.pread(fd, MAX_PLAN, 0))
-    plain["places"] = [places.data, places.later, places.search, places.aside]
+def add_mounts(fd: int, mounts: root_fs.MountPlan) -> None:
+    """Add the mounts, which cannot be computed after the change of root."""
+    plain = json.loads(os.pread(fd, MAX_PLAN_BYTES, 0))
+    plain["mounts"] = [mounts.data, mounts.session_binds, mounts.search, mounts.unsafe_search]
     os.pwrite(fd, json.dumps(plain).encode(), 0)

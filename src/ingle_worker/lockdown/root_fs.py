@@ -1,9 +1,8 @@
-"""The root that a sandboxed session sees: an allow-list, read-only, with a few places of the session's own.
+"""The root file system of a sandbox: a read-only allow-list, plus a few mounts private to each session.
 
-It is built once, by the process that the zygote is started from, and the zygote lives in it: nothing else of the
-host's files is in its mount namespace, so there is nothing to leave out later. A session takes a copy of that
-namespace and lays its own /proc, /tmp, /dev/shm, terminals and workspace into it. Paths are the host's, so that what
-one side says of a file is true for the other.
+The process that starts the zygote builds the root once, and the zygote lives in it. No other file of the host is in
+that mount namespace. Each session copies the namespace and mounts its own /proc, /tmp, /dev/shm, terminals and
+workspace. Paths are the same as on the host.
 """
 
 import _socket
@@ -17,34 +16,34 @@ from typing import TYPE_CHECKING
 from ingle_worker.lockdown import kernel_calls
 
 if TYPE_CHECKING:
-    # Not for `boot`, whose whole start somebody waits for.
+    # Not imported at run time: `boot` is on the critical path of a start.
     from ingle_worker.wire import messages
 
-BUILD = "/tmp"
-"""Any folder that is surely there: the new root is mounted over it, and then takes the place of `/`."""
+BUILD_POINT = "/tmp"
+"""Any folder that always exists: the new root is mounted over it before it replaces `/`."""
 
-HIDDEN = "/.ingle"
-"""What the inits use before a session begins, and take away then."""
+STAGING = "/.ingle"
+"""Mounts that an init needs before its session starts. It detaches them then."""
 
-OTHER_TMP, OTHER_FOLDER = "/var/tmp", "/tmp/.other"
-"""Bounded together with /tmp: it is a folder of that, under its own path."""
+VAR_TMP, VAR_TMP_FOLDER = "/var/tmp", "/tmp/.other"
+"""Where /var/tmp really is: inside /tmp, so that one size limit covers both."""
 
-OLD = HIDDEN + "/old"
-DATA = HIDDEN + "/data"
-OLD_PLACES = (("/proc", HIDDEN + "/proc"), (OTHER_TMP, HIDDEN + "/other"), ("/tmp", HIDDEN + "/tmp"))
-"""What the zygote has for itself, and where a session's room has it until it is closed."""
+OLD_ROOT = STAGING + "/old"
+STAGED_DATA = STAGING + "/data"
+MOVED_MOUNTS = (("/proc", STAGING + "/proc"), (VAR_TMP, STAGING + "/other"), ("/tmp", STAGING + "/tmp"))
+"""The zygote's own mounts, and where a session moves them until `detach_staging` detaches them."""
 
-PRIVATE = ("/tmp", "/dev/shm", OTHER_TMP)
-"""Where every session has a file system of its own. What the host has below these is laid in again, one by one."""
+PRIVATE = ("/tmp", "/dev/shm", VAR_TMP)
+"""Paths where each session has its own file system. Granted paths of the host below them are bound again one by one."""
 
 HOME = "/home/session"
 HOME_FOLDER = "/tmp/.home"
-NAME = "session"
-ACCOUNTS = ".accounts"
-"""Below the data folder, which each session has one of its own for: who it is."""
+USER_NAME = "session"
+ACCOUNTS_FOLDER = ".accounts"
+"""Folder below the session's data folder that holds its `passwd` and `group`."""
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-SHOWN = (
+BOUND = (
     *("/etc/alternatives", "/etc/ssl/certs", "/etc/pki/tls", "/etc/pki/ca-trust", "/etc/ca-certificates"),
     *("/etc/fonts", "/sys/devices/system/cpu", "/sys/devices/system/node"),
 )
@@ -65,13 +64,13 @@ DEVICE_LINKS = (
     ("ptmx", "pts/ptmx"),
 )
 MASKED = ("/proc/cmdline", "/proc/keys", "/proc/key-users", "/proc/config.gz")
-"""Readable by everybody, and nobody's business."""
+"""World-readable files that a session must not read."""
 
-INODES = 200_000
-"""Files in a session's /tmp: each costs memory of the kernel's."""
+MAX_TMP_FILES = 200_000
+"""Maximum number of files in a session's /tmp. Each uses kernel memory."""
 
-TERMINALS = 128
-"""Of one room. The machine has some thousand for all that is not its own."""
+MAX_TERMINALS = 128
+"""Maximum number of terminals of one session. The machine has a few thousand for all of them."""
 
 NOT_SPECIAL = kernel_calls.MOUNT_ATTR_NOSUID | kernel_calls.MOUNT_ATTR_NODEV
 READ_ONLY = kernel_calls.MOUNT_ATTR_RDONLY | NOT_SPECIAL
@@ -85,7 +84,7 @@ SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
 
 
 def interpreter_paths() -> list[str]:
-    """What this interpreter is made of, where it may be asked for, and the folders it imports from."""
+    """Return the paths of this interpreter and the folders that it imports from."""
     return [*_own_paths(), *_search_paths()]
 
 
@@ -94,7 +93,7 @@ def _search_paths() -> list[str]:
 
 
 def _own_paths() -> list[str]:
-    """Prefixes, the guest's own folder, links."""
+    """Return the prefixes, the guest's own folder and the folders of all links to the executable."""
     paths = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     paths.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     link = os.path.abspath(sys.executable)
@@ -117,8 +116,8 @@ def _is_private(path: str) -> bool:
     return _is_among(path, PRIVATE)
 
 
-def _is_written(path: str, granted: dict[str, bool]) -> bool:
-    """Whether sessions may, by the innermost folder that was granted; where links lead there, too."""
+def _is_writable(path: str, granted: dict[str, bool]) -> bool:
+    """Return whether sessions may write to `path`. The innermost granted folder decides; links are resolved."""
     for each in (os.path.abspath(path), os.path.realpath(path)):
         around = [folder for folder in granted if _is_below(each, folder)]
         if around and granted[max(around, key=len)]:
@@ -126,15 +125,15 @@ def _is_written(path: str, granted: dict[str, bool]) -> bool:
     return False
 
 
-class Shown:
-    """A file or folder of the host's that is bound into the root at its own path."""
+class BoundPath:
+    """A file or folder of the host that is bound into the root at its own path."""
 
     def __init__(self, path: str, writable: bool) -> None:
         self.path = path
         self.real = os.path.realpath(path)
         self.writable = writable
-        self.hidden = ""
-        """Where it waits for a session, if that binds it itself."""
+        self.staged = ""
+        """Its path in the staging area if each session binds it itself, else empty."""
 
     @property
     def attributes(self) -> int:
@@ -142,7 +141,7 @@ class Shown:
 
 
 class Layout:
-    """What lies where: worked out once, before anything is mounted."""
+    """All mounts of the root, computed before anything is mounted."""
 
     def __init__(self, data: str, granted: list[tuple[str, bool]]) -> None:
         self.data = data
@@ -151,58 +150,58 @@ class Layout:
         self.links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
         own = _own_paths()
         self.search = _search_paths()
-        self.aside = [path for path in self.search if _is_written(path, wanted) and not _is_among(path, own)]
-        """Of the folders with modules, those that sessions write: what lies there may be anything, and nothing of it is
-        loaded by who is not held."""
-        for path in [*own, *(path for path in self.search if path not in self.aside)]:
+        self.unsafe_search = [path for path in self.search if _is_writable(path, wanted) and not _is_among(path, own)]
+        """Import folders that sessions can write to. Unconfined processes must not import from them."""
+        for path in [*own, *(path for path in self.search if path not in self.unsafe_search)]:
             for each in (os.path.abspath(path), os.path.realpath(path)):
                 if not any(_is_below(each, link) for link, _ in self.links):
                     wanted[each] = False
         wanted.pop("/", None)
-        self.shown: list[Shown] = []
-        """Parents first."""
+        self.shown: list[BoundPath] = []
+        """Ordered: parents come first."""
         system = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
-        for path in [*system, *SHOWN, *sorted(wanted)]:
+        for path in [*system, *BOUND, *sorted(wanted)]:
             writable = wanted.get(path, False)
             around = [each for each in self.shown if _is_below(path, each.path)]
             if os.path.exists(path) and (not around or around[-1].writable != writable):
-                self.shown.append(Shown(path, writable))
+                self.shown.append(BoundPath(path, writable))
         written = [each.path for each in self.shown if each.writable]
-        self.later = [each for each in self.shown if _is_private(each.path) or _is_among(each.path, written)]
-        """What every session binds itself: where it may write, what lies inside of that, and what lies in a place where
-        it has a file system of its own."""
-        for number, one in enumerate(self.later):
-            one.hidden = f"{HIDDEN}/later-{number}"
+        self.session_binds = [each for each in self.shown if _is_private(each.path) or _is_among(each.path, written)]
+        """Paths that each session binds itself: writable ones, all below those, and all below `PRIVATE`."""
+        for number, one in enumerate(self.session_binds):
+            one.staged = f"{STAGING}/bind-{number}"
 
-    def places(self) -> "Places":
-        later = [(each.hidden, each.path, each.writable) for each in self.later]
-        return Places(self.data, later, self.search if self.aside else [], self.aside)
+    def mount_plan(self) -> "MountPlan":
+        session_binds = [(each.staged, each.path, each.writable) for each in self.session_binds]
+        return MountPlan(self.data, session_binds, self.search if self.unsafe_search else [], self.unsafe_search)
 
 
-class Places:
-    """What of the layout is still of interest inside: it cannot be worked out again there."""
+class MountPlan:
+    """The part of the layout that sessions need. It cannot be computed inside the new root."""
 
-    def __init__(self, data: str, later: list[tuple[str, str, bool]], search: list[str], aside: list[str]) -> None:
+    def __init__(
+        self, data: str, session_binds: list[tuple[str, str, bool]], search: list[str], unsafe_search: list[str]
+    ) -> None:
         self.data = data
-        self.later = later
-        """Where each waits, where it belongs, and whether it may be written. Parents first."""
+        self.session_binds = session_binds
+        """Staging path, final path and whether it is writable. Ordered: parents come first."""
         self.search = search
-        self.aside = aside
-        self.writable = [path for _, path, writable in later if writable]
+        self.unsafe_search = unsafe_search
+        self.writable = [path for _, path, writable in session_binds if writable]
 
 
-def search_all(places: Places) -> None:
-    """As a session that is held: look for modules also in what sessions write, in the order that there was."""
-    for path in places.aside:
-        sys.path_importer_cache.pop(path, None)  # in the zygote there was nothing
+def restore_search_path(plan: MountPlan) -> None:
+    """Add the writable import folders to `sys.path`, in their original order. Call this in a confined session only."""
+    for path in plan.unsafe_search:
+        sys.path_importer_cache.pop(path, None)  # the zygote saw an empty folder
         if path not in sys.path:
-            before = places.search[: places.search.index(path)]
+            before = plan.search[: plan.search.index(path)]
             at = [sys.path.index(each) + 1 for each in before if each in sys.path]
             sys.path.insert(max(at, default=len(sys.path)), path)
 
 
-def _make_place(path: str, like: str) -> None:
-    """Something to mount on, of the same kind."""
+def _make_mount_point(path: str, like: str) -> None:
+    """Create an empty file or folder to mount on, of the same kind as `like`."""
     if os.path.isdir(like):
         os.makedirs(path, 0o755, exist_ok=True)
     elif not os.path.exists(path):
@@ -211,14 +210,14 @@ def _make_place(path: str, like: str) -> None:
 
 
 def _bind(source: str, target: str, attributes: int = 0) -> None:
-    _make_place(target, source)
+    _make_mount_point(target, source)
     kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
     if attributes:
         kernel_calls.set_mount(target, attributes)
 
 
 def _copy(source: str, target: str) -> None:
-    """A small file, as it is now; none where there is none, or where it may not be read."""
+    """Copy a small file. Skip it if it is missing or unreadable."""
     try:
         with open(source, "rb") as file:
             data = file.read()
@@ -236,90 +235,90 @@ def _write(path: str, data: bytes) -> None:
         os.close(fd)
 
 
-# --- the root that all share -------------------------------------------------------------------------------
+# --- the root that all sessions share ----------------------------------------------------------------------
 
 
 def build(layout: Layout) -> None:
-    """The new root, in a mount namespace of one's own; afterwards `/` is it, and the old one is at OLD."""
+    """Build the new root and make it `/`. The old root is then at OLD_ROOT. Needs a mount namespace of its own."""
     copies = {path: os.path.realpath(path) for path in COPIED}
     kernel_calls.mount("none", "/", flags=kernel_calls.MS_REC | kernel_calls.MS_PRIVATE)
-    kernel_calls.mount("ingle", BUILD, "tmpfs", SAFE, TEMPLATE_SIZE)
-    os.mkdir(BUILD + HIDDEN, 0o700)
-    kernel_calls.mount("ingle", BUILD + HIDDEN, "tmpfs", SAFE, "mode=0700,size=256k,nr_inodes=1000")
-    os.mkdir(BUILD + OLD, 0o700)
-    kernel_calls.pivot_root(BUILD, BUILD + OLD)
+    kernel_calls.mount("ingle", BUILD_POINT, "tmpfs", SAFE, TEMPLATE_SIZE)
+    os.mkdir(BUILD_POINT + STAGING, 0o700)
+    kernel_calls.mount("ingle", BUILD_POINT + STAGING, "tmpfs", SAFE, "mode=0700,size=256k,nr_inodes=1000")
+    os.mkdir(BUILD_POINT + OLD_ROOT, 0o700)
+    kernel_calls.pivot_root(BUILD_POINT, BUILD_POINT + OLD_ROOT)
     os.chdir("/")
-    for place in ("/etc", "/proc", "/tmp", "/run", OTHER_TMP, "/home", "/dev/pts", "/dev/shm", DATA):
+    for place in ("/etc", "/proc", "/tmp", "/run", VAR_TMP, "/home", "/dev/pts", "/dev/shm", STAGED_DATA):
         os.makedirs(place, 0o755, exist_ok=True)
-    for _, place in OLD_PLACES:
+    for _, place in MOVED_MOUNTS:
         os.mkdir(place, 0o700)
     os.symlink(HOME_FOLDER, HOME)
     for path, target in layout.links:
         os.symlink(target, path)
     for path, real in copies.items():
-        _copy(OLD + real, path)
+        _copy(OLD_ROOT + real, path)
     for name in ("passwd", "group"):
-        os.symlink(f"{layout.data}/{ACCOUNTS}/{name}", f"/etc/{name}")
+        os.symlink(f"{layout.data}/{ACCOUNTS_FOLDER}/{name}", f"/etc/{name}")
     for each in layout.shown:
-        _bind(OLD + each.real, each.hidden or each.path, each.attributes)
+        _bind(OLD_ROOT + each.real, each.staged or each.path, each.attributes)
     for name in DEVICES:
-        _bind(f"{OLD}/dev/{name}", f"/dev/{name}", kernel_calls.MOUNT_ATTR_RDONLY | kernel_calls.MOUNT_ATTR_NOSUID)
+        _bind(f"{OLD_ROOT}/dev/{name}", f"/dev/{name}", kernel_calls.MOUNT_ATTR_RDONLY | kernel_calls.MOUNT_ATTR_NOSUID)
     for name, target in DEVICE_LINKS:
         os.symlink(target, f"/dev/{name}")
-    _bind(OLD + layout.real_data, DATA, NOT_SPECIAL)
+    _bind(OLD_ROOT + layout.real_data, STAGED_DATA, NOT_SPECIAL)
     if not _is_private(layout.data):
         os.makedirs(layout.data, 0o755, exist_ok=True)
 
 
-def finish(places: Places) -> None:
-    """As the first process of the zygote's pid namespace: let go of the old root. Nothing can be added from now on."""
-    # While the host's own is still there: without one in sight, an ordinary user gets no new one.
+def finish(plan: MountPlan) -> None:
+    """Unmount the old root and make the new one read-only. Runs in the first process of the zygote's pid namespace."""
+    # Mount /proc first: without a visible /proc, an ordinary user cannot mount a new one.
     kernel_calls.mount("proc", "/proc", "proc", SAFE | kernel_calls.MS_NOEXEC)
-    kernel_calls.unmount(OLD)
-    _lay_tmp(places, "size=64m")
-    for number, (hidden, path, writable) in enumerate(places.later):
+    kernel_calls.unmount(OLD_ROOT)
+    _mount_tmp(plan, "size=64m")
+    for number, (staged, path, writable) in enumerate(plan.session_binds):
         if writable:
-            # What sessions write is not for the zygote, which would load it: an empty folder is in its place.
-            cover = f"{HIDDEN}/cover-{number}"
+            # The zygote must not import files that sessions wrote, so it sees an empty folder instead.
+            cover = f"{STAGING}/cover-{number}"
             os.mkdir(cover)
             _bind(cover, path)
-        elif _is_among(path, places.writable):
-            _bind(hidden, path)
+        elif _is_among(path, plan.writable):
+            _bind(staged, path)
     kernel_calls.set_mount("/", READ_ONLY, recursive=False)
 
 
-def _lay_tmp(places: Places, size: str) -> None:
-    """A /tmp of one's own, and in it what the host has there for us."""
-    kernel_calls.mount("tmp", "/tmp", "tmpfs", SAFE, f"mode=1777,{size},nr_inodes={INODES}")
+def _mount_tmp(plan: MountPlan, size: str) -> None:
+    """Mount a private /tmp and bind the granted paths below it again."""
+    kernel_calls.mount("tmp", "/tmp", "tmpfs", SAFE, f"mode=1777,{size},nr_inodes={MAX_TMP_FILES}")
     os.mkdir(HOME_FOLDER, 0o700)
-    os.mkdir(OTHER_FOLDER)
-    os.chmod(OTHER_FOLDER, 0o1777)
-    kernel_calls.mount(OTHER_FOLDER, OTHER_TMP, flags=kernel_calls.MS_BIND)
-    for hidden, path, _ in places.later:
-        if not _is_among(path, places.writable):
-            _bind(hidden, path)
+    os.mkdir(VAR_TMP_FOLDER)
+    os.chmod(VAR_TMP_FOLDER, 0o1777)
+    kernel_calls.mount(VAR_TMP_FOLDER, VAR_TMP, flags=kernel_calls.MS_BIND)
+    for staged, path, _ in plan.session_binds:
+        if not _is_among(path, plan.writable):
+            _bind(staged, path)
 
 
-def _lay_written(places: Places, uid: int, gid: int) -> None:
-    """Folders that may be written, and what in them may not be: that covers its part, and is kept where it is.
+def _bind_writable(plan: MountPlan, uid: int, gid: int) -> None:
+    """Bind the writable folders, and bind read-only paths inside them over their part.
 
-    Nothing that is mounted on can be moved. But a folder above it could, and with it what is mounted there: then
-    something else would stand in its place, for the host too. So every folder on the way is mounted on itself.
+    A mount point cannot be moved, but a folder above it can. Code could then put another file in its place, also for
+    the host. So every folder in between is mounted on itself.
     """
     pinned: set[str] = set()
-    for hidden, path, writable in places.later:
+    for staged, path, writable in plan.session_binds:
         if writable:
-            _share(hidden, path, uid, gid)
-        elif _is_among(path, places.writable):
-            for folder in _ways(path, places.writable):
+            _bind_shared(staged, path, uid, gid)
+        elif _is_among(path, plan.writable):
+            for folder in _folders_between(path, plan.writable):
                 if folder not in pinned:
                     pinned.add(folder)
                     kernel_calls.mount(folder, folder, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
-            _bind(hidden, path)
+            _bind(staged, path)
 
 
-def _ways(path: str, writable: list[str]) -> list[str]:
-    """The folders between one that may be written and what lies in it, from above."""
+def _folders_between(path: str, writable: list[str]) -> list[str]:
+    """Return the folders between `path` and the outermost writable folder around it, outermost first."""
     within = [each for each in writable if path != each and _is_below(path, each)]
     if not within:
         return []
@@ -332,32 +331,32 @@ def _ways(path: str, writable: list[str]) -> list[str]:
     return [folder for folder in found if folder not in writable]
 
 
-# --- the session's own -------------------------------------------------------------------------------------
+# --- the mounts of one session -----------------------------------------------------------------------------
 
 
-def furnish(places: Places, *, network: bool, tmp_size: int) -> None:
-    """As the first process of a session's pid namespace: its own namespaces, and its own places in the root."""
+def mount_private(plan: MountPlan, *, network: bool, tmp_size: int) -> None:
+    """Create the session's namespaces and private mounts. Runs in the first process of its pid namespace."""
     kernel_calls.unshare(kernel_calls.CLONE_NEWNS, "mount")
     kernel_calls.unshare(kernel_calls.CLONE_NEWIPC | kernel_calls.CLONE_NEWUTS, "ipc or uts")
     if not network:
         kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
         _raise_loopback()
-    kernel_calls.set_host_name(NAME.encode())
-    # The zygote's /proc and /tmp must not lie underneath. Nor are they unmounted one by one: each time the kernel would
-    # wait for all processors, a millisecond or two. They go with the way in, at once (see `close`).
-    for place, aside in OLD_PLACES:
-        kernel_calls.mount(place, aside, flags=kernel_calls.MS_MOVE)
+    kernel_calls.set_host_name(USER_NAME.encode())
+    # Move the zygote's /proc and /tmp away so that they do not lie underneath. Unmounting each one would make the
+    # kernel wait for all processors, 1 or 2 ms; `detach_staging` detaches them together.
+    for place, staged in MOVED_MOUNTS:
+        kernel_calls.mount(place, staged, flags=kernel_calls.MS_MOVE)
     kernel_calls.mount("proc", "/proc", "proc", SAFE | kernel_calls.MS_NOEXEC)
     for path in MASKED:
         if os.path.exists(path):
             kernel_calls.mount("/dev/null", path, flags=kernel_calls.MS_BIND)
-    _lay_tmp(places, f"size={tmp_size}")
-    kernel_calls.mount("shm", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={tmp_size},nr_inodes={INODES}")
-    terminals = f"newinstance,ptmxmode=0666,mode=0620,max={TERMINALS}"
+    _mount_tmp(plan, f"size={tmp_size}")
+    kernel_calls.mount("shm", "/dev/shm", "tmpfs", SAFE, f"mode=1777,size={tmp_size},nr_inodes={MAX_TMP_FILES}")
+    terminals = f"newinstance,ptmxmode=0666,mode=0620,max={MAX_TERMINALS}"
     kernel_calls.mount("devpts", "/dev/pts", "devpts", kernel_calls.MS_NOSUID | kernel_calls.MS_NOEXEC, terminals)
-    os.makedirs(places.data, 0o755, exist_ok=True)
-    kernel_calls.mount("ingle", places.data, "tmpfs", SAFE, SMALL_SIZE)
-    os.mkdir(f"{places.data}/{ACCOUNTS}", 0o755)
+    os.makedirs(plan.data, 0o755, exist_ok=True)
+    kernel_calls.mount("ingle", plan.data, "tmpfs", SAFE, SMALL_SIZE)
+    os.mkdir(f"{plan.data}/{ACCOUNTS_FOLDER}", 0o755)
 
 
 def _raise_loopback() -> None:
@@ -366,44 +365,41 @@ def _raise_loopback() -> None:
     any_socket.close()
 
 
-def introduce(places: Places, uid: int, gid: int) -> None:
-    """Give the session's user a name and a home."""
-    folder = f"{places.data}/{ACCOUNTS}"
-    _write(f"{folder}/passwd", f"root:x:0:0::/:/bin/sh\n{NAME}:x:{uid}:{gid}::{HOME}:/bin/sh\n".encode())
-    _write(f"{folder}/group", f"root:x:0:\n{NAME}:x:{gid}:\n".encode())
+def write_accounts(plan: MountPlan, uid: int, gid: int) -> None:
+    """Write `passwd` and `group`, and give the home folder to the session's user."""
+    folder = f"{plan.data}/{ACCOUNTS_FOLDER}"
+    _write(f"{folder}/passwd", f"root:x:0:0::/:/bin/sh\n{USER_NAME}:x:{uid}:{gid}::{HOME}:/bin/sh\n".encode())
+    _write(f"{folder}/group", f"root:x:0:\n{USER_NAME}:x:{gid}:\n".encode())
     if os.geteuid() != uid:
         os.chown(HOME_FOLDER, uid, gid)
-    _lay_written(places, uid, gid)
+    _bind_writable(plan, uid, gid)
 
 
-def lay(places: Places, order: "messages.Enter", uid: int, gid: int) -> None:
-    """Lay a session's folders, by their names in the data folder, into its room.
-
-    Its own are made where they are not there yet; those it shares with others are as they are.
-    """
-    _lay_own(places, order.own, uid, gid, DATA)
+def mount_session_folders(plan: MountPlan, order: "messages.Enter", uid: int, gid: int) -> None:
+    """Mount the session's folders, named relative to the data folder. Its own folders are created if missing."""
+    _bind_own_folders(plan, order.own, uid, gid, STAGED_DATA)
     for folder in order.shared:
-        _share(f"{DATA}/{folder}", f"{places.data}/{folder}", uid, gid)
+        _bind_shared(f"{STAGED_DATA}/{folder}", f"{plan.data}/{folder}", uid, gid)
     for folder in order.shown:
-        make_folder(f"{DATA}/{folder}", 0o711)
-        _bind(f"{DATA}/{folder}", f"{places.data}/{folder}", READ_ONLY)
+        make_folder(f"{STAGED_DATA}/{folder}", 0o711)
+        _bind(f"{STAGED_DATA}/{folder}", f"{plan.data}/{folder}", READ_ONLY)
 
 
-def _lay_own(places: Places, folders: list[str], uid: int, gid: int, base: str) -> None:
+def _bind_own_folders(plan: MountPlan, folders: list[str], uid: int, gid: int, base: str) -> None:
     for folder in folders:
-        source, target = f"{base}/{folder}", f"{places.data}/{folder}"
+        source, target = f"{base}/{folder}", f"{plan.data}/{folder}"
         if make_folder(source, 0o700):
             os.chown(source, uid, gid)
         elif os.stat(source).st_uid != uid:
-            give(source, uid, gid)
+            change_owner(source, uid, gid)
         make_folder(target, 0o755)
         kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND)
 
 
-def _share(source: str, target: str, uid: int, gid: int) -> None:
-    """A folder that is not the session's own, to work in: what belongs to the folder's owner is the session's there."""
+def _bind_shared(source: str, target: str, uid: int, gid: int) -> None:
+    """Bind a folder that the session does not own. Files of the folder's owner appear as the session's."""
     about = os.stat(source)
-    _make_place(target, source)
+    _make_mount_point(target, source)
     if about.st_uid == uid or os.geteuid() != 0:
         kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
         return
@@ -411,29 +407,30 @@ def _share(source: str, target: str, uid: int, gid: int) -> None:
     try:
         kernel_calls.mount_mapped(source, target, users)
     except kernel_calls.Refused:
-        # Its file system cannot do that: then it is as its permissions are for others.
+        # The file system has no ID-mapped mounts: the session then has the permissions of others.
         kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
     finally:
         os.close(users)
 
 
-def rehearse(places: Places, uid: int, gid: int) -> None:
-    """Do once, in vain, what `lay` will do: the memory that this copies is copied before anybody waits for it."""
-    _lay_own(places, [".rehearsal/own"], uid, gid, "/tmp")
-    kernel_calls.unmount(f"{places.data}/.rehearsal/own")
-    for base in ("/tmp", places.data):
+def rehearse(plan: MountPlan, uid: int, gid: int) -> None:
+    """Run the code of `mount_session_folders` once without effect, so that its memory pages are copied before a session
+    waits for them."""
+    _bind_own_folders(plan, [".rehearsal/own"], uid, gid, "/tmp")
+    kernel_calls.unmount(f"{plan.data}/.rehearsal/own")
+    for base in ("/tmp", plan.data):
         os.rmdir(f"{base}/.rehearsal/own")
         os.rmdir(f"{base}/.rehearsal")
 
 
-def close(places: Places) -> None:
-    """Take away the way by which folders came into the room, and what the zygote had where the session has its own."""
-    kernel_calls.set_mount(places.data, READ_ONLY, recursive=False)
-    kernel_calls.unmount(HIDDEN)
+def detach_staging(plan: MountPlan) -> None:
+    """Detach the staging area and make the data folder read-only."""
+    kernel_calls.set_mount(plan.data, READ_ONLY, recursive=False)
+    kernel_calls.unmount(STAGING)
 
 
 def make_folder(path: str, mode: int) -> bool:
-    """True when it is new. Whatever is above it is made too, and stays the server's."""
+    """Create a folder and its parents, which stay the server's. Return True if it is new."""
     try:
         os.mkdir(path, mode)
     except FileExistsError:
@@ -444,11 +441,10 @@ def make_folder(path: str, mode: int) -> bool:
     return True
 
 
-def give(folder: str, uid: int, gid: int) -> None:
-    """Everything in a folder to another user: an earlier worker of the session, or another server, had other numbers.
+def change_owner(folder: str, uid: int, gid: int) -> None:
+    """Change the owner of a folder and all its contents. An earlier worker or server may have used another uid.
 
-    Nobody is in that folder now, and nothing outside can be reached from it: links are not followed, and a hard link
-    cannot have come in over the border of its mount.
+    No process uses the folder now. Links are not followed, and hard links cannot cross the border of its mount.
     """
     for _, folders, files, fd in os.fwalk(folder, follow_symlinks=False):
         for name in (*folders, *files):

@@ -1,7 +1,4 @@
-"""Whether sessions of this zygote are held as they should be, found out by doing it.
-
-A child is locked down exactly as a session is, and then tries, as hostile code would, what must not succeed.
-"""
+"""Self-test of the confinement: a child is confined like a session and then tries attacks that must fail."""
 
 import errno
 import json
@@ -18,31 +15,31 @@ from ingle_worker.lockdown.confinement import Confinement
 from ingle_worker.processes import linux
 from ingle_worker.wire import messages
 
-PATIENCE = 10
-"""A child that hangs is as good as one that cannot be held."""
+TIMEOUT_SECONDS = 10
+"""A child that hangs counts as one that cannot be confined."""
 
-SAID_AT_MOST = 1 << 16
+MAX_REPLY_BYTES = 1 << 16
 
 
 def prove(confinement: Confinement, order: messages.Prove) -> messages.Proof:
-    """In the zygote, before it has loaded anything that a child could be slow to copy."""
+    """Run the self-test in the zygote, before it loads libraries that would slow down the fork."""
     reading, writing = os.pipe()
     child = confinement.fork()
     if child == 0:
         os.close(reading)
-        _answer(writing, lambda: _be_init(confinement, order))
+        _reply_and_exit(writing, lambda: _be_init(confinement, order))
     os.close(writing)
-    # An alarm would not end it: it is the first process of a namespace, which has none but its own handlers.
-    said = os.read(reading, SAID_AT_MOST) if select.select([reading], [], [], PATIENCE)[0] else b""
+    # An alarm would not end the child: the first process of a pid namespace ignores signals without a handler.
+    reply = os.read(reading, MAX_REPLY_BYTES) if select.select([reading], [], [], TIMEOUT_SECONDS)[0] else b""
     os.close(reading)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    found: dict[str, Any] = json.loads(said) if said else {"refused": "the confined process ended without a word"}
+    found: dict[str, Any] = json.loads(reply) if reply else {"refused": "the confined process exited without a result"}
     return messages.Proof(found.get("succeeded", []), found.get("refused", ""))
 
 
-def _answer(fd: int, find: Callable[[], dict[str, Any]]) -> None:
-    """Say what was found, and end."""
+def _reply_and_exit(fd: int, find: Callable[[], dict[str, Any]]) -> None:
+    """Write the result of `find` to `fd` as JSON, and exit."""
     try:
         try:
             found = find()
@@ -54,45 +51,45 @@ def _answer(fd: int, find: Callable[[], dict[str, Any]]) -> None:
 
 
 def _be_init(confinement: Confinement, order: messages.Prove) -> dict[str, Any]:
-    """As the init of a session, which gives up its rights while the worker, a fork of its own, attacks."""
-    # A list of hosts is the same room, with a door in it that leads to the host's proxy.
+    """Act as a session's init, which gives up its rights while its worker attacks."""
+    # An allow-list of hosts is the same sandbox with a proxy listener.
     confinement.prepare("full" if confinement.plan.network == "full" else "none")
-    confinement.introduce(order.uid, [*os.pipe(), *os.pipe()])
-    canaries = Canaries(confinement.plan, order.secret, order.port, order.server)
+    confinement.set_identity(order.uid, [*os.pipe(), *os.pipe()])
+    attacks = Attacks(confinement.plan, order.secret, order.port, order.server)
     reading, writing = os.pipe()
     worker = os.fork()
     if worker == 0:
-        _answer(writing, lambda: _be_worker(confinement, canaries))
+        _reply_and_exit(writing, lambda: _be_worker(confinement, attacks))
     os.close(writing)
     confinement.enter(messages.Enter([]))
-    said = os.read(reading, SAID_AT_MOST)
+    reply = os.read(reading, MAX_REPLY_BYTES)
     os.waitpid(worker, 0)
-    found: dict[str, Any] = json.loads(said) if said else {"refused": "the confined process ended without a word"}
+    found: dict[str, Any] = json.loads(reply) if reply else {"refused": "the confined process exited without a result"}
     return found
 
 
-def _be_worker(confinement: Confinement, canaries: "Canaries") -> dict[str, Any]:
+def _be_worker(confinement: Confinement, attacks: "Attacks") -> dict[str, Any]:
     linux.die_with_parent()
     confinement.confine()
-    confinement.start(messages.Start("/", "/tmp", [canaries.folder, canaries.own]))
-    return {"succeeded": canaries.fly()}
+    confinement.start(messages.Start("/", "/tmp", [attacks.folder, attacks.own]))
+    return {"succeeded": attacks.run()}
 
 
-class Canaries:
-    """Attacks, each of which says why it is one if it succeeds."""
+class Attacks:
+    """Attacks on the confinement, each with the name under which its success is reported."""
 
     def __init__(self, plan: Any, secret: str, port: int, server: int) -> None:
         self._plan, self._secret, self._port, self._server = plan, secret, port, server
         self.folder = os.path.dirname(secret)
         self.own = self.folder + "/own"
 
-    def fly(self) -> list[str]:
-        """Those that succeeded. Not named: those that cannot be kept from at this level."""
+    def run(self) -> list[str]:
+        """Return the names of the attacks that succeeded. Attacks that this level does not prevent are left out."""
         tries: list[tuple[str, Callable[[], object]]] = [("gain rights over a set-user-id program", self._privileges)]
         if self._plan.level in ("restricted", "sandbox"):
             tries += [
-                ("read a file of the server's", lambda: open(self._secret).close()),
-                ("write where the system's programs are", self._write_system),
+                ("read a file of the server", lambda: open(self._secret).close()),
+                ("write to the folder of system programs", self._write_system),
                 ("signal the server", self._signal),
                 ("make a user namespace", lambda: kernel_calls.unshare(kernel_calls.CLONE_NEWUSER, "user")),
                 ("open a socket past the network namespace", lambda: socket.socket(AF_VSOCK, socket.SOCK_STREAM)),
@@ -102,7 +99,7 @@ class Canaries:
                 ("change the interpreter's own file", lambda: os.utime("/proc/self/exe")),
                 ("see processes of the host", self._see_processes),
                 ("mount something", lambda: kernel_calls.mount("x", "/tmp", "tmpfs")),
-                ("find the way by which folders come in", lambda: os.stat("/.ingle/data")),
+                ("reach the staging folder", lambda: os.stat("/.ingle/data")),
             ]
             if self._plan.network != "full":
                 tries.append(("reach the host's loopback", self._reach))
@@ -117,7 +114,7 @@ class Canaries:
         return succeeded
 
     def _check_needs(self) -> None:
-        """What a session cannot do without must still be there for it."""
+        """Raise `Refused` if the confinement takes away a file that every session needs."""
         step = f"reading the interpreter's own files in {sys.prefix} as another user"
         try:
             open(os.__file__).close()
@@ -139,7 +136,7 @@ class Canaries:
 
     def _signal(self) -> None:
         if self._plan.level == "sandbox" and self._server in (1, os.getpid()):
-            # By such a number the server may be known in a container; in here it is its own init, or itself.
+            # In a container the server may have such a number. Here it names the sandbox's own processes.
             raise _Blocked
         os.kill(self._server, 0)
 

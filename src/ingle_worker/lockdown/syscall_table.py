@@ -1,8 +1,7 @@
-"""Which system calls a session may make: a decision for each that kernels up to 6.18 have.
+"""Decision for each system call of kernels up to 6.18: allowed, forbidden or absent.
 
-What is not let through does not exist for a session, and so it is with calls that are newer than these tables: somebody
-has to look at them first. Where programs are known to ask for a call that is not for a session, the kernel says that it
-is not permitted, which is what people can read. After each name stand its numbers on x86_64 and aarch64.
+Calls that are not listed are absent, so new calls need a decision first. A forbidden call fails with "not permitted",
+which tells people more where programs are known to try it. Each name is followed by its numbers on x86_64 and aarch64.
 """
 
 MACHINES = ("x86_64", "aarch64")
@@ -83,7 +82,7 @@ LET_THROUGH = {
     "about the machine": """
         uname 63 160, sysinfo 99 179, getcpu 309 168, getrandom 318 278
     """,
-    "for who traces the machine (the kernel itself makes a program call them)": """
+    "for tracing (the kernel makes a program call these)": """
         uprobe 336 -, uretprobe 335 -
     """,
 }
@@ -107,43 +106,43 @@ FORBIDDEN = {
     "keys": """
         add_key 248 217, request_key 249 218, keyctl 250 219
     """,
-    "files by other ways than their paths": """
+    "access to files other than by path": """
         name_to_handle_at 303 264, open_by_handle_at 304 265, fanotify_init 300 262, fanotify_mark 301 263
     """,
-    "where memory lies (a container's usual filter refuses these too)": """
+    "placement of memory (the default filter of containers refuses these too)": """
         get_mempolicy 239 236, set_mempolicy 238 237, mbind 237 235, migrate_pages 256 238, move_pages 279 239,
         set_mempolicy_home_node 450 450
     """,
 }
 
 ABSENT = {
-    "flags behind a pointer, where no filter can look; libc then calls `clone`": "clone3",
-    "requests in queues of their own, past every filter; of the older kind there are so many for the whole machine": """
+    "flags behind a pointer, which no filter can read; libc then calls `clone`": "clone3",
+    "asynchronous I/O: its queues bypass every filter, and the older kind has one limit for the whole machine": """
         io_uring_setup io_uring_enter io_uring_register io_setup io_submit io_cancel io_getevents io_pgetevents
         io_destroy
     """,
-    "faults of the kernel handled by a session, which makes it wait where it must not": "userfaultfd",
-    "memory that no watchdog sees": "memfd_secret",
-    "memory of others, or a look at what others read": "process_madvise process_mrelease pidfd_getfd cachestat",
+    "page faults of the kernel handled by a session, which can block the kernel": "userfaultfd",
+    "memory that no watchdog counts": "memfd_secret",
+    "memory of other processes, or what they read": "process_madvise process_mrelease pidfd_getfd cachestat",
     "mounts, by the newer calls": """
         open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick mount_setattr statmount listmount quotactl_fd
     """,
     "rarely used, and with a history": "vmsplice remap_file_pages",
-    "newer than what libraries need, which run on kernels without them": """
+    "too new for libraries to need them": """
         futex_waitv futex_wake futex_wait futex_requeue mseal setxattrat getxattrat listxattrat removexattrat
         file_getattr file_setattr lsm_get_self_attr lsm_set_self_attr lsm_list_modules
     """,
-    "of kernels that are gone": """
+    "obsolete calls": """
         _sysctl afs_syscall create_module epoll_ctl_old epoll_wait_old get_kernel_syms get_thread_area getpmsg
         lookup_dcookie nfsservctl putpmsg query_module security set_thread_area sysfs tuxcall uselib ustat vserver
     """,
 }
-"""Answered as by a kernel that has no such call, so that libraries take the older way: by name only, for readers and
-tests. The filter needs no numbers of these."""
+"""Calls that fail as on a kernel without them, so that libraries use an older way. The filter needs no numbers here;
+the names are for readers and tests."""
 
 
 def numbers(table: dict[str, str], machine: str) -> dict[str, int]:
-    """The calls of such a table that a machine has."""
+    """Return the calls of a table that a machine has, with their numbers."""
     column = 1 + MACHINES.index(machine)
     entries = (entry.split() for text in table.values() for entry in text.split(","))
     return {entry[0]: int(entry[column]) for entry in entries if entry[column] != "-"}

@@ -141,7 +141,7 @@ def wait_for_session(
                 zygote.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FIVE.pack(*fds))])
             else:
                 if confinement is not None:
-                    confinement.introduce(uid, fds, spare=spare)
+                    confinement.set_identity(uid, fds, pooled=spare)
                 folder = -1
                 if group:
                     way = join(fds[4])
