@@ -601,7 +601,7 @@ class Session:
         elif isinstance(message, messages.Display):
             self._intake.display(cell, message)
             self._pause_if_behind()
-        elif isinstance(message, messages.Keep):
+        elif isinstance(message, messages.KeepImage):
             self._keep(self._keep_figure(self._figures.keep(message.data)))
             self._pause_if_behind()
         elif isinstance(message, messages.InputWait):

@@ -556,7 +556,7 @@ class Worker:
                 self.init_up.set_result(None)
         elif isinstance(message, messages.NotEntered):
             self._break(f"the session's room could not be prepared ({message.reason[:1000]})")
-        elif isinstance(message, messages.Door) and self._doors and self.door is None:
+        elif isinstance(message, messages.ProxyListening) and self._doors and self.door is None:
             self.door = as_socket(self._doors.pop(0))
         elif isinstance(message, messages.Signalled):
             sent = self.signalled.pop(message.order, None)

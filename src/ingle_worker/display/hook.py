@@ -16,7 +16,7 @@ from ingle_worker.display.matplotlib_figures import Figures, choose_backends
 from ingle_worker.display.mime import PLAIN, Bundle, add_raw, make, methods_of, plain, shorten
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import Channel
-from ingle_worker.wire.messages import Display, Keep, Result
+from ingle_worker.wire.messages import Display, KeepImage, Result
 
 MAX_NOTICES = 20
 MAX_ID = 200
@@ -172,7 +172,7 @@ class Screen:
     def _account(self, bundle: Bundle, background: bool = False) -> None:
         """Send what is to be kept, and remember what is to be said."""
         for file in bundle.files:
-            self._link.send(Keep(file))
+            self._link.send(KeepImage(file))
         if not background:
             for notice in bundle.notices:
                 self._say(notice)

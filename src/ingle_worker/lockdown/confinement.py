@@ -122,7 +122,7 @@ class Confinement:
         with channel, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind(("127.0.0.1", PROXY_PORT))
             listener.listen(64)
-            socket.send_fds(channel, [messages.encode(messages.Door(PROXY_PORT))], [listener.fileno()])
+            socket.send_fds(channel, [messages.encode(messages.ProxyListening(PROXY_PORT))], [listener.fileno()])
 
     def enter(self, order: messages.Enter) -> None:
         """Mount the session's folders, give up all rights over the sandbox, and release the worker."""

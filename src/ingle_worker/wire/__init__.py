@@ -1,11 +1,10 @@
-"""The wire: what the host and the guest say to each other, as pure functions and tables.
+"""The wire: messages between the host and the guest, as pure functions and tables.
 
-Nothing in here opens, reads or writes anything. `frames` cuts bytes into frames and back, `messages` gives the
-frames their meaning, `states` holds the table of a session's states. The host imports this room and no other
-of the guest.
+Nothing here does any I/O. `frames` splits bytes into frames, `messages` encodes and decodes messages, `states` holds
+the table of a session's states. The host imports only this package of the guest.
 
     WireError
-    ├── FrameTooLarge    a length above the limit was announced
+    ├── FrameTooLarge    a length above the limit
     ├── BadFrame         lengths that contradict each other
     └── BadMessage       a frame that is not one of the messages
 """

@@ -1,4 +1,4 @@
-"""A cell on the wire: what starts it, what it prints, shows and asks for, and how it ends."""
+"""Messages about a cell: its start, output, displays and input, and its end."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ else:
 
 @dataclass(frozen=True)
 class Execute:
-    """Run this cell. `code` travels raw."""
+    """Order to run a cell. `code` is the raw payload."""
 
     cell: int
     code: str = ""
@@ -20,9 +20,9 @@ class Execute:
 
 @dataclass(frozen=True)
 class Look:
-    """What the guest saw of one output pipe: bytes not read yet, and bytes Python itself has written so far.
+    """State of one output pipe: unread bytes, and bytes written by Python so far.
 
-    `certain` is false when another thread was about to write: its bytes may be in the pipe without being counted.
+    `certain` is false if another thread was about to write. Its bytes may be in the pipe without being counted.
     """
 
     unread: int
@@ -32,11 +32,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Mark:
-    """Python turned from one output stream to the other, or a cell begins among running threads.
+    """A switch of Python between stdout and stderr, or the start of a cell among running threads.
 
-    Everything in the pipes at this moment comes before everything written later. `before` and `after` are
-    monotonic nanoseconds around the two looks, so that the host, which knows when it read what, can tell the
-    place in each pipe without a round trip.
+    All bytes in the pipes now come before all bytes written later. `before` and `after` are monotonic nanoseconds
+    around the two looks. The host knows when it read which bytes, so it can compute the position in each pipe.
     """
 
     before: int
@@ -57,7 +56,7 @@ class Background:
 
 @dataclass(frozen=True)
 class Result:
-    """A value shown before the cell's end: only code that calls `sys.displayhook` itself does that."""
+    """A value shown before the cell's end, by a direct call of `sys.displayhook`."""
 
     cell: int
     data: dict[str, str]
@@ -66,7 +65,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Display:
-    """Something shown by code, as a mime bundle. `update`: in place of what was shown with this id before."""
+    """A mime bundle shown by code. With `update` it replaces the one with the same id."""
 
     data: dict[str, str]
     mark: Mark
@@ -77,15 +76,15 @@ class Display:
 
 
 @dataclass(frozen=True)
-class Keep:
-    """An image in its full size, to be kept on disk. `data` travels raw; its name is its hash, made by the host."""
+class KeepImage:
+    """An image in full size for the host to store. `data` is the raw payload; the host names it by its hash."""
 
     data: bytes = b""
 
 
 @dataclass(frozen=True)
 class InputWait:
-    """Somebody waits for standard input. Without a prompt the host shows the last unfinished line of stdout."""
+    """A read of standard input that waits. Without a prompt the host shows the last unfinished line of stdout."""
 
     wait: int
     background: bool = False
@@ -95,7 +94,7 @@ class InputWait:
 
 @dataclass(frozen=True)
 class InputTaken:
-    """That wait is over: answered, at end of file, or interrupted."""
+    """The end of such a wait: input, end of file or an interrupt."""
 
     wait: int
 
@@ -111,7 +110,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Exiting:
-    """The cell asked to exit; handlers, threads and finalizers get their time now, then the process ends."""
+    """The cell asked to exit. Exit handlers, threads and finalizers run now, then the process ends."""
 
     cell: int
     code: int
@@ -121,7 +120,7 @@ class Exiting:
 
 @dataclass(frozen=True)
 class Done:
-    """The cell ended and the session is ready for the next. `value` is the mime bundle of its last expression."""
+    """The end of a cell; the session is ready for the next. `value` is the mime bundle of the last expression."""
 
     cell: int
     status: str

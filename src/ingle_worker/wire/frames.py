@@ -1,10 +1,10 @@
-"""Frames: a length, a kind, a small JSON header and a raw payload. Pure functions over bytes.
+"""Frames: a length, a kind, a small JSON header and a raw payload. Pure functions on bytes.
 
     u32  length of header and payload together
     u32  length of the header
     u8   kind, a number from `messages`
 
-Both lengths come before any byte of the content, so a reader can refuse a frame before it holds it.
+Both lengths come first, so a reader can refuse a frame before it reads the content.
 """
 
 import struct
@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 PREFIX = struct.Struct(">IIB")
 MAX_FRAME = 64 * 1024 * 1024
-"""Above this a frame is refused: a session's largest honest message is a cell's source or one mime bundle."""
+"""Limit of a frame. The largest legitimate message is a cell's source or one mime bundle."""
 
 
 class WireError(Exception):
-    """The other side broke the protocol; nothing more can be read from it."""
+    """A protocol error of the other side. Nothing more can be read from it."""
 
 
 class FrameTooLarge(WireError):
-    """A frame announced more bytes than the limit."""
+    """A frame length above the limit."""
 
 
 class BadFrame(WireError):
-    """A frame whose header would be longer than the frame."""
+    """A header length above the frame length."""
 
 
 class Frame(NamedTuple):
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
 
 def encode_frame(kind: int, header: bytes, payload: bytes = b"", limit: int = MAX_FRAME) -> bytes:
-    """The bytes of one frame. Raises FrameTooLarge before anything is sent."""
+    """Return the bytes of one frame, or raise FrameTooLarge."""
     size = len(header) + len(payload)
     if size > limit:
         raise FrameTooLarge(f"a frame of {size} bytes is above the limit of {limit}")
@@ -42,9 +42,9 @@ def encode_frame(kind: int, header: bytes, payload: bytes = b"", limit: int = MA
 
 
 class FrameReader:
-    """Takes bytes in pieces of any size and gives back whole frames, in order.
+    """Incremental parser: takes bytes in pieces of any size and returns complete frames in order.
 
-    After an error it stays broken: a stream that lied about a length has no next frame.
+    After an error it stays broken, because the position of the next frame is unknown.
     """
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
@@ -57,7 +57,7 @@ class FrameReader:
             raise self._broken
         if self._buffer:
             self._buffer += data
-        # A whole frame, which is what nearly always comes, is not copied into the buffer first.
+        # The usual case, a complete frame, is not copied into the buffer first.
         whole: bytes | bytearray = self._buffer or data
         frames: list[Frame] = []
         start, end = 0, len(whole)
@@ -87,5 +87,5 @@ class FrameReader:
 
     @property
     def held(self) -> int:
-        """Bytes kept of a frame that has not come whole."""
+        """Buffered bytes of an incomplete frame."""
         return len(self._buffer)

@@ -1,4 +1,4 @@
-"""The life of a worker on the wire: it becomes a session, is copied, and ends."""
+"""Messages about the life of a worker: it becomes a session, is copied, and ends."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ else:
 
 @dataclass(frozen=True)
 class Ready:
-    """A prepared child waits for its Start."""
+    """A prepared worker that waits for Start."""
 
     pid: int
     python: str
@@ -20,9 +20,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Start:
-    """Turns a prepared child into a session. `folders` are made first, in this order; the first holds the others.
+    """Order to become a session. `folders` are created in this order; the first contains the others.
 
-    A second one, for a worker that was begun ahead for another session: this is what holds then.
+    A second Start replaces the first, for a worker that was started ahead for another session.
     """
 
     cwd: str
@@ -30,12 +30,12 @@ class Start:
     folders: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     packages: str = ""
-    """Where `%pip install` puts what it installs; made when it is first needed."""
+    """Target folder of `%pip install`, created at the first use."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """The session's folder, environment and streams are in place."""
+    """The session's folder, environment and streams are ready."""
 
     cwd: str
     notices: list[str] = field(default_factory=list)
@@ -43,9 +43,9 @@ class Started:
 
 @dataclass(frozen=True)
 class ForkSelf:
-    """Make a live copy of this process for each of these places, of which init knows already.
+    """Order to make a live copy for each of these slots, which init already knows.
 
-    Not begun when the monotonic clock is past `until`: nobody waits any more.
+    It is ignored if the monotonic clock is past `until`, because nobody waits any more.
     """
 
     ticket: int
@@ -55,7 +55,7 @@ class ForkSelf:
 
 @dataclass(frozen=True)
 class EndsWanted:
-    """The next copies are about to be made: one Ends for each of these, in this order."""
+    """Request for one Ends per slot, in this order. The copies are made next."""
 
     ticket: int
     slots: list[int]
@@ -63,7 +63,7 @@ class EndsWanted:
 
 @dataclass(frozen=True)
 class Ends:
-    """The descriptors of one copy come with this frame: stdin, stdout, stderr, wire. Without: it is called off."""
+    """Descriptors of one copy: stdin, stdout, stderr, wire. Without descriptors the copy is cancelled."""
 
     ticket: int
     slot: int
@@ -71,8 +71,10 @@ class Ends:
 
 @dataclass(frozen=True)
 class Copied:
-    """The worker goes on. The copies are there or about to be, but for those that `failed`; each says so itself.
-    `notices` tell what of this process no copy has."""
+    """Answer to ForkSelf. All copies exist or are about to, except those in `failed`; each reports Ready itself.
+
+    `notices` name things in this process that no copy has.
+    """
 
     ticket: int
     notices: list[str] = field(default_factory=list)
@@ -82,22 +84,22 @@ class Copied:
 
 @dataclass(frozen=True)
 class NotCopied:
-    """On the wire of a copy that could not be made, in the place of its Ready."""
+    """Sent on the wire of a copy that failed, instead of Ready."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Rehome:
-    """A copy becomes a session of its own. `folders` are made; what it inherited is left alone when it ends."""
+    """Order to make a copy a session of its own. `folders` are created; inherited ones are not removed at its end."""
 
     tmp: str
     folders: list[str] = field(default_factory=list)
     packages: str = ""
     reseed: bool = False
-    """Random generators start anew; else they go on as those of the original do."""
+    """Reseed random generators. Otherwise they continue like those of the original."""
 
 
 @dataclass(frozen=True)
 class Shutdown:
-    """End in order: exit handlers run, then the process goes."""
+    """Order to exit gracefully: exit handlers run, then the process ends."""

@@ -1,9 +1,8 @@
-"""All messages: their kinds, and how the guest writes and reads them.
+"""All messages: their numbers, and the guest's encoder and decoder.
 
-They are frozen dataclasses, by what they are about: `cells`, `workers`, the `namespaces` of sessions, and the
-`processes` around them. The guest has `json` only; the host reads the same dataclasses with a faster typed decoder of
-its own (`ingle.workers.io.decode`) because whatever comes from a worker is untrusted. One field of a message may travel
-as the frame's raw payload instead of JSON: `PAYLOADS` names it.
+They are frozen dataclasses, by subject: `cells`, `lifecycle`, `namespace` and `process_tree`. The guest uses `json`.
+The host has a typed decoder (`ingle.workers.io.decode`), because it does not trust a worker. One field may be the
+frame's raw payload instead of JSON; `PAYLOADS` names it.
 """
 
 import codecs
@@ -20,7 +19,7 @@ from ingle_worker.wire.cells import (
     Exiting,
     InputTaken,
     InputWait,
-    Keep,
+    KeepImage,
     Look,
     Mark,
     Raised,
@@ -63,7 +62,6 @@ from ingle_worker.wire.namespace import (
 from ingle_worker.wire.process_tree import (
     Adopt,
     Breach,
-    Door,
     Enter,
     Exited,
     Fork,
@@ -76,6 +74,7 @@ from ingle_worker.wire.process_tree import (
     ProgramExited,
     Proof,
     Prove,
+    ProxyListening,
     Run,
     RunFailed,
     ServeFiles,
@@ -122,7 +121,7 @@ KINDS: dict[int, type] = {
     72: Exiting,
     73: Done,
     74: Display,
-    75: Keep,
+    75: KeepImage,
     80: Listed,
     81: Asked,
     82: EndsWanted,
@@ -144,41 +143,41 @@ KINDS: dict[int, type] = {
     102: Breach,
     103: Swept,
     108: NotEntered,
-    109: Door,
+    109: ProxyListening,
     112: ZygoteReady,
     113: ForkFailed,
     114: Proof,
 }
 NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
-RAW: tuple[type, ...] = (Keep, Load, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed)
-"""Those whose payload is bytes, not text."""
+RAW: tuple[type, ...] = (KeepImage, Load, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed)
+"""Messages whose payload is bytes, not text."""
 
 PAYLOADS: dict[type, str] = {Execute: "code", **dict.fromkeys(RAW, "data")}
 
 PREPARING = -(1 << 60)
-"""The number under which a session is interrupted while its namespace is being made; no cell has it."""
+"""The cell number that interrupts the preparation of a namespace. No cell has it."""
 
 FDS_PER_COPY = 4
-"""stdin, stdout, stderr, wire: what a copy gets; its status socket goes to init."""
+"""stdin, stdout, stderr and wire of a copy. Its status socket goes to init."""
 
 FDS_PER_JOIN = 3
-"""At most."""
+"""Maximum number."""
 
 FDS_PER_FORK = 5
-"""stdin, stdout, stderr, wire, status: the child's ends, in this order."""
+"""The child's stdin, stdout, stderr, wire and status, in this order."""
 
 
 class BadMessage(WireError):
-    """A frame that is none of the messages, or whose fields are wrong."""
+    """A frame that is no known message, or has wrong fields."""
 
 
 # --- the guest's codec -------------------------------------------------------------------------------------
-# The C encoder and scanner are taken bare: they look nothing up in `builtins`, so that a session which has
-# replaced `isinstance` or cleared `sys.modules` can still say so.
+# These use the C encoder and scanner directly. Those look up nothing in `builtins`, so a session that replaced
+# `isinstance` or cleared `sys.modules` can still report it.
 
 
 def _visible(error: UnicodeError) -> tuple[str, int]:
-    """A lone surrogate inside JSON text becomes a backslash escape that JSON decodes to visible text."""
+    """Replace a lone surrogate in JSON text by a backslash escape that decodes to visible text."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     bad = error.object[error.start : error.end]
@@ -201,7 +200,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
     cls: {field.name: _default(field) for field in fields(cls)}
     for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Variable)
 }
-"""The fields of each message, and of each class that some messages hold, with their defaults."""
+"""The fields and defaults of each message, and of each class inside messages."""
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -242,7 +241,7 @@ def decode_fork(data: bytes) -> tuple[bool, int, str, bool]:
     No object is made: the process that reads it shares nearly all its memory with others, and should touch little.
     """
     plain, _ = _scan_json(data[PREFIX.size :].decode(), 0)
-    return plain.get("spare", False), plain.get("uid", 0), plain.get("network", ""), plain.get("group", False)
+    return plain.get("pooled", False), plain.get("uid", 0), plain.get("network", ""), plain.get("group", False)
 
 
 def decode(frame: Frame) -> Any:

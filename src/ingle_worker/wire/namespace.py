@@ -1,4 +1,4 @@
-"""What a session holds: its variables told, the user's library loaded; all of it cleared, saved, restored."""
+"""Messages about a session's namespace: variables, the user's library, clearing, saving and loading."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -14,9 +14,9 @@ else:
 
 @dataclass(frozen=True)
 class ListVariables:
-    """Say what variables there are. Interrupted, if it takes too long, under the cell number `-ticket`.
+    """Request for all variables. If it takes too long, it is interrupted as cell number `-ticket`.
 
-    Not begun at all when the monotonic clock is past `until`: nobody waits any more.
+    It is ignored if the monotonic clock is past `until`, because nobody waits any more.
     """
 
     ticket: int
@@ -25,7 +25,7 @@ class ListVariables:
 
 @dataclass(frozen=True)
 class AskVariable:
-    """Say all about one variable: its own `__repr__` and `__str__` run. Interrupted, or not begun, like a listing."""
+    """Request for details of one variable; runs its `__repr__` and `__str__`. Interrupted or ignored like a listing."""
 
     ticket: int
     until: float
@@ -34,7 +34,7 @@ class AskVariable:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable. `shape` or `length` where it has one; `value` and `repr` only when asked for alone."""
+    """One variable. It has `shape` or `length` if its type does, `value` and `repr` only if asked for alone."""
 
     name: str
     type: str
@@ -48,7 +48,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Listed:
-    """The variables, and how many more there are than fit."""
+    """The variables, and the number of those left out."""
 
     ticket: int
     variables: list[Variable]
@@ -58,7 +58,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Asked:
-    """The variable that was asked for; None when there is none of that name, or it could not be told."""
+    """The variable that was asked for, or None if there is none or it could not be described."""
 
     ticket: int
     variable: Variable | None = None
@@ -72,10 +72,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class LoadStdlib:
-    """Load the user's library: the last `code` bytes of `data` are its code, what stands before them its text.
+    """Order to load the user's library: `data` is its text, then `code` bytes of compiled code.
 
-    Without code it is compiled, and told by StdlibCompiled. Without `run` it is kept for Clear only. Answered by
-    StdlibLoaded. Interrupted, if it takes too long, under the number of `PREPARING`.
+    Without compiled code, StdlibCompiled returns it. Without `run` the library is stored for Clear only. The answer is
+    StdlibLoaded. If it takes too long, it is interrupted as cell `PREPARING`.
     """
 
     code: int = 0
@@ -85,14 +85,14 @@ class LoadStdlib:
 
 @dataclass(frozen=True)
 class StdlibCompiled:
-    """The code of the library that was sent: of this version of Python, made before any code of the user's ran."""
+    """The compiled library, for this version of Python. It was compiled before any user code ran."""
 
     data: bytes = b""
 
 
 @dataclass(frozen=True)
 class StdlibLoaded:
-    """The library is there, or as much of it as could be. `names`: variables that it has made."""
+    """The library is loaded, as far as possible. `names` are the variables it defines."""
 
     problem: str = ""
     names: list[str] = field(default_factory=list)
@@ -100,9 +100,9 @@ class StdlibLoaded:
 
 @dataclass(frozen=True)
 class EditStdlib:
-    """Say what the library in `data` holds, or would hold with this added, and then load that.
+    """Request to describe the library in `data`, or to add `addition` to it and load the result.
 
-    Answered by StdlibDescribed, before any of it runs, and where something is added by StdlibLoaded.
+    The answer is StdlibDescribed, before any of it runs. After an addition StdlibLoaded follows.
     """
 
     addition: str = ""
@@ -111,7 +111,7 @@ class EditStdlib:
 
 @dataclass(frozen=True)
 class StdlibName:
-    """One name of the library. `signature` of functions, `module` of modules, `kind` of all else."""
+    """One name of the library: functions have `signature`, modules have `module`, others have `kind`."""
 
     name: str
     signature: str = ""
@@ -122,7 +122,7 @@ class StdlibName:
 
 @dataclass(frozen=True)
 class StdlibDescribed:
-    """What the library holds; its text, where something was added. `problem`: why it is refused."""
+    """Contents of the library, and its new text after an addition. `problem` says why it is refused."""
 
     functions: list[StdlibName] = field(default_factory=list)
     modules: list[StdlibName] = field(default_factory=list)
@@ -136,15 +136,15 @@ class StdlibDescribed:
 
 @dataclass(frozen=True)
 class Clear:
-    """Forget all names, sources and tasks of the event loop, and load the library again if there was one.
+    """Order to remove all names, sources and event loop tasks, then load the library again if there was one.
 
-    Interrupted, if it takes too long, under the number of `PREPARING`. Answered by Cleared.
+    If it takes too long, it is interrupted as cell `PREPARING`. The answer is Cleared.
     """
 
 
 @dataclass(frozen=True)
 class Cleared:
-    """The namespace is as it was at the beginning."""
+    """The namespace is as at the beginning."""
 
     notices: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -155,16 +155,16 @@ class Cleared:
 
 @dataclass(frozen=True)
 class Save:
-    """To a copy: tell everything that the session has, over a channel that is asked for; then end."""
+    """Order to a copy: request a channel, send the whole session over it, and exit."""
 
     ticket: int
 
 
 @dataclass(frozen=True)
 class Load:
-    """Put what a snapshot holds into this session. `data` is the snapshot's summary; bytes come over a channel.
+    """Order to load a snapshot into this session. `data` is its summary; the chunks come over a channel.
 
-    With `rerun`, the cells that made what could not be saved are run again.
+    With `rerun`, cells run again whose values could not be saved.
     """
 
     ticket: int
@@ -174,14 +174,14 @@ class Load:
 
 @dataclass(frozen=True)
 class ChannelWanted:
-    """Ready to save or to load: one Ends, with the channel's descriptor."""
+    """Request for one Ends with the channel's descriptor, to save or to load."""
 
     ticket: int
 
 
 @dataclass(frozen=True)
 class SaveFailed:
-    """The copy cannot tell what the session has; the channel is closed."""
+    """The copy could not save the session; the channel is closed."""
 
     ticket: int
     reason: str
@@ -198,7 +198,7 @@ class NotLoaded:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The snapshot's names are in the session's namespace, but for those that failed."""
+    """The snapshot's names are in the namespace, except those that failed."""
 
     ticket: int
     names: list[str]

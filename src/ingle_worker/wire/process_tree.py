@@ -1,4 +1,4 @@
-"""What is said to those who look after processes (a session's init, the zygote, a shell task's init), and answered."""
+"""Messages to and from the processes above sessions: a session's init, the zygote, a shell task's init."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -14,7 +14,8 @@ else:
 
 @dataclass(frozen=True)
 class Interrupt:
-    """SIGINT to the worker's process group, if it runs this cell; `again`: only if it did not take it before."""
+    """Order to send SIGINT to the worker's process group if it runs this cell. `again`: only if the last was
+    ignored."""
 
     order: int
     cell: int
@@ -23,14 +24,14 @@ class Interrupt:
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL to everything below init, now."""
+    """Order to kill everything below init now."""
 
 
 @dataclass(frozen=True)
 class Adopt:
-    """There will be one more worker, in this place; the status socket of its own comes with this frame.
+    """Announcement of one more worker in this slot. Its status socket comes with the frame.
 
-    Answered there, by InitUp without a worker.
+    The answer, on that socket, is InitUp without a worker.
     """
 
     slot: int
@@ -38,9 +39,9 @@ class Adopt:
 
 @dataclass(frozen=True)
 class Enter:
-    """Lay these folders, by their names in the data folder, into the session's room. Sent before `Start`.
+    """Order to mount these folders of the data folder in the session's sandbox. It comes before `Start`.
 
-    Its own are made first; those that it shares with others are there, some of them for reading only.
+    `own` folders are created first. `shared` ones exist already, and `shown` ones are read-only.
     """
 
     own: list[str]
@@ -50,37 +51,39 @@ class Enter:
 
 @dataclass(frozen=True)
 class Join:
-    """The first word to an init that was promised a group. The way into it comes along with this frame, one descriptor
-    for each tree of groups: a file to write `0` to, or a folder to fork into. None where there can be no group."""
+    """First message to an init that was promised a cgroup. One descriptor per cgroup hierarchy comes with the frame.
+
+    It is a file to write `0` to, or a folder to fork into. There is none if no group is possible.
+    """
 
 
 @dataclass(frozen=True)
 class Shell:
-    """A shell task is to run in this session's room. The status socket of its init comes along with this frame."""
+    """Order to run a shell task in this session's sandbox. The status socket of its init comes with the frame."""
 
 
 @dataclass(frozen=True)
 class ServeFiles:
-    """Fork a file agent in this session's confinement. Its socket comes along with this frame."""
+    """Order to fork a file agent in this session's confinement. Its socket comes with the frame."""
 
 
 @dataclass(frozen=True)
 class NotEntered:
-    """It could not be done, and everything ends."""
+    """The sandbox could not be entered, and init ends."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Door:
-    """The listening socket that comes along is the session's only way out: who accepts on it is the host."""
+class ProxyListening:
+    """A listening socket in the session's network, its only way out. The host's proxy accepts on it."""
 
     port: int
 
 
 @dataclass(frozen=True)
 class InitUp:
-    """Without a worker: there is none yet. `joined`: its worker is in the group that it was promised."""
+    """Init runs. `worker` is 0 if there is none yet. `joined`: the worker is in the promised cgroup."""
 
     pid: int
     worker: int
@@ -89,14 +92,14 @@ class InitUp:
 
 @dataclass(frozen=True)
 class Swept:
-    """Nothing is left of a worker: said by its init. Or, by who is above an init that was killed: of that one's."""
+    """Nothing is left of a worker. The parent of a killed init sends it with that init's pid."""
 
     pid: int = 0
 
 
 @dataclass(frozen=True)
 class Signalled:
-    """The order was carried out. `ignored`: the worker does not take SIGINT just now, so it should be sent again."""
+    """The signal was sent. `ignored`: the worker ignores SIGINT now, so send it again."""
 
     order: int
     ignored: bool
@@ -104,7 +107,7 @@ class Signalled:
 
 @dataclass(frozen=True)
 class Exited:
-    """The worker's wait status and what it used, said before what is left below init is killed."""
+    """The worker's wait status and resource usage, sent before its descendants are killed."""
 
     status: int
     cpu_seconds: float
@@ -116,15 +119,14 @@ class Exited:
 
 @dataclass(frozen=True)
 class Fork:
-    """Make one more prepared child; its five descriptors come along with this frame.
+    """Order to fork one more worker. Its five descriptors come with the frame.
 
-    `spare`: nobody waits for it, so it has time to rehearse. `uid`: who it shall be, where the server may choose.
-    `network`: where it is another one than sessions of this zygote have by default. `group`: a `Join` follows, by its
-    status socket.
+    `pooled`: it is for the pool, so it has time to rehearse. `uid`: its user, if the server is root. `network`: set if
+    it differs from the zygote's default. `group`: a `Join` follows on its status socket.
     """
 
     ticket: int
-    spare: bool = False
+    pooled: bool = False
     uid: int = 0
     network: str = ""
     group: bool = False
@@ -132,10 +134,9 @@ class Fork:
 
 @dataclass(frozen=True)
 class Prove:
-    """The first order to a zygote whose sessions are confined: hold a child as they are held, and have it attack.
+    """First order to a zygote with confined sessions: confine a child and let it attack.
 
-    `uid`: who it shall be, as with Fork. `secret` is a file of the server's, `port` where it listens, `server` its
-    number.
+    `uid` is its user, as in Fork. `secret` is a file of the server, `port` one it listens on, `server` its pid.
     """
 
     uid: int
@@ -146,7 +147,7 @@ class Prove:
 
 @dataclass(frozen=True)
 class Proof:
-    """What the child could do though it must not; or why it could not be held. Neither: sessions will be held."""
+    """Result of the self-test: attacks that succeeded, or why the child could not be confined. Both empty: passed."""
 
     succeeded: list[str]
     refused: str = ""
@@ -154,7 +155,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class ZygoteReady:
-    """It takes orders now. Of what was to be imported beforehand, `missing` could not be."""
+    """The zygote takes orders. `missing` modules could not be preloaded."""
 
     pid: int
     python: str
@@ -165,7 +166,7 @@ class ZygoteReady:
 
 @dataclass(frozen=True)
 class ForkFailed:
-    """There is no child for that Fork."""
+    """That Fork failed."""
 
     ticket: int
     reason: str
@@ -176,10 +177,10 @@ class ForkFailed:
 
 @dataclass(frozen=True)
 class Run:
-    """Start this program; its stdin, stdout and stderr come along with the frame. `limits` of 0 are none.
+    """Order to start a program. Its stdin, stdout and stderr come with the frame. A limit of 0 means none.
 
-    `pty`: the three are one terminal, which becomes the program's own. `lingers`: what the program leaves running when
-    it ends may go on, and init with it; else all of it ends with the program.
+    `pty`: the three are one terminal, which becomes the program's controlling terminal. `lingers`: background processes
+    may outlive the program, and init with them; otherwise they end with it.
     """
 
     argv: list[str]
@@ -196,9 +197,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal for everything below init, or for the program's process group alone; told by Signalled.
+    """Order to signal everything below init, or only the program's process group. The answer is Signalled.
 
-    `again`: the last SIGINT once more, if somebody has missed it who was to have it; else none.
+    `again`: repeat the last SIGINT only for a process that missed it.
     """
 
     order: int
@@ -209,7 +210,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class RunFailed:
-    """The program could not be started. `no_folder`: because the one it was to run in is not there, or not for it."""
+    """The program could not be started. `no_folder`: its working folder is missing or not accessible."""
 
     reason: str
     no_folder: bool = False
@@ -217,7 +218,7 @@ class RunFailed:
 
 @dataclass(frozen=True)
 class ProgramExited:
-    """The program's wait status, and what has been used so far. `left`: something of it still runs."""
+    """The program's wait status and the resource usage so far. `left`: some of its processes still run."""
 
     status: int
     cpu_seconds: float
@@ -235,7 +236,7 @@ class TreeEnded:
 
 @dataclass(frozen=True)
 class Breach:
-    """A limit was passed, by this much; everything below init is being killed."""
+    """A limit was exceeded, by this much. Everything below init is being killed."""
 
     limit: str
     used: float

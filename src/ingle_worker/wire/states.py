@@ -1,4 +1,4 @@
-"""The states of a session and of a cell, and the one table of legal moves. Code, tests and docs are made from it."""
+"""The states of a session and of a cell, and the table of legal transitions. Code, tests and docs use this table."""
 
 from typing import Final
 
@@ -51,11 +51,11 @@ FINAL_STATUSES: Final = (OK, ERROR, INTERRUPTED, EXIT)
 
 
 class IllegalMove(Exception):
-    """A move between states that the table does not hold: a mistake of ours, never of a user."""
+    """A transition that is not in the table: a bug in ingle, never a user's mistake."""
 
 
 def move(old: str, new: str) -> str:
-    """The new state, if the table allows the move."""
+    """Return the new state if the table allows the transition, else raise IllegalMove."""
     if new not in MOVES.get(old, {}):
         raise IllegalMove(f"a session cannot go from {old} to {new}")
     return new

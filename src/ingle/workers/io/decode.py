@@ -19,7 +19,7 @@ FROM_GUEST = (
     messages.Background,
     messages.Result,
     messages.Display,
-    messages.Keep,
+    messages.KeepImage,
     messages.InputWait,
     messages.InputTaken,
     messages.Exiting,
@@ -38,7 +38,7 @@ FROM_GUEST = (
     messages.Loaded,
     messages.InitUp,
     messages.NotEntered,
-    messages.Door,
+    messages.ProxyListening,
     messages.Signalled,
     messages.Exited,
     messages.Swept,
@@ -53,11 +53,11 @@ FROM_GUEST = (
 
 
 _DECODERS: dict[int, Any] = {
-    messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST if cls is not messages.Keep
+    messages.NUMBERS[cls]: msgspec.json.Decoder(cls).decode for cls in FROM_GUEST if cls is not messages.KeepImage
 }
 _WITH_PAYLOAD = {messages.NUMBERS[cls] for cls in FROM_GUEST if cls in messages.RAW}
 
-KEEP = messages.NUMBERS[messages.Keep]
+KEEP_IMAGE = messages.NUMBERS[messages.KeepImage]
 
 SHORT = 1024 * 1024
 """Bytes of a header that is read as it is: whatever is in it, it becomes no more than some megabytes."""
@@ -105,8 +105,8 @@ def _weigh(kind: int, header: bytes) -> None:
 
 
 def decode(frame: Frame) -> Any:
-    if frame.kind == KEEP:
-        return messages.Keep(frame.payload)
+    if frame.kind == KEEP_IMAGE:
+        return messages.KeepImage(frame.payload)
     decoder = _DECODERS.get(frame.kind)
     if decoder is None:
         raise BadMessage(f"no message from a worker has the kind {frame.kind}")
