@@ -1,5 +1,5 @@
-"""The guest: everything of ingle that ever enters a session's process.
+"""The guest: all code of ingle that runs inside a session's process.
 
-Standard library only, CPython 3.10 and later, and never an import of `ingle`. It is loaded from a private
-path into whatever interpreter the user names, so nothing has to be installed there.
+It uses the standard library only, supports CPython 3.10 and later, and never imports `ingle`. It is loaded from a
+private path into the user's interpreter, so nothing has to be installed there.
 """

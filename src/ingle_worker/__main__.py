@@ -1,23 +1,22 @@
-"""The first lines that run in an interpreter named by a user: `python .../ingle_worker/__main__.py MODE FD...`.
+"""Entry point in the user's interpreter: `python .../ingle_worker/__main__.py MODE FD...`.
 
-This one file must be readable by any Python, so that an old one can be refused in plain words instead of a
-syntax error. It loads the guest from its own folder without putting that folder on `sys.path`, and gives each
-of the guest's modules private copies of `builtins` and of the libraries it cannot do without: code in a session
-may replace `builtins.Exception` or `time.perf_counter`, and the guest must still catch the one and call the other.
+Any Python can parse this file, so an old one is refused with a clear message instead of a syntax error. It loads the
+guest from its own folder without adding that folder to `sys.path`. Each guest module gets private copies of `builtins`
+and of some libraries, because cells may replace `builtins.Exception` or `time.perf_counter`.
 """
 
 import sys
 
-OLD = 41
+OLD_PYTHON_EXIT_CODE = 41
 
-ROOMS = {
+ENTRY_MODULES = {
     "shells": "ingle_worker.processes.task_zygote",
     "boot": "ingle_worker.lockdown.boot",
 }
-"""Where a mode begins that is not one of the zygote's."""
+"""Entry module of each mode that is not the zygote's."""
 
-PRIVATE = ("ast", "codeop", "linecache", "os", "select", "time", "traceback", "warnings")
-"""Modules of which the guest has a copy: those whose functions it calls between and around cells, and never sets."""
+PRIVATE_COPIES = ("ast", "codeop", "linecache", "os", "select", "time", "traceback", "warnings")
+"""Modules that the guest has a private copy of. It calls their functions between and around cells, and sets none."""
 
 
 def refuse_old_python():  # type: ignore[no-untyped-def]
@@ -29,11 +28,11 @@ def refuse_old_python():  # type: ignore[no-untyped-def]
             )
         )
         sys.stderr.flush()
-        sys.exit(OLD)
+        sys.exit(OLD_PYTHON_EXIT_CODE)
 
 
 def load_guest(mode):  # type: ignore[no-untyped-def]
-    """Make `ingle_worker` importable from its own folder only, then forget how. The room that the mode begins in."""
+    """Make `ingle_worker` importable from its own folder while it is imported. Return the entry module of the mode."""
     import builtins
     import importlib.machinery
     import importlib.util
@@ -42,7 +41,7 @@ def load_guest(mode):  # type: ignore[no-untyped-def]
     home = os.path.dirname(os.path.abspath(__file__))
     private = dict(vars(builtins))
     copies = {}
-    for each in PRIVATE:
+    for each in PRIVATE_COPIES:
         copies[each] = type(os)(each)
         vars(copies[each]).update(vars(importlib.import_module(each)))
 
@@ -70,14 +69,14 @@ def load_guest(mode):  # type: ignore[no-untyped-def]
 
     sys.meta_path.insert(0, Finder)
     try:
-        # Shell tasks are forked from a process that has loaded nothing of a session.
-        return importlib.import_module(ROOMS.get(mode, "ingle_worker.processes.zygote"))
+        # The zygote of shell tasks loads no code of sessions.
+        return importlib.import_module(ENTRY_MODULES.get(mode, "ingle_worker.processes.zygote"))
     finally:
         sys.meta_path.remove(Finder)
 
 
 if __name__ == "__main__":
     refuse_old_python()  # type: ignore[no-untyped-call]
-    # The script's own folder came first on sys.path: its modules must not be taken for anybody's else.
+    # Python put the script's folder first on sys.path. Its modules must not be importable from there.
     del sys.path[0]
     load_guest(sys.argv[1]).main(sys.argv[1:])  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""Forks that libc does not offer: into a cgroup (`fork_into`), and one whose child is our parent's and not ours.
+"""Forks that libc does not offer: into a cgroup, and with our parent process as the child's parent.
 
-Neither wait() nor SIGCHLD reports such a child to the user's code. With one thread the kernel makes it in one call
-(`fork_beside`). With other threads only libc can fork, since they may hold its locks, and its child is ours. So that
-child forks again and exits (`fork_twice`), which copies all page tables twice.
+Neither wait() nor SIGCHLD reports a child of our parent to user code. With one thread the kernel makes it in one call
+(`fork_beside`). With other threads only libc can fork safely, since they may hold its locks. Then the child forks again
+and exits (`fork_twice`), which copies all page tables twice.
 """
 
 import os
@@ -20,15 +20,15 @@ SIGCHLD = 17
 
 _MACHINE = os.uname().machine if sys.maxsize > 1 << 32 else ""
 _CALLS = {"x86_64": (56, 273, 274), "aarch64": (220, 99, 100)}.get(_MACHINE)
-"""The numbers of clone, set_robust_list and get_robust_list."""
+"""System call numbers of clone, set_robust_list and get_robust_list."""
 
 CLONE3 = 435
-"""The same on every machine."""
+"""System call number, the same on every machine."""
 
 try:
     import ctypes
 
-    # The GIL stays held over a call: a fork happens between two instructions of this one thread.
+    # PyDLL holds the GIL during a call, so no other code of this thread runs between call and fork.
     _libc = ctypes.PyDLL(None, use_errno=True) if sys.platform == "linux" else None
 except (ImportError, OSError):
     _libc = None
@@ -37,15 +37,15 @@ _syscall: Any = _libc.syscall if _libc is not None else None
 
 
 def can_clone() -> bool:
-    """Whether libc can be gone past at all."""
+    """Return whether this process can fork without libc."""
     return _libc is not None and _CALLS is not None and _tid_address() != 0
 
 
 def can_fork_beside(parent: int) -> bool:
-    """Whether `fork_beside` can be had, and makes a child of this parent's.
+    """Return whether `fork_beside` works here and its child would belong to `parent`.
 
-    It goes past libc, whose fork() sees to locks that other threads hold: so there must be no other thread. Only then
-    have the functions that libraries give to pthread_atfork() nothing to do, either.
+    It bypasses libc, whose fork() handles locks of other threads, so there must be no other thread. Then functions
+    registered with pthread_atfork() have nothing to do either.
     """
     try:
         return os.getppid() == parent and len(os.listdir("/proc/self/task")) == 1 and can_clone()
@@ -54,14 +54,14 @@ def can_fork_beside(parent: int) -> bool:
 
 
 def fork_beside() -> int:
-    """A bare fork whose child is not ours but our parent's."""
+    """Fork without hooks. The child belongs to our parent process."""
     thread = _Thread()
     return _forked(thread, thread.clone(CLONE_PARENT))
 
 
 def fork_into(group: int) -> int:
-    """A bare fork of a process with one thread. Its child is in a cgroup from its first moment: one of version 2, by
-    a descriptor of its folder."""
+    """Fork a process with one thread, without hooks. The child starts in a cgroup (version 2), given as a folder's
+    descriptor."""
     thread = _Thread()
     return _forked(thread, thread.clone_into(group))
 
@@ -78,8 +78,8 @@ def _forked(thread: "_Thread", pid: int) -> int:
 def fork_twice(number: memoryview) -> int:
     """Fork by libc, and let the child fork again and exit, so that the second child is not ours.
 
-    Return the number of the first child, to be waited for, or 0 in the second one. The first child writes the number of
-    the second one into `number`, which is shared memory. If it cannot fork, it exits with the number of the error.
+    Return the pid of the first child, which must be waited for, or 0 in the second child. The first child writes the
+    pid of the second to `number`, which is shared memory. If it cannot fork, it exits with the errno.
     """
     pid = fork_bare()
     if pid:
@@ -95,7 +95,7 @@ def fork_twice(number: memoryview) -> int:
 
 
 class _Thread:
-    """What libc has told the kernel of this thread, and a child has to tell again."""
+    """Per-thread state that libc registered with the kernel and that a child must register again."""
 
     def __init__(self) -> None:
         assert _CALLS is not None
@@ -122,7 +122,7 @@ class _Thread:
 
 
 def _tid_address() -> int:
-    """Where libc keeps the number of this thread, which a copy has to have right; 0 where it keeps it elsewhere."""
+    """Return the address where libc stores this thread's id, or 0 if libc stores it elsewhere."""
     address = ctypes.c_long()
     if _libc is None or _libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) or not address.value:
         return 0
@@ -130,9 +130,9 @@ def _tid_address() -> int:
 
 
 def fork_whole(fork: Callable[[], int]) -> int:
-    """A fork with all that Python does around it, but without its warning: that is for who called it, not for us.
+    """Fork with all of Python's fork hooks, but without its warning about threads, which is meant for the user's calls.
 
-    Functions registered to run before a fork run here, in the process whose threads they may have to wait for.
+    Hooks that run before a fork run here, in the process whose threads they may wait for.
     """
     if _libc is None:
         return fork()

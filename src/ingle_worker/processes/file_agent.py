@@ -180,7 +180,7 @@ def _write(connection: socket.socket, request: "dict[str, Any]") -> None:
         try:
             os.unlink(draft, dir_fd=folder)
         except OSError:
-            pass  # renamed, or not ours any more
+            pass  # already renamed, or somebody removed it
 
 
 def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:

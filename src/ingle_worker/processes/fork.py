@@ -1,8 +1,7 @@
-"""Forking a session's process off an interpreter with one thread.
+"""Fork of a session's process from an interpreter with one thread.
 
-Python's own work after a fork (new locks, lists of threads, what its library has registered) writes to a hundred pages
-that the child would otherwise share, and takes half a millisecond. With one thread no lock is held, so nearly all of
-it is for nothing. What other libraries have registered is called as Python would.
+Python's own work after a fork writes to a hundred shared pages and takes half a millisecond. With one thread no lock is
+held, so nearly all of that work is unnecessary. Fork hooks of other libraries are called as Python calls them.
 """
 
 import contextlib
@@ -22,21 +21,21 @@ _in_parent: list[Hook] = []
 _in_child: list[Hook] = []
 
 TWISTER_WORDS = 624
-"""The state of a Mersenne Twister, which numpy's old functions draw from; all of them used up."""
+"""Size of a Mersenne Twister's state, also its index when all words are used up. numpy's legacy functions use it."""
 
-_crowded = False
-"""A library that was loaded beforehand has begun threads, of which a child has none."""
+_has_threads = False
+"""Whether a preloaded library started threads. A forked child has none of them."""
 
 _reseed_random: Callable[[], Any] = super(random.Random, random._inst).seed
-"""What random.seed() comes to, without the pages that its way there touches."""
+"""The effect of random.seed() with fewer pages touched."""
 
-_renumber: Callable[[], Any] = threading.main_thread()._set_native_id  # type: ignore[attr-defined]
+_update_thread_id: Callable[[], Any] = threading.main_thread()._set_native_id  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
-def watch() -> Iterator[None]:
-    """While libraries are loaded: notice what they register, those of Python itself aside."""
-    # That of everybody: the guest has a copy of its own.
+def record_fork_hooks() -> Iterator[None]:
+    """Record the fork hooks that libraries register in this block, except those of Python itself."""
+    # The `os` module that everybody uses: the guest has a private copy.
     theirs = sys.modules["os"]
     register = os.register_at_fork
 
@@ -53,45 +52,45 @@ def watch() -> Iterator[None]:
         yield
     finally:
         theirs.register_at_fork = register  # type: ignore[attr-defined]
-        random.seed()  # with all that it sets back
-        global _crowded
-        _crowded = len(sys._current_frames()) > 1
-        _renumber()  # so that what it looks up is known to all
+        random.seed()  # also resets cached values
+        global _has_threads
+        _has_threads = len(sys._current_frames()) > 1
+        _update_thread_id()  # once here, so that forks share the lookups
 
 
 def reseed() -> None:
-    """In each process of which one session will be forked: no two sessions draw the same numbers."""
+    """Reseed all generators. Called in each process that one session is forked from, so that sessions differ."""
     _reseed_random()
     reseed_numpy()
 
 
 def reseed_numpy() -> None:
-    """Processes forked from one another must not draw the same numbers. (`random` sees to itself in a plain fork.)"""
+    """Reseed numpy's legacy generator after a fork. Python reseeds `random` itself after a plain fork."""
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is None:
         return
     try:
-        # A state at random, as a whole: numpy.random.seed() comes to the same by a way that is three times as long.
+        # Set a whole random state: numpy.random.seed() takes three times as long for the same effect.
         numpy: Any = sys.modules["numpy"]
         key = numpy.frombuffer(os.urandom(4 * TWISTER_WORDS), numpy.uint32)
         numpy_random.set_state(("MT19937", key, TWISTER_WORDS, 0, 0.0))
-    except Exception:  # the border to libraries: another generator, or another numpy
+    except Exception:  # library code: another generator, or another numpy
         numpy_random.seed()
 
 
 def fork(group: int = -1) -> int:
-    """As os.fork(), but that random numbers go on where they were (see `reseed`).
+    """Fork like os.fork(), but without reseeding random generators (see `reseed`).
 
-    `group`: the folder of a cgroup for the child to be born into, where `can_fork_into` says so.
+    `group` is the folder of a cgroup in which the child starts, if `can_fork_into` returns True.
     """
-    pid = os.fork() if _crowded else _fork_single(group)
+    pid = os.fork() if _has_threads else _fork_single(group)
     if pid == 0:
-        _renumber()
+        _update_thread_id()
     return pid
 
 
 def can_fork_into() -> bool:
-    return not _crowded and clone.can_clone()
+    return not _has_threads and clone.can_clone()
 
 
 def _fork_single(group: int) -> int:
@@ -111,5 +110,5 @@ def _fork_single(group: int) -> int:
 def _call(hooks: list[Hook]) -> None:
     for hook in hooks:
         if hook is not None:
-            with contextlib.suppress(Exception):  # the border to libraries: Python goes on as well
+            with contextlib.suppress(Exception):  # library code: Python ignores errors of hooks too
                 hook()

@@ -1,7 +1,7 @@
-"""The holder: the outermost process of a zygote, a subreaper with nothing imported.
+"""The holder: the outermost process of a zygote, a subreaper that imports almost nothing.
 
-When the zygote dies, what it has forked lives on below the holder, whose only work is to reap it and to end
-everything when the host's end of its socket closes.
+When the zygote dies, its children become children of the holder. The holder reaps them, and kills everything when the
+host closes its end of the socket.
 """
 
 import os
@@ -15,7 +15,7 @@ INIT_NAME = "ingle-init"
 
 
 def fork_below(life: int, control: int, name: bytes) -> None:
-    """Fork a zygote, which is to be called this. It alone returns: the process that forks is its holder from now on."""
+    """Fork a zygote with this process name. Only the zygote returns; the calling process becomes its holder."""
     linux.become_subreaper()
     zygote = os.fork()
     if zygote:
@@ -29,14 +29,14 @@ def fork_below(life: int, control: int, name: bytes) -> None:
 
 
 class Holder:
-    """Reaps what the zygote leaves behind; kills everything when the host is gone; goes when nothing is left."""
+    """Subreaper above a zygote. It exits when no child is left, and kills all children when the host is gone."""
 
     def __init__(self, life: int, zygote: int) -> None:
         self._life = life
         self._zygote = zygote
         self._sessions: set[int] | None = None
         self.code = 0
-        """The zygote's exit code, or 128 and the signal's number, for whoever started us both."""
+        """The zygote's exit code, or 128 plus the signal number."""
 
     def run(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -62,21 +62,21 @@ class Holder:
     def _on_exit(self, pid: int, status: int, usage: object) -> None:
         if pid == self._zygote:
             self.code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            # Not every child: one of these inits may have been killed before we came to look, and have left us strays.
+            # Not every child: an init that was killed earlier may have left orphans.
             self._sessions = {pid for pid in linux.children(os.getpid()) if linux.name_of(pid) == INIT_NAME}
             kill_tree.sweep(self._on_exit, spare=tuple(self._sessions))
-            # Among them may have been those of an init that was killed, of which the zygote could not tell any more.
-            self._tell(0)
+            # Some may have belonged to a killed init that the zygote could no longer report.
+            self._report_swept(0)
         elif self._sessions is not None and pid in self._sessions:
             self._sessions.discard(pid)
-            # The init of a session ended: if it was killed, its strays are ours now, and end here.
+            # A session's init ended: if it was killed, its orphans are our children now.
             kill_tree.sweep(self._on_exit, spare=tuple(self._sessions))
             if status:
-                self._tell(pid)
+                self._report_swept(pid)
 
-    def _tell(self, init: int) -> None:
-        """That nothing is left of this one; 0 for all that had gone before."""
+    def _report_swept(self, init: int) -> None:
+        """Report that nothing is left of this init. 0 stands for all inits that ended before."""
         try:
             os.write(self._life, messages.encode(messages.Swept(init)))
         except OSError:
-            pass  # the host is gone, which ends us next
+            pass  # the host is gone, and the next read ends this process

@@ -1,10 +1,8 @@
-"""The tiny init of a session: parent of the worker, adopter of all its strays, outside of the cell's process group.
+"""The init of a session: parent process of its workers and subreaper for their orphans.
 
-A worker can make live copies of itself (see `copying`), which are init's children as it is: then init has a family,
-and serves each member by a socket of its own. It promises that each worker's exit status reaches the host, that SIGINT
-goes to the foreground group of the one that is meant, and that nothing of a worker outlives it, nor anything the
-host: when a worker's socket closes, it is killed with all it has started; when the last one is gone, so is all below.
-It runs no code of a user's, and touches as little memory as it can.
+A worker can make live copies of itself (`session.live_copy`), which are children of the same init. Init serves each
+worker by its own socket. It reports every exit status to the host and sends SIGINT to the right foreground group. When
+a worker's socket closes, init kills the worker and all its descendants. It runs no user code and touches little memory.
 """
 
 import _socket
@@ -12,8 +10,7 @@ import os
 import select
 import struct
 
-# By their own names, where every init comes by on its way to its loop: to look one up in its module touches three more
-# pages, which are copied in each of them.
+# Imported by name: a lookup in the module would touch three more pages, which are then copied in every init.
 from _signal import (  # type: ignore[import-not-found]
     SIG_DFL,
     SIG_IGN,
@@ -34,13 +31,23 @@ from typing import Any
 
 from ingle_worker.processes import file_agent, kill_tree, linux
 from ingle_worker.processes.linux import become_subreaper
-from ingle_worker.session.interrupts import NUDGE, NUDGE_AFTER, NUDGES, OWED, PID, RUNNING, TAGGED, WORDS, place
+from ingle_worker.session.interrupts import (
+    MAX_NUDGES,
+    NUDGE,
+    NUDGE_AFTER_MS,
+    OWED,
+    PID,
+    RUNNING,
+    TAGGED,
+    WORDS,
+    slot_words,
+)
 from ingle_worker.wire import FrameReader, encode_frame, messages
 from ingle_worker.wire.constants import FAILED_EXIT_CODE, MAX_WORKERS_PER_INIT
 
 INIT_UP = messages.NUMBERS[messages.InitUp]
 JOIN = messages.encode(messages.Join())
-WAYS_IN = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i"))
+JOIN_FDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i"))
 FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = MAX_WORKERS_PER_INIT * WORDS * 8
 FILE_KIND, FOLDER = 0o170000, 0o040000
@@ -48,30 +55,29 @@ SWEPT = messages.Swept()
 ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
 
 
-ADOPTION = 100
-"""How often init looks whether a copy that shall end is its child by now."""
+ADOPTION_CHECKS = 100
+"""How often init checks whether a copy that must end has become its child."""
 
 
-def _notice(number: int, frame: object) -> None:
-    """The wake-up descriptor says it all."""
+def _ignore_signal(number: int, frame: object) -> None:
+    """Do nothing: the wake-up descriptor reports the signal."""
 
 
-def say_up(fd: int, worker: int, joined: bool = False) -> None:
-    # Written by hand: to build and encode a message would touch, and so copy, fifty pages of every init.
+def report_up(fd: int, worker: int, joined: bool = False) -> None:
+    # Encoded by hand: a message object would touch, and so copy, fifty pages of every init.
     word = b"true" if joined else b"false"
     write(fd, encode_frame(INIT_UP, b'{"pid":%d,"worker":%d,"joined":%s}' % (getpid(), worker, word)))
 
 
 def join(status_fd: int) -> tuple[bool, int] | None:
-    """Wait for the way into the session's group and go in, before there is a worker: it is born in there.
+    """Wait for the `Join` order and enter the session's cgroup, before the worker is forked.
 
-    Whether that was possible; and the folder of a group which one cannot go into like that, but fork into. None when
-    there is to be no session.
+    Return whether that worked, and the folder of a group to fork into, or -1. Return None if there will be no session.
     """
     status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, status_fd)
     try:
-        # No more than this: what else there is, is to be read by whoever obeys it.
-        data, extra, _, _ = status.recvmsg(len(JOIN), WAYS_IN, _socket.MSG_CMSG_CLOEXEC)
+        # Read no more than this message: the rest is for `Init`.
+        data, extra, _, _ = status.recvmsg(len(JOIN), JOIN_FDS_SPACE, _socket.MSG_CMSG_CLOEXEC)
     finally:
         status.detach()
     if data != JOIN:
@@ -85,42 +91,42 @@ def join(status_fd: int) -> tuple[bool, int] | None:
             try:
                 write(fd, b"0")
             except OSError:
-                joined = False  # the host finds another way
+                joined = False  # the host moves the process itself
             close(fd)
     return joined, folder
 
 
 class Member:
-    """One worker of the family."""
+    """One worker of this init."""
 
-    __slots__ = ("ended", "fd", "known_pid", "nudges", "place", "reader", "signalled", "slot", "socket", "told")
+    __slots__ = ("ended", "fd", "known_pid", "nudges", "reader", "signalled", "slot", "socket", "told", "words")
 
     def __init__(self) -> None:
         self.known_pid = 0
         self.slot = 0
         self.fd = -1
         self.socket: _socket.socket | None = None
-        """Made when something is to be read: most of the time, and in most sessions for ever, nothing is."""
-        self.place = memoryview(b"")
+        """Created at the first read. Most sessions never need it."""
+        self.words = memoryview(b"")
         self.signalled = 0
         self.nudges = 0
         self.reader = FrameReader()
         self.ended = False
-        """The process is gone, or shall be."""
+        """The process is gone, or must end."""
         self.told = False
-        """Its exit status was; from then on its number may be another's."""
+        """Its exit status was reported. From then on its pid may belong to another process."""
 
     @property
     def pid(self) -> int:
-        """The process; 0 while there is none. Whoever has the place has written it there, so it is looked at once, and
-        believed of a child of ours only."""
-        if not self.known_pid and (written := self.place[PID]) and linux.parent_of(written) == os.getpid():
+        """The pid, or 0 while there is no process. The worker writes it to shared memory, so it must be a child of
+        ours."""
+        if not self.known_pid and (written := self.words[PID]) and linux.parent_of(written) == os.getpid():
             self.known_pid = written
         return self.known_pid
 
     def is_process(self, pid: int) -> bool:
-        """Of one that has just ended: whether it was this."""
-        return not self.told and pid == (self.known_pid or self.place[PID])
+        """Return whether a process that has just ended was this worker."""
+        return not self.told and pid == (self.known_pid or self.words[PID])
 
     def send(self, message: object) -> None:
         try:
@@ -130,69 +136,69 @@ class Member:
 
 
 class Init:
-    """Made in the zygote, so that its making is shared; prepared ahead in a process of its own; alive from `run` on."""
+    """The init of one session. The zygote creates it, a child prepares it ahead of time, and `run` is its main loop."""
 
     def __init__(self) -> None:
         self.shared = memoryview(b"")
         self._members = [Member()]
         self._nudged = 0.0
-        """When somebody was, last; 0 when nobody is to be."""
+        """When a worker was nudged last, or 0 if none needs it."""
         self._wake_read = self._wake_write = -1
         self.on_enter: Callable[[messages.Enter], None] | None = None
-        """Lays the session's folders into its room, where it has one."""
+        """Mounts the session's folders in its sandbox, if it has one."""
         self.on_shell: Callable[[int], None] | None = None
-        """Becomes the init of a shell task, on this status socket."""
+        """Runs the init of a shell task on this status socket."""
         self.on_files: Callable[[int], None] = file_agent.serve
-        """Serves a request for files of the session, on this socket."""
+        """Serves one file request on this socket."""
         self.joined = False
-        """It is in the group that it was to join."""
+        """Whether the process is in the cgroup it was promised."""
         self._tasks: dict[int, tuple[int, Member]] = {}
-        """Inits of shell tasks and file agents: the tag that marks all their descendants, and the worker they serve."""
+        """Inits of shell tasks and file agents by pid: the tag of their descendants, and the worker they serve."""
         self._last_tag = MAX_WORKERS_PER_INIT
 
     def prepare(self) -> None:
-        """All that need not wait for the session, and that a worker can leave again."""
+        """Do all work that does not depend on the session and that a worker can undo."""
         become_subreaper()
         if getpid() != getsid(0):
             setsid()
-        # Memory for a whole family; of what is never written to there is none.
+        # Memory for all possible workers: pages that are never written cost nothing.
         self.shared = memoryview(mmap(-1, SHARED_SIZE)).cast("q")
         self._wake_read, self._wake_write = pipe2(FLAGS)
         set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        # Before there is a worker: however soon it goes, its signal is noticed.
-        signal(SIGCHLD, _notice)
+        # Before the worker is forked, so that its exit is never missed.
+        signal(SIGCHLD, _ignore_signal)
         self._poller = poll()
         self._poller.register(self._wake_read, POLLIN)
-        self._members[0].place = place(self.shared, 0)
+        self._members[0].words = slot_words(self.shared, 0)
 
-    def leave(self) -> None:
-        """In the worker: it is not init."""
+    def reset_in_worker(self) -> None:
+        """Undo `prepare` in the worker."""
         set_wakeup_fd(-1)
         signal(SIGCHLD, SIG_DFL)
         close(self._wake_read)
         close(self._wake_write)
 
     def run(self, status_fd: int, worker: int) -> None:
-        """Until the last worker or the host is gone; then all below is gone too. Never returns."""
+        """Run until the last worker or the host is gone, then kill everything below. Never returns."""
         first = self._members[0]
         first.fd, first.known_pid = status_fd, worker
         signal(SIGINT, SIG_IGN)
         signal(SIGTERM, SIG_IGN)
         signal(SIGHUP, SIG_IGN)
         self._poller.register(status_fd, POLLIN)
-        say_up(status_fd, worker, self.joined)
+        report_up(status_fd, worker, self.joined)
         while True:
             for member in self._members:
                 if member.ended:
-                    self._bury(member)
+                    self._end_worker(member)
                     break
             else:
-                ready = self._poller.poll(NUDGE_AFTER if self._nudged else None)
-                self._attend(ready)
+                ready = self._poller.poll(NUDGE_AFTER_MS if self._nudged else None)
+                self._handle_events(ready)
 
-    def _attend(self, ready: list[tuple[int, int]]) -> None:
-        """What has come: an exit, an order, or the time to nudge."""
-        if self._nudged and (not ready or monotonic() - self._nudged > NUDGE_AFTER / 1000):
+    def _handle_events(self, ready: list[tuple[int, int]]) -> None:
+        """Handle exits, orders and due nudges."""
+        if self._nudged and (not ready or monotonic() - self._nudged > NUDGE_AFTER_MS / 1000):
             self._nudge()
         for fd, _ in ready:
             if fd == self._wake_read:
@@ -200,13 +206,13 @@ class Init:
                 kill_tree.reap(self._on_exit)
         for member in self._members.copy():
             for fd, _ in ready:
-                if fd == member.fd and not self._obey(member):
+                if fd == member.fd and not self._carry_out(member):
                     member.ended = True
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
         tag, owner = self._tasks.pop(pid, (0, None))
         if owner is not None and status:
-            # Somebody has killed it: what ran below it ends here.
+            # The task's init was killed, so its descendants are ours to kill.
             kill_tree.sweep(self._on_exit, chosen=lambda each: linux.tag_of(each) == tag)
             if owner in self._members:
                 owner.send(messages.Swept(pid))
@@ -215,19 +221,18 @@ class Init:
                 member.ended = member.told = True
                 member.send(messages.Exited(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
 
-    def _bury(self, member: Member) -> None:
-        """End a worker and all it has left behind. That it is done, the host is told before the end of its socket: that
-        comes too when init is killed."""
+    def _end_worker(self, member: Member) -> None:
+        """End a worker and its descendants. Swept is sent before the socket closes: a killed init closes it too."""
         others = [each for each in self._members if each is not member]
-        for _ in range(ADOPTION):
-            if member.pid or not linux.parent_of(member.place[PID]):
+        for _ in range(ADOPTION_CHECKS):
+            if member.pid or not linux.parent_of(member.words[PID]):
                 break
-            sleep(0.002)  # it has just been made, and will be our child when its maker is gone
+            sleep(0.002)  # it was just forked, and becomes our child when its parent exits
         if not others:
             kill_tree.sweep(self._on_exit)
             member.send(SWEPT)
-            os._exit(0)  # which closes the socket: for the last one, init itself shall be gone too
-        kill_tree.sweep(self._on_exit, [each.pid for each in others], self._choice(member, others))
+            os._exit(0)  # also closes the socket
+        kill_tree.sweep(self._on_exit, [each.pid for each in others], self._belongs_to(member, others))
         member.send(SWEPT)
         self._members.remove(member)
         self._poller.unregister(member.fd)
@@ -236,18 +241,18 @@ class Init:
         os.close(member.fd)
 
     @staticmethod
-    def _choice(member: Member, others: list[Member]) -> kill_tree.Choice:
-        """Which of init's children are this worker's: itself, and strays by their tag.
+    def _belongs_to(member: Member, others: list[Member]) -> kill_tree.Choice:
+        """Return a test for which children of init belong to this worker: itself, and orphans with its tag.
 
-        Where tags cannot be had, only those that stayed in its terminal session; the rest ends with the family.
+        Without tags only orphans of its terminal session count. The others end with the last worker.
         """
         worker, slot = member.pid, member.slot
-        if all(each.place[TAGGED] for each in (member, *others) if each.slot):
+        if all(each.words[TAGGED] for each in (member, *others) if each.slot):
             return lambda pid: pid == worker or linux.tag_of(pid) == slot
         return lambda pid: pid == worker or linux.session_of(pid) == worker
 
-    def _obey(self, member: Member) -> bool:
-        """Carry out what the host asks. False when this worker shall end."""
+    def _carry_out(self, member: Member) -> bool:
+        """Carry out the host's orders. Return False if this worker must end."""
         if member.socket is None:
             member.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, member.fd)
         try:
@@ -275,7 +280,7 @@ class Init:
         return True
 
     def _run_child(self, member: Member, run: Callable[[int], None] | None, fd: int) -> None:
-        """Run this in a child of init, and so inside the session's confinement. A closed socket reports a failure."""
+        """Run `run` in a child of init, inside the session's confinement. A closed socket reports a failure."""
         try:
             pid = linux.fork_bare() if run is not None else -1
         except OSError:
@@ -293,7 +298,7 @@ class Init:
                 run(fd)
                 os._exit(0)
             finally:
-                os._exit(FAILED_EXIT_CODE)  # of a shell task's init: what it leaves is ours to end
+                os._exit(FAILED_EXIT_CODE)  # so that `_on_exit` kills what a task's init leaves
         os.close(fd)
 
     def _enter(self, member: Member, message: messages.Enter) -> bool:
@@ -307,31 +312,31 @@ class Init:
 
     def _adopt(self, slot: int, fd: int) -> None:
         member = Member()
-        member.slot, member.fd, member.place = slot, fd, place(self.shared, slot)
-        member.place[RUNNING] = member.place[OWED] = member.place[PID] = member.place[TAGGED] = 0
+        member.slot, member.fd, member.words = slot, fd, slot_words(self.shared, slot)
+        member.words[RUNNING] = member.words[OWED] = member.words[PID] = member.words[TAGGED] = 0
         self._members.append(member)
         self._poller.register(fd, select.POLLIN)
-        say_up(fd, 0)
+        report_up(fd, 0)
 
     def _interrupt(self, member: Member, message: messages.Interrupt) -> None:
-        place, worker = member.place, member.pid
-        if place[RUNNING] != message.cell or not worker:
-            # Not begun yet, or over by now: the host knows which, and asks again where it is the former.
+        words, worker = member.words, member.pid
+        if words[RUNNING] != message.cell or not worker:
+            # The cell has not started, or is over. The host knows which, and asks again in the first case.
             member.send(messages.Signalled(message.order, True))
             return
         if not message.again or member.signalled != message.cell:
             ignored, stopped = linux.sigint_state(worker)
-            place[OWED] = message.cell if ignored else 0
+            words[OWED] = message.cell if ignored else 0
             if ignored:
-                # Before SIGINT ends what the worker waits for, and the cell with it.
+                # Before SIGINT, which may end the cell by ending a child it waits for.
                 kill_tree.kill_quietly(worker, NUDGE)
             kill_tree.kill_quietly(-worker, SIGINT)
             if stopped:
                 kill_tree.kill_quietly(-worker, SIGCONT)
             member.signalled = message.cell
-            member.nudges = NUDGES
+            member.nudges = MAX_NUDGES
             self._nudged = monotonic()
-        owed = place[OWED] == message.cell
+        owed = words[OWED] == message.cell
         if owed:
             kill_tree.kill_quietly(worker, NUDGE)
         member.send(messages.Signalled(message.order, owed))
@@ -341,12 +346,12 @@ class Init:
         for member in self._members:
             if not member.nudges:
                 continue
-            if member.place[RUNNING] != member.signalled:
+            if member.words[RUNNING] != member.signalled:
                 member.nudges = 0
                 continue
             member.nudges -= 1
             self._nudged = monotonic()
             kill_tree.kill_quietly(member.pid, NUDGE)
             if linux.sigint_state(member.pid)[1]:
-                # It was stopped after we had looked, and takes nothing until it goes on.
+                # It was stopped after the first check, and takes no signal until it continues.
                 kill_tree.kill_quietly(-member.pid, SIGCONT)

@@ -1,22 +1,22 @@
-"""Ending a tree of processes completely.
+"""Complete termination of a process tree.
 
-A process that is a subreaper inherits every orphan below it: double forks and new sessions do not get away.
-So: kill the children, wait for them, and their children are ours; until there are none.
+A subreaper inherits every orphan below it, also after double forks and in new sessions. So killing and waiting for all
+children, again and again, ends everything below.
 """
 
 import os
-import resource  # noqa: F401  os.wait4() imports it: here once, instead of once in every init
+import resource  # noqa: F401  os.wait4() imports it: once here, not once in every init
 import signal
 from collections.abc import Callable, Collection
 
 from ingle_worker.processes import linux
 
-SWEEPS = 10_000
-"""A bound on rounds, so that a fork bomb which outruns us ends in an answer and not in an endless loop."""
+MAX_ROUNDS = 10_000
+"""Bound on the rounds, so that a fork bomb that outruns us does not cause an endless loop."""
 
-GROUP_ROUNDS = 50
-GROUP_MEMBERS = 500
-"""Processes looked at for their groups in one round: few groups have many members, and those go in one step."""
+MAX_GROUP_ROUNDS = 50
+MAX_GROUP_CHECKS = 500
+"""Processes checked for their group in one round. A large group dies in one step anyway."""
 
 
 def kill_quietly(pid: int, number: int) -> bool:
@@ -28,7 +28,7 @@ def kill_quietly(pid: int, number: int) -> bool:
 
 
 def reap(on_exit: Callable[[int, int, object], None]) -> bool:
-    """Take every exit status that is there. True while children are left."""
+    """Reap all children that have exited. Return True while children are left."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -43,8 +43,10 @@ Choice = Callable[[int], bool]
 
 
 def below(pid: int, spare: Collection[int] = (), most: int = 0, chosen: Choice | None = None) -> list[int]:
-    """Everything below a process but the spared children of it, or below the chosen ones; with `most`, no more than
-    so many."""
+    """Return the descendants of a process, except those below `spare`, or only those below chosen children.
+
+    `most` bounds their number.
+    """
     found: list[int] = []
     todo = [child for child in linux.children(pid) if child not in spare and (chosen is None or chosen(child))]
     while todo and not 0 < most <= len(found):
@@ -65,15 +67,14 @@ def _groups_of(pids: Collection[int]) -> set[int]:
 
 
 def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[int], chosen: Choice | None) -> None:
-    """Kill whole process groups: the kernel does that in one step, so that no fork gets away.
+    """Kill whole process groups: the kernel does that in one step, so that no fork escapes.
 
-    Process by process, a fork bomb was seen to make them faster than they could be killed. Groups are made by the
-    members of a session, and all sessions below us were begun below us: nobody else can be in one of these. But a copy
-    of a worker that has just been forked is still in that one's group: groups of those that are spared are, too.
+    A fork bomb creates processes faster than they can be killed one by one. All sessions below us began below us, so
+    nobody else is in these groups. Groups of spared processes are left out: a new copy is still in its worker's group.
     """
     own = _groups_of((os.getpid(), *spare))
-    for _ in range(GROUP_ROUNDS):
-        groups = _groups_of(below(os.getpid(), spare, GROUP_MEMBERS, chosen)) - own
+    for _ in range(MAX_GROUP_ROUNDS):
+        groups = _groups_of(below(os.getpid(), spare, MAX_GROUP_CHECKS, chosen)) - own
         if not groups:
             return
         for group in groups:
@@ -84,22 +85,21 @@ def _kill_groups(on_exit: Callable[[int, int, object], None], spare: Collection[
 def sweep(
     on_exit: Callable[[int, int, object], None], spare: Collection[int] = (), chosen: Choice | None = None
 ) -> None:
-    """Kill everything below this process but the spared children, or all but the chosen ones, and wait until it is
-    gone."""
+    """Kill all descendants, except below `spare`, or only those below chosen children. Wait until they are gone."""
     me = os.getpid()
     _kill_groups(on_exit, spare, chosen)
-    for _ in range(SWEEPS):
+    for _ in range(MAX_ROUNDS):
         if not reap(on_exit):
             return
         doomed = below(me, spare, chosen=chosen)
         if not doomed:
             return
-        # Stopped first, so that none of them forks while the others are being killed.
+        # Stop them first, so that none forks while the others are killed.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in doomed:
                 kill_quietly(pid, number)
         for pid in doomed:
-            # Only own children can be waited for; the others become ours when their parents are gone.
+            # Only children can be waited for. The others become children when their parents are gone.
             try:
                 _, status, usage = os.wait4(pid, 0)
             except ChildProcessError:

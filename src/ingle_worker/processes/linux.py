@@ -1,6 +1,6 @@
-"""What the guest asks of the kernel beyond `os`: prctl by ctypes, the process tree from /proc.
+"""Linux calls beyond `os`: prctl by ctypes, and the process tree from /proc.
 
-Everything degrades: without ctypes or /proc the answers are empty or False, never an exception.
+Without ctypes or /proc the functions return empty values or False and never raise.
 """
 
 import os
@@ -27,20 +27,19 @@ _call_prctl = _libc.prctl if _libc is not None else None
 
 
 def _prctl(option: int, value: int) -> bool:
-    # Small numbers need no declared types, and without them a call touches fewer of the pages that are shared.
+    # No declared types: small numbers do not need them, and the call touches fewer shared pages.
     return _call_prctl is not None and _call_prctl(option, value, 0, 0, 0) == 0
 
 
-# The GIL stays held over the call: the fork happens between two instructions of this one thread.
+# PyDLL holds the GIL during the call, so no other code of this thread runs between call and fork.
 _libc_fork = ctypes.PyDLL(None, use_errno=True).fork if _libc is not None else os.fork
 
 
 def fork_bare() -> int:
-    """Fork without Python's own after-fork work, for a child that runs next to nothing.
+    """Fork without Python's after-fork work, for a child that does very little. Raises OSError like os.fork().
 
-    That work (new locks, reseeded generators, hooks of imported libraries) writes to half a megabyte of pages
-    which the child would otherwise share. A process with one thread, which only waits for others, needs none
-    of it. Raises OSError as os.fork() does.
+    That work (new locks, reseeded generators, library hooks) writes to half a megabyte of shared pages. A process with
+    one thread that only waits for others needs none of it.
     """
     pid: int = _libc_fork()
     if pid < 0:
@@ -49,81 +48,81 @@ def fork_bare() -> int:
     return pid
 
 
-TAGS = 1 << 60
-"""A tag is written into a limit that is never reached: microseconds of real-time scheduling, this many and the tag.
+TAG_BASE = 1 << 60
+"""A tag is stored in a limit that is never reached: RLIMIT_RTTIME is set to this number plus the tag.
 
-Limits are inherited by whatever a process forks or executes, new sessions included, and can be read from /proc without
-any right. (A process's timer slack, tried first, is readable by the privileged only.)
+Limits are inherited by forks and executed programs, and anybody can read them from /proc. The timer slack was tried
+first, but only privileged processes can read it.
 """
 
 
 def tag(number: int) -> bool:
-    """Mark this process, and all that will descend from it."""
+    """Mark this process and all its future descendants."""
     try:
         hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
-        resource.setrlimit(resource.RLIMIT_RTTIME, (TAGS + number, hard))
+        resource.setrlimit(resource.RLIMIT_RTTIME, (TAG_BASE + number, hard))
     except (AttributeError, OSError, ValueError):
         return False
     return True
 
 
 def tag_of(pid: int) -> int:
-    """The tag of a process, 0 for one that never got any; -1 when it cannot be told."""
+    """Return the tag of a process, 0 if it has none, -1 if it cannot be read."""
     for line in _read(f"/proc/{pid}/limits").splitlines():
         if line.startswith(b"Max realtime timeout"):
             soft = line.split()[3]
-            return int(soft) - TAGS if soft.isdigit() and int(soft) >= TAGS else 0
+            return int(soft) - TAG_BASE if soft.isdigit() and int(soft) >= TAG_BASE else 0
     return -1
 
 
 def command_line(pid: int) -> bytes:
-    """Its arguments, as they lie in its memory; empty when there is no such process."""
+    """Return the arguments of a process as stored in its memory, or nothing if it is gone."""
     return _read(f"/proc/{pid}/cmdline")
 
 
 def parent_of(pid: int) -> int:
-    """0 when there is no such process."""
+    """Return the parent's pid, or 0 if there is no such process."""
     after_name = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(after_name[1]) if len(after_name) > 1 else 0
 
 
 def session_of(pid: int) -> int:
-    """The terminal session that a process is in; 0 when it is gone."""
+    """Return the terminal session of a process, or 0 if it is gone."""
     try:
         return os.getsid(pid)
     except OSError:
         return 0
 
 
-def wait_for_a_core() -> None:
-    """Who is woken gets a core that is idle, or waits: he does not push aside who is at work there, the host above all.
+def use_batch_scheduling() -> None:
+    """Use batch scheduling for this process and its descendants.
 
-    For this process and all that it starts. Their share of the machine is as before.
+    On wake-up they do not preempt a running process, such as the host. Their share of the CPU stays the same.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (OSError, AttributeError):
-        return  # not Linux, or not allowed: it only costs speed
+        return  # not Linux, or not allowed: this costs only speed
 
 
 def become_subreaper() -> bool:
-    """Orphans below this process become its children instead of the machine's init's."""
+    """Make orphans below this process its children, instead of the machine's init's."""
     return _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> bool:
-    """SIGKILL for this process when its parent ends."""
+    """Ask the kernel to kill this process when its parent ends."""
     return _prctl(PR_SET_PDEATHSIG, SIGKILL)
 
 
 def set_name(name: bytes) -> None:
-    """What `ps` and `top` call this process, in fifteen bytes."""
+    """Set the name shown by `ps` and `top`, at most 15 bytes."""
     if _call_prctl is not None:
         _call_prctl(PR_SET_NAME, name, 0, 0, 0)
 
 
 def name_of(pid: int) -> str:
-    """What `set_name` has set; empty when there is no such process."""
+    """Return the name of a process, or an empty string if it is gone."""
     return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").rstrip("\n")
 
 
@@ -141,7 +140,7 @@ def _read(path: str) -> bytes:
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of a process, of all its threads."""
+    """Return the direct children of all threads of a process."""
     found: list[int] = []
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
@@ -165,7 +164,7 @@ def _children_by_scan(parent: int) -> list[int]:
 
 
 def sigint_state(pid: int) -> tuple[bool, bool]:
-    """Whether a process ignores SIGINT just now, and whether it is stopped."""
+    """Return whether a process ignores SIGINT now, and whether it is stopped."""
     ignored = stopped = False
     for line in _read(f"/proc/{pid}/status").splitlines():
         if line.startswith(b"SigIgn:"):
@@ -176,7 +175,7 @@ def sigint_state(pid: int) -> tuple[bool, bool]:
 
 
 def takes_sigint(pid: int) -> bool:
-    """Whether SIGINT would end a process: it neither ignores nor catches it, and is no zombie."""
+    """Return whether SIGINT would end a process: it neither ignores nor handles it, and is no zombie."""
     found = {}
     for line in _read(f"/proc/{pid}/status").splitlines():
         name, _, value = line.partition(b":")
@@ -188,12 +187,12 @@ def takes_sigint(pid: int) -> bool:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes of memory that a process shares with no file: what would be free without it, about."""
+    """Return the bytes of a process's memory that no file backs, roughly what its end would free."""
     fields = _read(f"/proc/{pid}/statm").split()
     return (int(fields[1]) - int(fields[2])) * PAGE if len(fields) > 2 else 0
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and of those of its children that it has waited for."""
+    """Return the CPU time of a process and of its children that it has waited for."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return sum(map(int, fields[11:15])) / TICKS if len(fields) > 14 else 0.0

@@ -1,10 +1,9 @@
-"""The zygote: an interpreter with the usual libraries imported, of which every session is a fork.
+"""The zygote: an interpreter with the usual libraries imported. Every session is a fork of it.
 
     holder ── zygote ── init ── worker        (one init and one worker for each session)
 
-The zygote has one thread, no secrets, and no descriptors but its own socket; it runs no user code. What it touches
-between two forks it no longer shares with what it has forked. So it does little, with bare sockets and signals: those
-of the library cost every session a quarter of a megabyte.
+It has one thread, no secrets and only its own socket, and runs no user code. Each page that it writes between two forks
+is no longer shared. So it does little, with bare sockets and signals: the library's cost 0.25 MB per session.
 """
 
 import _socket
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingle_worker.display import matplotlib_figures
 from ingle_worker.processes import kill_tree, linux
-from ingle_worker.processes.fork import can_fork_into, fork, reseed, watch
+from ingle_worker.processes.fork import can_fork_into, fork, record_fork_hooks, reseed
 from ingle_worker.processes.holder import INIT_NAME, fork_below
 from ingle_worker.processes.init import Init, join
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
@@ -33,28 +32,28 @@ from ingle_worker.wire.messages import decode_fork
 if TYPE_CHECKING:
     from ingle_worker.lockdown.confinement import Confinement
 
-FIVE = struct.Struct(f"{messages.FDS_PER_FORK}i")
-CMSG_SIZE = _socket.CMSG_SPACE(FIVE.size)
+FORK_FDS = struct.Struct(f"{messages.FDS_PER_FORK}i")
+CMSG_SIZE = _socket.CMSG_SPACE(FORK_FDS.size)
 CLOEXEC = _socket.MSG_CMSG_CLOEXEC
-MAX_ORDER = 4096
+MAX_ORDER_BYTES = 4096
 
 ANY_ORDER = messages.encode(messages.Fork(1))
 
-TAKEN = b"t"
-"""What a waiting init tells the zygote as soon as it has a session to start."""
+ORDER_TAKEN = b"t"
+"""Message of a waiting init to the zygote: it has taken an order, and the zygote can prepare the next init."""
 
 INIT = INIT_NAME.encode()
 
 IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 
 Order = tuple[bytes, list[int]]
-"""A `Fork` as it came, and the descriptors that came along."""
+"""An encoded `Fork` and its file descriptors."""
 
 
 def main(args: list[str]) -> None:
     """`zygote LIFE CONTROL PLAN MODULE...`, or `spawn STDIN STDOUT STDERR WIRE STATUS`."""
     mode, *rest = args
-    _forget_inherited()
+    _reset_signals()
     if mode == "spawn":
         spawn([int(number) for number in rest])
     life, control, plan = (int(number) for number in rest[:3])
@@ -65,8 +64,8 @@ def main(args: list[str]) -> None:
     os._exit(0)
 
 
-def _forget_inherited() -> None:
-    """What was ignored or blocked where the server was started, by `nohup` for one, is not so in sessions."""
+def _reset_signals() -> None:
+    """Reset signals that the server inherited as ignored or blocked, for example from `nohup`."""
     for number in signal.valid_signals() - IGNORED_BY_PYTHON:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -74,7 +73,7 @@ def _forget_inherited() -> None:
 
 
 def _confinement(plan: int) -> "Confinement | None":
-    """What sessions are to be held in; loaded only where they are."""
+    """Create the confinement of sessions, if there is one. The code is loaded only then."""
     if plan < 0:
         return None
     from ingle_worker.lockdown.confinement import Confinement
@@ -86,10 +85,9 @@ def _confinement(plan: int) -> "Confinement | None":
 
 
 def spawn(fds: list[int]) -> None:
-    """One session in a fresh interpreter, for platforms where forking a loaded one is not safe.
+    """Run one session in a fresh interpreter, for platforms where forking a loaded one is not safe.
 
-    This process stays above the session's init and does what the zygote does for a forked one: when init has ended,
-    whatever it left behind ends too.
+    This process stays above the session's init. Like the zygote, it kills all processes that init leaves.
     """
     for fd in fds:
         os.set_inheritable(fd, False)
@@ -105,7 +103,7 @@ def spawn(fds: list[int]) -> None:
         kill_tree.sweep(lambda pid, status, usage: None)
         os._exit(0)
     sys.argv[:] = [""]
-    linux.wait_for_a_core()
+    linux.use_batch_scheduling()
     worker = Worker()
     worker.prepare()
     init = Init()
@@ -122,33 +120,33 @@ def wait_for_session(
     network: str,
     order: Order | None,
 ) -> None:
-    """In a child of the zygote: be the init of the next session. Never returns.
+    """Become the init of the next session. Runs in a child of the zygote and never returns.
 
-    It does ahead what is the same for every session, then takes the next order from the host's socket itself: nothing
-    has to wake up, and to touch its memory again after a fork, between the host and the one who acts.
+    The child prepares all that is the same for every session. Then it reads the order from the host's socket itself, so
+    that no other process has to wake up.
     """
     try:
         reseed()
         if confinement is not None:
             confinement.prepare(network)
         init.prepare()
-        decode_fork(ANY_ORDER)  # what that touches is touched before somebody waits
+        decode_fork(ANY_ORDER)  # touch these pages before a client waits
         data, fds = order or wait_for_order(control, zygote)
         if data:
-            spare, uid, other, group = decode_fork(data)
+            pooled, uid, other, group = decode_fork(data)
             if other and other != network:
-                # A room with this way out has to be made from the beginning: the zygote knows how.
-                zygote.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FIVE.pack(*fds))])
+                # Another network needs a new sandbox from the start, so the zygote must fork again.
+                zygote.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FORK_FDS.pack(*fds))])
             else:
                 if confinement is not None:
-                    confinement.set_identity(uid, fds, pooled=spare)
+                    confinement.set_identity(uid, fds, pooled=pooled)
                 folder = -1
                 if group:
                     way = join(fds[4])
                     if way is None:
                         return
                     init.joined, folder = way
-                become_session(worker, init, fds, (control, zygote), folder, spare=spare, confinement=confinement)
+                become_session(worker, init, fds, (control, zygote), folder, pooled=pooled, confinement=confinement)
     except OSError as error:
         os.write(2, f"{error}\n".encode("utf-8", "backslashreplace"))
     finally:
@@ -156,7 +154,7 @@ def wait_for_session(
 
 
 def wait_for_order(control: _socket.socket, zygote: _socket.socket) -> Order:
-    """The next order; an empty one when host or zygote are gone."""
+    """Wait for the next order. Return an empty one if the host or the zygote is gone."""
     poller = poll()
     poller.register(control, POLLIN)
     poller.register(zygote, POLLIN)
@@ -167,9 +165,9 @@ def wait_for_order(control: _socket.socket, zygote: _socket.socket) -> Order:
 
 
 def receive_order(sock: _socket.socket) -> Order:
-    """One order. Descriptors end what one call receives, and every order has some: never is it more than one."""
-    data, extra, _, _ = sock.recvmsg(MAX_ORDER, CMSG_SIZE, CLOEXEC)
-    return data, list(FIVE.unpack(extra[0][2])) if extra else []
+    """Receive one order. A call never returns two, because each has file descriptors and they end a receive."""
+    data, extra, _, _ = sock.recvmsg(MAX_ORDER_BYTES, CMSG_SIZE, CLOEXEC)
+    return data, list(FORK_FDS.unpack(extra[0][2])) if extra else []
 
 
 def become_session(
@@ -179,12 +177,12 @@ def become_session(
     sockets: tuple[_socket.socket, ...] = (),
     folder: int = -1,
     *,
-    spare: bool = False,
+    pooled: bool = False,
     confinement: "Confinement | None" = None,
 ) -> None:
-    """Fork the worker; this process is its init from now on. Neither of the two returns.
+    """Fork the worker and become its init. Neither process returns.
 
-    `sockets`: to the host, and to the zygote, if there is one. `folder`: that of the group in which it shall be.
+    `sockets` go to the host and to the zygote. `folder` is the cgroup to fork the worker into, or -1.
     """
     set_name(INIT)
     worker_pid = fork() if folder < 0 else fork_into(init, folder)
@@ -195,11 +193,11 @@ def become_session(
             close(fds[4])
             for each in sockets:
                 each.close()
-            init.leave()
+            init.reset_in_worker()
             if confinement is not None:
                 confinement.confine()
                 worker.before_start = confinement.start
-            worker.run(fds[:4], init.shared, spare=spare)
+            worker.run(fds[:4], init.shared, spare=pooled)
         finally:
             os._exit(FAILED_EXIT_CODE)
     stop_collecting()
@@ -212,27 +210,27 @@ def become_session(
     for fd in fds:
         close(fd)
     if sockets:
-        # The next one is forked beside what the worker does, but not before it.
+        # The next init is forked in parallel to the worker's start, not before it.
         try:
-            sockets[1].send(TAKEN)
+            sockets[1].send(ORDER_TAKEN)
         except OSError:
-            pass  # the zygote does not wait for that, or has gone: a session lives on without it
+            pass  # the zygote does not wait for this, or is gone; the session does not need it
         for each in sockets:
             each.close()
     try:
         init.run(status, worker_pid)
     finally:
-        os._exit(FAILED_EXIT_CODE)  # it has failed, and what is below it is the zygote's to end
+        os._exit(FAILED_EXIT_CODE)  # init failed, so the zygote kills all processes below it
 
 
 def fork_into(init: Init, folder: int) -> int:
-    """Fork the worker into its group; where that cannot be, beside it, and the host is told."""
+    """Fork the worker into its cgroup. If that fails, fork it normally and report that it is not in the group."""
     pid = -1
     try:
         if can_fork_into():
             pid = fork(folder)
     except OSError:
-        pass  # an older kernel, or one that lets nobody choose
+        pass  # the kernel is too old, or does not allow it
     if pid < 0:
         init.joined = False
         pid = fork()
@@ -248,7 +246,7 @@ class Zygote:
         self._modules = modules
         self._inits: set[int] = set()
         self._waiting: _socket.socket | None = None
-        """The other end is with a child that waits for the next order. While there is none, orders are read here."""
+        """Socket to the child that waits for the next order. Without such a child, the zygote reads orders itself."""
 
     def run(self) -> None:
         linux.become_subreaper()
@@ -256,19 +254,19 @@ class Zygote:
         matplotlib_figures.choose_backends()
         if self._confinement is not None and not self._prove(self._confinement):
             return
-        with watch():
+        with record_fork_hooks():
             preloaded, missing = self._preload()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        linux.wait_for_a_core()
+        linux.use_batch_scheduling()
         self._worker = Worker()
         self._worker.prepare()
         self._init = Init()
         gc.collect()
-        # Objects made so far are left out of every later collection, so that a collection in a session does
-        # not write to, and thereby copy, every page it shares with its neighbours.
+        # Frozen objects are left out of later collections. A collection in a session would otherwise write to, and
+        # thereby copy, every shared page.
         gc.freeze()
         self._control.sendall(
             messages.encode(messages.ZygoteReady(os.getpid(), VERSION, sys.executable, preloaded, missing))
@@ -276,15 +274,15 @@ class Zygote:
         self._poller = poll()
         self._poller.register(self._wake_read, POLLIN)
         self._prepare_next()
-        while self._attend(self._poller.poll()):
+        while self._handle_events(self._poller.poll()):
             pass
 
     def _prove(self, confinement: "Confinement") -> bool:
-        """Before anything is loaded: the host need not wait for that to learn how far sessions will be held. False when
-        it is gone."""
+        """Run the self-test before libraries are loaded, so that the host has the result early. Return False if it is
+        gone."""
         from ingle_worker.lockdown import self_test
 
-        data = self._control.recv(MAX_ORDER)
+        data = self._control.recv(MAX_ORDER_BYTES)
         if not data:
             return False
         (frame,) = FrameReader().feed(data)
@@ -299,12 +297,12 @@ class Zygote:
             try:
                 importlib.import_module(name)
                 preloaded.append(name)
-            except Exception as error:  # the border to libraries: one that cannot be imported costs only itself
+            except Exception as error:  # library code: a failing import costs only that module
                 missing.append(name if isinstance(error, ModuleNotFoundError) else f"{name} ({error})")
         return preloaded, missing
 
-    def _attend(self, ready: list[tuple[int, int]]) -> bool:
-        """What has come. False when the host has closed its end."""
+    def _handle_events(self, ready: list[tuple[int, int]]) -> bool:
+        """Handle poll events. Return False if the host has closed its end."""
         waiting = self._waiting
         for fd, event in ready:
             if fd == self._wake_read:
@@ -322,7 +320,7 @@ class Zygote:
         return True
 
     def _on_waiting(self, waiting: _socket.socket) -> None:
-        """The child that waits has taken an order; or has one that it cannot carry out; or is gone."""
+        """Handle the waiting child: it took an order, returned one it cannot carry out, or died."""
         try:
             data, fds = receive_order(waiting)
         except OSError:
@@ -330,16 +328,16 @@ class Zygote:
         self._poller.unregister(waiting.fileno())
         waiting.close()
         self._waiting = None
-        if data == TAKEN:
+        if data == ORDER_TAKEN:
             self._prepare_next()
         elif data:
             self._fork(data, fds)
         else:
-            # It died unasked. Why, the next one may be told who needs it: no other dies for nothing meanwhile.
+            # It died before it had an order. Read the next order here, so that its error is reported to a client.
             self._poller.register(self._control.fileno(), POLLIN)
 
     def _fork(self, data: bytes, fds: list[int]) -> None:
-        """Carry out an order without one who waits for it, and have one again."""
+        """Carry out an order without a waiting child, then prepare one again."""
         try:
             waiting = self._fork_init(decode_fork(data)[2] or self._network, (data, fds))
             waiting.close()
@@ -351,15 +349,15 @@ class Zygote:
         self._prepare_next()
 
     def _prepare_next(self) -> None:
-        """Fork the init of the session to come, which saves that session one of two forks."""
+        """Fork the init of the next session ahead of time, which saves that session one of two forks."""
         try:
             self._waiting = self._fork_init(self._network, None)
         except OSError:
-            # No process is to be had. Whoever needs one will be told so.
+            # No process is available. The next order reports the error.
             self._poller.register(self._control.fileno(), POLLIN)
             return
         self._poller.register(self._waiting.fileno(), POLLIN)
-        self._poller.register(self._control.fileno(), 0)  # of which only its end is told
+        self._poller.register(self._control.fileno(), 0)  # report only its end
 
     def _fork_init(self, network: str, order: Order | None) -> _socket.socket:
         ours, theirs = _socket.socketpair()
@@ -382,10 +380,10 @@ class Zygote:
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
         if pid in self._inits:
             self._inits.discard(pid)
-            # An init that was killed leaves its strays to us, the next subreaper above it.
+            # A killed init leaves its orphans to us, the next subreaper above it.
             if status:
                 kill_tree.sweep(self._on_exit, spare=tuple(self._inits))
                 try:
                     self._control.sendall(messages.encode(messages.Swept(pid)))
                 except OSError:
-                    pass  # the host is gone, and we are next
+                    pass  # the host is gone, and this process ends next

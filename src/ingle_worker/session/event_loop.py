@@ -1,7 +1,7 @@
-"""The session's event loop: made by the first cell that awaits, kept as long as the session, running while it is idle.
+"""The session's event loop: created by the first cell that awaits, and running while the session is idle.
 
-During a cell without `await` it is stopped, so that `asyncio.run()` works there. An interrupt cancels the cell's task
-and nothing of it resumes later.
+During a cell without `await` the loop is stopped, so that `asyncio.run()` works. An interrupt cancels the cell's task,
+and no part of it resumes later.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -19,7 +19,7 @@ class Looping:
         self.loop: Any = None
         self._asyncio: Any = None
         self._left: list[Any] = []
-        """Loops of originals. Kept, because a loop that is let go closes itself."""
+        """Loops of originals. They stay referenced, because a garbage collected loop closes itself."""
 
     @property
     def exists(self) -> bool:
@@ -27,7 +27,7 @@ class Looping:
 
     def _get(self) -> Any:
         if not self.exists:
-            # Only a session that awaits pays for asyncio.
+            # Imported here: only sessions that await pay for asyncio.
             import asyncio
 
             self._asyncio = asyncio
@@ -36,9 +36,9 @@ class Looping:
         return self.loop
 
     def run(self, start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Run a cell's coroutine to its end. Raises what it raises; KeyboardInterrupt when it was interrupted."""
+        """Run a cell's coroutine to its end. Raises its exception, or KeyboardInterrupt if it was interrupted."""
         interrupted = False
-        # Held back until there is a task to cancel: asyncio must not be left half imported, nor the coroutine alone.
+        # Shielded until there is a task to cancel: asyncio must not stay half imported, nor the coroutine unawaited.
         self._interrupts.shield()
         try:
             loop = self._get()
@@ -47,33 +47,33 @@ class Looping:
             def on_interrupt(frame: FrameType | None) -> bool:
                 nonlocal interrupted
                 if self._asyncio.current_task(loop) is task:
-                    return False  # the cell's own code is on the stack: it is stopped right there
+                    return False  # code of the cell is on the stack: interrupt it there
                 interrupted = True
                 loop.call_soon_threadsafe(task.cancel)
                 return True
 
             def on_done(task: Any) -> None:
-                # An exit or an interrupt breaks the run by itself; to stop the loop now would stop its next run.
+                # An exit or interrupt ends the run by itself. Stopping the loop now would stop its next run.
                 if task.cancelled() or not isinstance(task.exception(), (SystemExit, KeyboardInterrupt)):
                     loop.stop()
 
             task.add_done_callback(on_done)
-            self._interrupts.instead = on_interrupt
+            self._interrupts.on_interrupt = on_interrupt
         finally:
             self._interrupts.unshield()
         try:
             while not task.done():
                 try:
-                    # Not run_until_complete(): it asks for the result, and a traceback is given out only once.
+                    # Not run_until_complete(): it takes the result, and a traceback can be taken only once.
                     loop.run_forever()
                 except SystemExit:
-                    # The cell's own exit ends this loop; one of another task only broke the run, and it goes on.
+                    # The exit of the cell's task ends this loop. The exit of another task only interrupts it.
                     continue
                 except BaseException:
                     if not task.done():
                         raise
         finally:
-            self._interrupts.instead = None
+            self._interrupts.on_interrupt = None
             if not task.done():
                 self._finish(task)
         try:
@@ -81,20 +81,20 @@ class Looping:
         except self._asyncio.CancelledError as cancelled:
             if not interrupted:
                 raise
-            # CPython 3.10 raises a new error here, whose context is the one that knows where the cell was.
+            # CPython 3.10 raises a new error here. Its context has the traceback of the cell.
             was = cancelled if sys.version_info >= (3, 11) else cancelled.__context__ or cancelled
             raise KeyboardInterrupt().with_traceback(was.__traceback__) from None
 
     def _finish(self, task: Any) -> None:
-        """Cancel a task that was left in the middle, and see it end."""
+        """Cancel an unfinished task and wait for its end."""
         task.cancel()
         try:
             self.loop.run_until_complete(self._asyncio.wait({task}))
-        except BaseException:  # the task's own outcome does not matter any more
+        except BaseException:  # the outcome of the task no longer matters
             return
 
     def idle(self, fd: int) -> None:
-        """Run the loop until there is something to read from `fd`."""
+        """Run the loop until `fd` is readable."""
         loop = self.loop
         readable = False
 
@@ -105,13 +105,13 @@ class Looping:
 
         loop.add_reader(fd, on_readable)
         try:
-            while not readable:  # a task of the user's may stop the loop too
+            while not readable:  # a task of the user may stop the loop too
                 loop.run_forever()
         finally:
             loop.remove_reader(fd)
 
     def drop(self) -> str:
-        """End what goes on, and have a new loop for the next cell that awaits."""
+        """Close the loop. The next cell that awaits gets a new one."""
         try:
             self.close()
         finally:
@@ -122,19 +122,19 @@ class Looping:
         return len(self._asyncio.all_tasks(self.loop)) if self.exists else 0
 
     def leave(self) -> None:
-        """In a copy of the session's process: the loop is the original's, and so are its tasks. Never touched again."""
+        """Abandon the loop in a copy of the session's process: it and its tasks belong to the original."""
         if self.loop is None:
             return
         for task in self._asyncio.all_tasks(self.loop):
-            task._log_destroy_pending = False  # it has not been destroyed, it is somewhere else
+            task._log_destroy_pending = False  # it still exists, in the original
         self._left.append(self.loop)
         self.loop = None
-        # A signal that comes here must not wake the other loop, whose socket this process has too.
+        # A signal here must not wake the original's loop, whose socket this process shares.
         _signal.set_wakeup_fd(-1)
         self._asyncio.set_event_loop(None)
 
     def close(self) -> None:
-        """Cancel what is left, as `asyncio.run()` does at its end."""
+        """Cancel all tasks and close the loop, as `asyncio.run()` does."""
         if not self.exists or self.loop.is_running():
             return
         tasks = self._asyncio.all_tasks(self.loop)

@@ -1,14 +1,12 @@
-"""A live copy of the session's process: what fork, checkpoint, rollback and saving are made of.
+"""Live copies of the session's process, used for fork, checkpoint, rollback and saving.
 
-Between cells the worker forks a process beside itself: a child of init's, as the worker is, so that neither `os.wait()`
-nor a SIGCHLD handler of the user's sees anything of it. One copy is that process itself; of several it is their maker,
-which goes when they are there. Either way the worker goes on as soon as it has forked once. A copy has all that a fork
-copies: memory, open files, folder, environment; and the state of `random`, which Python would have seeded anew. The
-streams, the wire and the place in init's memory are its own. It has no thread but its own, no child, and a new event
-loop when it needs one; the original is told what is missing.
+Between cells the worker forks a sibling, a child of init, so `os.wait()` and SIGCHLD handlers of the user do not see
+it. A single copy is that process itself. For several, it forks them and exits. A copy has all that a fork copies, and
+the state of `random`. It has its own streams, wire and slot in init's memory, but no other thread, no child process and
+no event loop. The original reports what is missing.
 
-With other threads only libc can fork (see `cloning`). Then a process in between is the worker's child for a moment, and
-the worker waits until it exits.
+With other threads only libc can fork (see `processes.clone`). Then an intermediate process is the worker's child, and
+the worker waits for its exit.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -32,23 +30,23 @@ from ingle_worker.processes import clone, linux
 from ingle_worker.processes.fork import reseed_numpy
 from ingle_worker.session.event_loop import Looping
 from ingle_worker.session.input_stream import Input
-from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, place
+from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, slot_words
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import Channel
 from ingle_worker.wire import messages
 from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, NotCopied, Rehome, Started
 
 BATCH = 16
-"""Copies by one maker: each takes four descriptors of the session's until there is the maker."""
+"""Copies per forked batch. Each needs four descriptors in the session until the fork."""
 
 PATIENCE = 5
-"""Seconds for what a library does after a fork; then the new process is ended by an alarm."""
+"""Seconds for fork hooks of libraries. Then an alarm ends the new process."""
 
 NAMED = 10
-"""Threads or children that are named; of more the number is told."""
+"""Maximum number of threads or children that a notice names."""
 
 Own = tuple[int, list[int]]
-"""A place, and the descriptors that belong to it."""
+"""A slot and its descriptors."""
 
 
 class Copying:
@@ -71,33 +69,33 @@ class Copying:
         self._init = -1
         self._under_way = False
         self._only: Own | None = None
-        """In a process that is a copy from its first moment: what is its own."""
+        """The own slot and descriptors, if the forked process is itself a copy."""
         self.running: list[Any] = []
-        """In a copy: the threads that ran in the original. Here they seem to have ended."""
+        """Threads that run in the original. In a copy they appear to have ended."""
         self.settled = True
-        """It dies with init. A copy may not from the beginning: one that was in between may still be its parent."""
+        """Whether the process dies with init. A new copy may still have the intermediate process as its parent."""
 
     def publish_to(self, shared: memoryview) -> None:
-        """Where the places of all copies are."""
+        """Use the slots in this shared memory."""
         self._shared = shared
         self._init = os.getppid()
 
     def is_forking(self) -> bool:
-        """Whether it was us who forked this process, and not a user's code, be it by another thread."""
+        """Return whether this module forked the process, and not user code in this or another thread."""
         return self._under_way and get_ident() == threading.main_thread().ident
 
     # --- in the original ---
 
     def fork(self, order: ForkSelf) -> bool:
-        """Make copies, and tell. True in a copy, which has yet to say that it is there."""
-        # No handler of the user's may raise in the middle of this.
+        """Make copies and answer the host. Return True in a copy, which must then report Ready."""
+        # Handlers of the user must not raise in the middle of this.
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         original = os.getpid()
         try:
             return self._fork(order, original)
         except BaseException:
             if os.getpid() != original:
-                os._exit(1)  # there is one session on a wire, never two
+                os._exit(1)  # two sessions must never share a wire
             raise
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
@@ -128,7 +126,7 @@ class Copying:
                         self._become(*mine)
                         return True
                 if failed:
-                    # What failed once will not go better the next moment.
+                    # The next batch would fail too.
                     failed += order.slots[start + BATCH :]
                     break
         self.running.clear()
@@ -137,13 +135,13 @@ class Copying:
 
     def _receive_ends(self) -> Own:
         ends, fds = self._link.receive_ends()
-        if len(fds) != FDS_PER_COPY:  # called off; or this process has no descriptor left
+        if len(fds) != FDS_PER_COPY:  # cancelled, or this process has no free descriptor
             _close(fds)
             return ends.slot, []
         return ends.slot, fds
 
     def _breed(self, family: list[Own]) -> Own | None:
-        """Fork. None in the original; in a copy what is its own. Raises OSError when there is no process to be had."""
+        """Fork. Return None in the original, and the own slot and descriptors in a copy. Raises OSError."""
         if not family:
             return None
         state = _random_state()
@@ -161,8 +159,8 @@ class Copying:
                     _signal.signal(_signal.SIGALRM, on_alarm)
                 _set_random_state(state)
             elif beside and self._only is not None:
-                # Both write it: whichever of them is killed, init knows whose place it is.
-                place(self._shared, self._only[0])[PID] = child
+                # Both processes write the pid, so init knows it even if one of them is killed.
+                slot_words(self._shared, self._only[0])[PID] = child
         finally:
             self._under_way = False
             self._only = None
@@ -174,13 +172,13 @@ class Copying:
     def _fork_once(self, beside: bool) -> int:
         if beside:
             return clone.fork_whole(clone.fork_beside)
-        # That somebody ends is nobody's business: while SIGCHLD is ignored it is never sent, but blocked it would be
-        # kept for later.
+        # The user must not see SIGCHLD of the intermediate process. An ignored signal is never sent, a blocked one
+        # would be delivered later.
         on_child = _signal.getsignal(_signal.SIGCHLD)
         if callable(on_child):
             _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGCHLD})
-        number = place(self._shared, self._only[0])[PID : PID + 1] if self._only is not None else _common_memory()
+        number = slot_words(self._shared, self._only[0])[PID : PID + 1] if self._only is not None else _common_memory()
         missed, child, status = False, -1, 0
         try:
             child = clone.fork_whole(lambda: clone.fork_twice(number))
@@ -198,7 +196,7 @@ class Copying:
         return child
 
     def forked(self) -> None:
-        """In the new process, before any function that a library has registered to run there."""
+        """Prepare the new process, before any fork hooks of libraries run in it."""
         if self._only is not None:
             self._claim(self._only[0])
         _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)
@@ -206,22 +204,21 @@ class Copying:
         _signal.alarm(PATIENCE)
 
     def _claim(self, slot: int) -> None:
-        its_place = place(self._shared, slot)
-        its_place[TAGGED] = linux.tag(slot)
-        its_place[PID] = os.getpid()
+        words = slot_words(self._shared, slot)
+        words[TAGGED] = linux.tag(slot)
+        words[PID] = os.getpid()
 
     def _make_each(self, family: list[Own]) -> Own:
-        """In the maker, which does not return: only the copies do. Those that cannot be made are told why on their own
-        wires."""
-        # There is no other thread here. Whose child it is by now, theirs are too.
+        """Fork all copies and exit; only the copies return. Failures are reported on the wires of the copies."""
+        # This process has one thread. The copies get the same parent as this process.
         fork = clone.fork_beside if clone.can_clone() else linux.fork_bare
         try:
             while family:
                 slot, fds = family[0]
-                its_place = place(self._shared, slot)
-                its_place[TAGGED] = linux.tag(slot)
+                words = slot_words(self._shared, slot)
+                words[TAGGED] = linux.tag(slot)
                 pid = fork()
-                its_place[PID] = pid or os.getpid()
+                words[PID] = pid or os.getpid()
                 if pid == 0:
                     return slot, fds
                 _close(fds)
@@ -233,10 +230,10 @@ class Copying:
         os._exit(0)
 
     def _missing(self) -> list[str]:
-        """What of this process no copy has."""
+        """Return notices of what no copy has."""
         try:
             return [f"not copied: {each}" for each in self._find_missing()]
-        except Exception as error:  # the border to the cell: it may have changed what threading or asyncio say
+        except Exception as error:  # user code may have changed threading or asyncio
             return [f"what was not copied cannot be told: {type(error).__name__}"]
 
     def _find_missing(self) -> list[str]:
@@ -258,7 +255,7 @@ class Copying:
     def _become(self, slot: int, fds: list[int]) -> None:
         os.setsid()
         self.settled = False
-        self._interrupts.publish_to(place(self._shared, slot))
+        self._interrupts.publish_to(slot_words(self._shared, slot))
         self._take_descriptors(fds)
         self._channel.start_anew()
         self._input.start_anew()
@@ -267,14 +264,14 @@ class Copying:
         _begin_again()
         processes: Any = sys.modules.get("multiprocessing.process")
         if processes is not None:
-            # At its end it would terminate the original's.
+            # At its exit, the copy would terminate the original's children.
             processes._children = set()
 
     def _take_descriptors(self, fds: list[int]) -> None:
-        """Put the new streams wherever the original had its own, and take part in no poll of the original's."""
+        """Replace the original's streams by the new ones wherever they are open, and unshare epoll objects."""
         streams = {_target(self._spares[number]): fds[number] for number in self._spares}
         for number in (0, 1, 2):
-            # The original's, unless code has put something else there.
+            # Unless user code redirected the stream.
             if _target(number) in streams or _target(number) == "":
                 os.dup2(fds[number], number, inheritable=True)
         self._link.move_to(fds[3])
@@ -289,13 +286,13 @@ class Copying:
         _close(fds)
 
     def settle(self) -> None:
-        """Die with init from now on, if this is its child by now: if its maker is gone."""
+        """Ask to die with init, once the intermediate process is gone and init is the parent."""
         if os.getppid() == self._init:
             linux.die_with_parent()
             self.settled = True
 
     def rehome(self, order: Rehome) -> None:
-        """Become a session of its own: with its own folder for temporary files, and for packages."""
+        """Become a session of its own, with its own folders for temporary files and packages."""
         for folder in order.folders:
             try:
                 os.mkdir(folder, 0o700)
@@ -304,7 +301,7 @@ class Copying:
         os.environ["TMPDIR"] = order.tmp
         tempfile.tempdir = None
         packages.start(order.packages)
-        # What was registered before belongs to the original: a temporary folder that it has must outlive its copy.
+        # Earlier registrations belong to the original: its temporary folders must outlive this copy.
         atexit._clear()
         weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
         for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
@@ -317,7 +314,7 @@ class Copying:
 
 
 def _begin_again() -> None:
-    """Threads that have not begun can begin in a copy too: 3.13 takes all but this one for ended after a fork."""
+    """Make unstarted threads startable in a copy. Python 3.13 marks all other threads as ended after a fork."""
     handle: Any = getattr(_thread, "_ThreadHandle", None)
     if handle is None:
         return
@@ -337,7 +334,7 @@ def _open_descriptors() -> list[int]:
 
 
 def _target(fd: int) -> str:
-    """What a descriptor is of; the same for two of the same pipe."""
+    """Return what a descriptor refers to: the same text for two descriptors of one pipe."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
@@ -349,7 +346,7 @@ def _mode(fd: int) -> int:
 
 
 def _make_own(fd: int) -> None:
-    """An epoll is shared by all who have it, and so is every change: put one of the same content in its place."""
+    """Replace an epoll object by one with the same content, because forked processes share its changes."""
     own = select.epoll()
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb", buffering=0) as file:
@@ -359,7 +356,7 @@ def _make_own(fd: int) -> None:
                 words = line.split()
                 try:
                     own.register(int(words[1]), int(words[3], 16))
-                except OSError:  # closed by now
+                except OSError:  # the descriptor is closed by now
                     continue
         os.dup2(own.fileno(), fd, inheritable=False)
     except (OSError, ValueError, IndexError):
@@ -378,7 +375,7 @@ def _close(fds: list[int]) -> None:
 
 
 def _wait_for(pid: int) -> int:
-    """The exit status of a child; 0 where a thread of the user's, or SIGCHLD ignored, has taken it away."""
+    """Return the exit status of a child, or 0 if a user's thread or an ignored SIGCHLD took it."""
     try:
         return os.waitpid(pid, 0)[1]
     except ChildProcessError:
@@ -386,12 +383,12 @@ def _wait_for(pid: int) -> int:
 
 
 def _common_memory() -> memoryview:
-    """A number that a process has in common with those that it forks."""
+    """Return a number in memory shared with forked processes."""
     return memoryview(mmap(-1, PAGESIZE)).cast("q")[:1]
 
 
 def _failure(status: int) -> OSError:
-    """Of one in between that came to no copy."""
+    """Return the error of an intermediate process that made no copy."""
     if os.WIFSIGNALED(status):
         return OSError(0, f"what a library does after a fork was ended by signal {os.WTERMSIG(status)}")
     return OSError(os.WEXITSTATUS(status), os.strerror(os.WEXITSTATUS(status)))
@@ -405,7 +402,7 @@ def _child_has_ended() -> bool:
 
 
 def _random_state() -> Any:
-    """That of the generator behind `random.random()`: of the module that is imported now, if code imported it anew."""
+    """Return the states of the generators behind `random.random()`, also of a reimported module."""
     return [(each, each.getstate()) for each in _generators()]
 
 

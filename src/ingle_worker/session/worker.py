@@ -30,7 +30,7 @@ from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.evaluate import Evaluating, Outcome, describe_safely
 from ingle_worker.session.event_loop import Looping
 from ingle_worker.session.input_stream import Input
-from ingle_worker.session.interrupts import Interrupts, place
+from ingle_worker.session.interrupts import Interrupts, slot_words
 from ingle_worker.session.link import Link, WireLost
 from ingle_worker.session.live_copy import Copying
 from ingle_worker.session.namespace import Preparing
@@ -264,7 +264,7 @@ class Worker:
             os._exit(FAILED_EXIT_CODE)
 
     def _settle_in(self, fds: list[int], shared: memoryview) -> None:
-        self._interrupts.publish_to(place(shared, 0))
+        self._interrupts.publish_to(slot_words(shared, 0))
         self._copying.publish_to(shared)
         self._pid = os.getpid()
         self._link.attach(_place(fds))
