@@ -1,7 +1,7 @@
-"""The magics: what each does when its line is reached. The table of them is at the end.
+"""The magics of a cell. The table is at the end.
 
-A magic writes to the cell's own stdout and stderr, runs what it runs in the cell's own process group, and keeps
-nothing of its own in the user's globals. It works whatever the user has called `print`, `os` or `open`.
+A magic writes to the cell's stdout and stderr, runs programs in the cell's process group, and adds nothing to the
+user's globals. It works even if the user redefines `print`, `os` or `open`.
 """
 
 import glob
@@ -14,14 +14,14 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ingle_worker.magics import packages, subshell, timing
-from ingle_worker.magics.subshell import complain, expand, say
+from ingle_worker.magics.subshell import expand, say, warn
 from ingle_worker.session import traceback_text, variables
 
 get_frame = sys._getframe
 
 
 class Bound:
-    """One magic of a cell: made when the cell is compiled, called when its line is reached."""
+    """One magic of a cell: created when the cell is compiled, called when its line is reached."""
 
     __slots__ = ("_fixed", "_function")
 
@@ -34,7 +34,7 @@ class Bound:
 
 
 class MagicFailed(Exception):
-    """A magic could not do what it was asked for."""
+    """A magic could not do its work."""
 
 
 MagicFailed.__module__ = "builtins"
@@ -85,7 +85,7 @@ def pip(frame: FrameType, line: str) -> None:
 # --- folders, environment, files ---------------------------------------------------------------------------
 
 _before: list[str] = []
-"""Where the session was before the last `%cd`."""
+"""The folder before the last `%cd`."""
 
 
 def cd(frame: FrameType, line: str) -> None:
@@ -146,7 +146,7 @@ def run_file(frame: FrameType, line: str) -> None:
     with open(name, "rb") as file:
         code = compile(file.read(), name, "exec", dont_inherit=True)
     space = frame.f_globals
-    kept: dict[str, Any] = {key: space[key] for key in ("__file__", "__name__") if key in space}
+    saved: dict[str, Any] = {key: space[key] for key in ("__file__", "__name__") if key in space}
     arguments_before = sys.argv
     sys.argv = [name, *given]
     folder = os.path.dirname(os.path.abspath(name))
@@ -156,20 +156,20 @@ def run_file(frame: FrameType, line: str) -> None:
         exec(code, space)
     except SystemExit as exc:
         if exc.code not in (None, 0):
-            complain(f"{name} ended with exit code {exc.code}")
+            warn(f"{name} ended with exit code {exc.code}")
     finally:
         sys.argv = arguments_before
         if folder in sys.path:
             sys.path.remove(folder)
         space.pop("__file__", None)
-        space.update(kept)
+        space.update(saved)
 
 
 # --- time --------------------------------------------------------------------------------------------------
 
 
 class Clock:
-    """For one `%time`: it may be reached again while it runs, by a function that calls itself."""
+    """Clock of one `%time`. A recursive function may reach the same line again while it runs."""
 
     def __init__(self) -> None:
         self._began: list[timing.Moment] = []
@@ -188,7 +188,7 @@ def time_it(frame: FrameType, code: CodeType, name: str, loops: int, runs: int, 
 
 
 class Captured:
-    """What `%%capture` kept."""
+    """Output captured by `%%capture`."""
 
     def __init__(self, space: dict[str, Any], name: str) -> None:
         self._space, self._name = space, name
@@ -198,12 +198,12 @@ class Captured:
         import io
 
         self._streams = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = self._kept = io.StringIO(), io.StringIO()
+        sys.stdout, sys.stderr = self._buffers = io.StringIO(), io.StringIO()
 
     def __exit__(self, *exc: object) -> None:
         sys.stdout, sys.stderr = self._streams
-        self.stdout, self.stderr = (each.getvalue() for each in self._kept)
-        del self._streams, self._kept
+        self.stdout, self.stderr = (each.getvalue() for each in self._buffers)
+        del self._streams, self._buffers
         space, name = self._space, self._name
         del self._space
         if name:
@@ -222,7 +222,7 @@ def capture(frame: FrameType, line: str) -> Captured:
     return Captured(frame.f_globals, names[0] if names else "")
 
 
-# --- looking around ----------------------------------------------------------------------------------------
+# --- inspection --------------------------------------------------------------------------------------------
 
 
 def who(frame: FrameType, line: str) -> None:
@@ -249,7 +249,7 @@ def _about(variable: Mapping[str, Any]) -> str:
 
 
 def explain(frame: FrameType, name: str, marks: str) -> None:
-    """`name?`: what it is, how it is called, what its author says; `name??` its source too."""
+    """Show type, signature and docstring for `name?`, and the source too for `name??`."""
     if name.startswith("%"):
         known = (LINES if name[1] != "%" else CELLS).get(name.lstrip("%"))
         say(inspect.getdoc(known) or f"{name} is a magic of this session." if known else _unknown(name))
@@ -347,13 +347,13 @@ CELLS: dict[str, Callable[[FrameType, str, str], Any]] = {
     "sh": sh,
     "writefile": write_file,
 }
-AROUND: dict[str, Callable[[FrameType, str], Any]] = {"capture": capture, "time": lambda frame, line: None}
-"""Cell magics whose body is Python that stays where it is."""
+WRAPPING: dict[str, Callable[[FrameType, str], Any]] = {"capture": capture, "time": lambda frame, line: None}
+"""Cell magics whose body is Python and is compiled in place."""
 
 COMPILED = ("time", "timeit")
-"""Magics whose text is Python: they exist in the compiler only."""
+"""Magics whose text is Python. They exist in the compiler only."""
 
-INSTEAD = {
+ALTERNATIVES = {
     "reset": "use `del name`, or clear the session",
     "debug": "use `import pdb; pdb.pm()`",
     "pdb": "use `breakpoint()` where it should stop",
@@ -370,17 +370,17 @@ INSTEAD = {
 
 
 def problem(sign: str, name: str) -> str | None:
-    """Why there is no such magic; None when there is."""
-    if sign not in ("%", "%%") or name in COMPILED or name in (LINES if sign == "%" else (*CELLS, *AROUND)):
+    """Return why there is no such magic, or None if there is."""
+    if sign not in ("%", "%%") or name in COMPILED or name in (LINES if sign == "%" else (*CELLS, *WRAPPING)):
         return None
     return _unknown(f"{sign}{name}")
 
 
 def _unknown(written: str) -> str:
     sign, name = ("%%", written[2:]) if written.startswith("%%") else ("%", written[1:])
-    if name in INSTEAD:
-        return f"there is no {written} here; {INSTEAD[name]}"
-    if sign == "%" and name in (*CELLS, *AROUND):
+    if name in ALTERNATIVES:
+        return f"there is no {written} here; {ALTERNATIVES[name]}"
+    if sign == "%" and name in (*CELLS, *WRAPPING):
         return f"%{name} is a cell magic: write %%{name} on the first line of a cell"
     if sign == "%%" and name in LINES:
         return f"%%{name} is a line magic: write %{name}"
@@ -389,8 +389,8 @@ def _unknown(written: str) -> str:
 
 def _known() -> str:
     lines = " ".join(f"%{name}" for name in sorted({*LINES, *COMPILED}))
-    cells = " ".join(f"%%{name}" for name in sorted({*CELLS, *AROUND, *COMPILED}))
-    return f"Known are !command, {lines}, and for whole cells {cells}"
+    cells = " ".join(f"%%{name}" for name in sorted({*CELLS, *WRAPPING, *COMPILED}))
+    return f"Known magics: !command, {lines}, and for whole cells {cells}"
 
 
 def _unquoted(text: str) -> str:

@@ -1,9 +1,8 @@
-"""`%pip install`: packages for this session, in a folder of its own that is on its `sys.path`.
+"""`%pip install`: packages for one session, in its own folder on `sys.path`.
 
-The interpreter's own folders are never written to: they may be read-only, and other sessions have them too. What is
-there already, preloaded libraries above all, is used and not installed a second time: first the installer is asked
-what is missing, then only that is put into the folder. uv does both where it is on the PATH, else pip; an interpreter
-without pip uses the one that comes with its standard library.
+The interpreter's folders are never written: they may be read-only, and other sessions use them. The installer is first
+asked which packages are missing, then only those go into the folder. uv is used if it is on the PATH, else pip, or the
+pip bundled with the standard library.
 """
 
 import importlib
@@ -13,29 +12,29 @@ import re
 import sys
 
 from ingle_worker.magics import subshell
-from ingle_worker.magics.subshell import complain, say
+from ingle_worker.magics.subshell import say, warn
 
 _BASE = re.compile(r"(?:(?:\S*/)?python[\d.]*\s+-m\s+|uv\s+)?(?:\S*/)?pip[\d.]*(?:\s+(?P<rest>.*))?", re.DOTALL)
-_TRIMMING = re.compile(
+_OUTPUT_FILTERS = re.compile(
     r"\s*(?:(?:2>\s*&\s*1|[12]?>\s*/dev/null|&>\s*/dev/null)\s*)*"
     r"(?:\|\s*(?:tail|head|grep)\b[^|;&<>]*)?(?:2>\s*&\s*1|[12]?>\s*/dev/null)?\s*"
 )
-"""What people hang on `pip install` to make it say less: it says little as it is."""
+"""Suffixes with which people make `pip install` print less. They are dropped, because it prints little here."""
 
 _MENTIONED = re.compile(r"\bpip[\d.]*\s+install\b")
 _SPECIAL = set(";&|<>`$()\n")
 _ESSENTIAL = re.compile("error|no matching|not find|\u00d7|\u2570|hint|failed", re.IGNORECASE)
 _NORMAL = re.compile(r"[-_.]+")
 
-VALUED = frozenset(
+OPTIONS_WITH_VALUE = frozenset(
     """-i --index-url --extra-index-url -f --find-links --proxy --cert --client-cert --trusted-host --timeout
     --retries --cache-dir --no-binary --only-binary --config-settings -C --log --exists-action --global-option
     --keyring-provider --use-feature --use-deprecated --progress-bar -c --constraint --root-user-action
     --index-strategy --exclude-newer --resolution --prerelease --index --default-index""".split()  # noqa: SIM905
 )
-"""Options whose value is the next word."""
+"""Options that take the next word as their value."""
 
-ELSEWHERE = (
+OWN_TARGET_OPTIONS = (
     "-e",
     "--editable",
     "-t",
@@ -48,18 +47,18 @@ ELSEWHERE = (
     "-h",
     "--help",
 )
-"""With one of these the user decides himself where things go."""
+"""Options with which the user chooses the target."""
 
 UPGRADING = ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--upgrade-strategy")
 
-SHORT_LOG = 20
-"""Lines of a failed installation's log that are shown; of a longer one those that tell why."""
+MAX_LOG_LINES = 20
+"""Maximum lines shown of a failed installation. From a longer log, the lines with the reason are chosen."""
 
 _folder = ""
 
 
 def start(folder: str) -> bool:
-    """This session's packages go here. A worker that takes the place of another finds what that one installed: True."""
+    """Set the folder for packages. Return True if a previous worker of the session installed some there."""
     global _folder
     _folder = folder
     if folder and os.access(folder, os.F_OK) and os.listdir(folder):
@@ -69,7 +68,7 @@ def start(folder: str) -> bool:
 
 
 def _put_on_path() -> None:
-    """Behind the standard library, before what the interpreter has installed; and for the processes a cell starts."""
+    """Put the folder between the standard library and site-packages, and on PYTHONPATH for child processes."""
     if _folder not in sys.path:
         at = next(
             (n for n, each in enumerate(sys.path) if str(each).endswith(("site-packages", "dist-packages"))), None
@@ -80,24 +79,24 @@ def _put_on_path() -> None:
         os.environ["PYTHONPATH"] = f"{inherited}{os.pathsep}{_folder}" if inherited else _folder
 
 
-# --- what was asked ----------------------------------------------------------------------------------------
+# --- arguments ---------------------------------------------------------------------------------------------
 
 
 def split(line: str) -> list[str]:
-    """The words of a line, as a shell would take them."""
+    """Return the words of a line, as a shell splits them."""
     import shlex
 
     return shlex.split(line)
 
 
 def arguments_of(command: str) -> list[str] | None:
-    """The arguments of pip, if the command is a plain call of it. Then it is meant for this session's interpreter."""
+    """Return the arguments of a plain pip command, else None. It is meant for this session's interpreter."""
     match = _BASE.fullmatch(command)
     if match is None:
         return None
     rest = match["rest"] or ""
     at = _unquoted_special(rest)
-    if _TRIMMING.fullmatch(rest, at) is None:
+    if _OUTPUT_FILTERS.fullmatch(rest, at) is None:
         return None
     try:
         return split(rest[:at])
@@ -106,7 +105,7 @@ def arguments_of(command: str) -> list[str] | None:
 
 
 def _unquoted_special(text: str) -> int:
-    """Where the shell's own language begins. The `>` of `six>=1.0` is not meant for it, whatever the shell thinks."""
+    """Return where shell syntax begins. The `>` of `six>=1.0` does not count as a redirection."""
     quote = ""
     for place, char in enumerate(text):
         if quote:
@@ -117,18 +116,18 @@ def _unquoted_special(text: str) -> int:
             word = text[:place].rpartition(" ")[2]
             if char not in "<>" or not word:
                 return place
-            if word in ("1", "2"):  # the number of a descriptor
+            if word in ("1", "2"):  # a descriptor number
                 return place - 1
     return len(text)
 
 
 def mentioned(command: str) -> bool:
-    """Whether pip installs something somewhere in this command."""
+    """Return whether `pip install` appears somewhere in the command."""
     return _MENTIONED.search(command) is not None
 
 
 def shell(command: str) -> int:
-    """A longer command with `pip install` in it: the shell runs it, and pip is told where to put things."""
+    """Run a longer command with `pip install` in it by the shell, with pip's target set by the environment."""
     _make_folder()
     own = os.path.dirname(sys.executable)
     env = {**os.environ, "PIP_TARGET": _folder, "PIP_UPGRADE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -139,9 +138,9 @@ def shell(command: str) -> int:
 
 
 def pip(arguments: list[str]) -> int:
-    """`%pip ...`: its exit code."""
+    """Run `%pip ...` and return its exit code."""
     verb = next((each for each in arguments if not each.startswith("-")), "")
-    if verb == "install" and not any(each.partition("=")[0] in ELSEWHERE for each in arguments):
+    if verb == "install" and not any(each.partition("=")[0] in OWN_TARGET_OPTIONS for each in arguments):
         at = arguments.index("install")
         return install(arguments[:at] + arguments[at + 1 :])
     if verb == "uninstall":
@@ -169,9 +168,9 @@ def install(arguments: list[str]) -> int:
             command = [*_pip(), "install", "--upgrade", "--disable-pip-version-check", "--no-input", *where]
         code = _logged(command, log)
     importlib.invalidate_caches()
-    _keep_log(log)
+    _write_log(log)
     if code:
-        _tell_failure(log)
+        _show_failure(log)
         return code
     if not wanted:
         say("already there: " + (", ".join(_requirements(arguments)) or "everything that was asked for"))
@@ -179,12 +178,12 @@ def install(arguments: list[str]) -> int:
     say("installed " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
     stale = sorted({module for name, version, _ in wanted for module in _modules(name) if module in sys.modules})
     if stale:
-        say(f"{', '.join(stale)} was imported before, and stays as it was: restart the session to use what is new")
+        say(f"{', '.join(stale)} was imported before: restart the session to use the new version")
     return 0
 
 
 def _plan_with_pip(arguments: list[str], log: list[str]) -> tuple[int, list[tuple[str, str, str]]]:
-    """What is missing: name, version, and what to ask for."""
+    """Return name, version and requirement of each missing package."""
     report = os.path.join(_folder, f".report-{os.getpid()}.json")
     flags = ["--dry-run", "--report", report, "--disable-pip-version-check", "--no-input"]
     code = _logged([*_pip(), "install", *flags, *arguments], log)
@@ -234,13 +233,13 @@ def _plan_with_uv(uv: str, arguments: list[str], log: list[str]) -> tuple[int, l
 
 
 def _options(arguments: list[str]) -> list[str]:
-    """The options, with their values: those for the plan hold for the installation too."""
+    """Return the options with their values. They apply to the plan and to the installation."""
     options: list[str] = []
     words = iter(arguments)
     for word in words:
         if word in ("-r", "--requirement", "--upgrade-strategy"):
             next(words, None)
-        elif word in VALUED:
+        elif word in OPTIONS_WITH_VALUE:
             options += [word, next(words, "")]
         elif word.startswith("-") and not word.startswith(("-r", "--requirement=", *UPGRADING, "--no-deps")):
             options.append(word)
@@ -253,7 +252,7 @@ def _requirements(arguments: list[str]) -> list[str]:
 
 
 def _uninstall(arguments: list[str]) -> int:
-    """What is in the session's own folder is removed here; pip would not touch it, for it is in no environment."""
+    """Remove packages from the session's folder here, because pip does not look there. Pass others to pip."""
     rest = [each for each in arguments if each.startswith("-") or each == "uninstall" or not _remove(each)]
     importlib.invalidate_caches()
     if all(each.startswith("-") or each == "uninstall" for each in rest):
@@ -295,7 +294,7 @@ def _remove_emptied(folder: str) -> None:
         folder = os.path.dirname(folder)
 
 
-# --- what is in the folder ---------------------------------------------------------------------------------
+# --- contents of the folder --------------------------------------------------------------------------------
 
 
 def _info_folder(name: str) -> str | None:
@@ -326,7 +325,7 @@ def _recorded(info: str) -> list[str]:
 
 
 def _modules(name: str) -> set[str]:
-    """The names that are imported from an installed package."""
+    """Return the module names of an installed package."""
     info = _info_folder(name)
     tops = {path.replace("\\", "/").partition("/")[0] for path in _recorded(info)} if info else set()
     return {
@@ -358,7 +357,7 @@ def _environment() -> dict[str, str]:
 
 
 def _bundled_pip() -> str | None:
-    """The wheel of pip in the standard library, for an interpreter that has none installed."""
+    """Return the pip wheel of the standard library, if the interpreter has no pip."""
     from importlib.util import find_spec
 
     if find_spec("pip") is not None:
@@ -385,7 +384,7 @@ def _logged(command: list[str], log: list[str]) -> int:
     return code
 
 
-def _keep_log(log: list[str]) -> None:
+def _write_log(log: list[str]) -> None:
     try:
         with open(os.path.join(_folder, "install.log"), "a", encoding="utf-8", errors="replace") as file:
             file.write("".join(log))
@@ -393,13 +392,13 @@ def _keep_log(log: list[str]) -> None:
         return
 
 
-def _tell_failure(log: list[str]) -> None:
+def _show_failure(log: list[str]) -> None:
     text = "".join(log)
     if "No module named pip" in text:
-        complain(f"{sys.executable} has no pip, and there is no uv on the PATH: install one of them for the server")
+        warn(f"{sys.executable} has no pip, and there is no uv on the PATH: install one of them for the server")
         return
     lines = [line for line in text.splitlines() if line.strip()]
-    essential = [line for line in lines if _ESSENTIAL.search(line)] if len(lines) > SHORT_LOG else lines
-    complain("nothing was installed; the installer said:")
-    complain("\n".join((essential or lines)[-SHORT_LOG:]))
-    complain(f"(all it said: {os.path.join(_folder, 'install.log')})")
+    essential = [line for line in lines if _ESSENTIAL.search(line)] if len(lines) > MAX_LOG_LINES else lines
+    warn("nothing was installed; the installer said:")
+    warn("\n".join((essential or lines)[-MAX_LOG_LINES:]))
+    warn(f"(full log: {os.path.join(_folder, 'install.log')})")

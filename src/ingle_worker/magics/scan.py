@@ -1,8 +1,7 @@
-"""Finding magics in the text of a cell: which lines begin a statement with `!`, `%`, `%%` or ask with `?`.
+"""Search for magics in the text of a cell: statements that begin with `!`, `%` or `%%`, and help with `?`.
 
-Pure functions over text. Only where a logical line begins can a magic stand; inside of brackets, after a backslash, in
-strings (f-strings and their nested quotes too) and in comments nothing is one. The scanner keeps to the lexical rules
-of the Python it runs in, and does not judge: text that is no Python either way is left for the compiler to refuse.
+Pure functions on text. A magic can stand only at the start of a logical line, never inside brackets, strings or
+comments. The scanner follows the lexical rules of the running Python and reports no errors: the compiler does.
 """
 
 import re
@@ -10,10 +9,10 @@ import sys
 from typing import NamedTuple
 
 NESTED_QUOTES = sys.version_info >= (3, 12)
-"""From 3.12 on an expression inside an f-string may use the quotes of that f-string."""
+"""Since Python 3.12 an expression in an f-string may contain the quotes of that f-string."""
 
 MAYBE = re.compile(r"^[ \t\f]*(?:[!%?]|[^\n#]*=[ \t]*[!%])|\?[ \t]*$", re.MULTILINE)
-"""What a text must have somewhere to hold a magic at all."""
+"""Pattern that matches somewhere in every text with a magic."""
 
 _NAME = r"[^\W\d]\w*"
 _TARGET = rf"\*?{_NAME}(?:\.{_NAME}|\[[^\[\]\n]*\])*"
@@ -42,11 +41,11 @@ _SPEC = {
     quote: re.compile(rf"[{{}}]|{quote}" + (r"|\n" if len(quote) == 1 else "")) for quote in ("'", '"', "'''", '"""')
 }
 PYTHON_LINES = ("time", "timeit")
-"""Line magics whose text is Python, which may go on over several lines inside of brackets."""
+"""Line magics whose text is Python, which may continue over several lines inside brackets."""
 
 
 class Found(NamedTuple):
-    """One magic: where it stands in the text, and what it says."""
+    """One magic: its position in the text, and its parts."""
 
     start: int
     end: int
@@ -58,7 +57,7 @@ class Found(NamedTuple):
 
 
 def find(code: str) -> list[Found]:
-    """The magics of a text whose lines end with a newline each, in order. A cell magic has all the rest as its own."""
+    """Return the magics of a text with newline line ends, in order. A cell magic covers the rest of the text."""
     found: list[Found] = []
     at, end = 0, len(code)
     while at < end:
@@ -100,7 +99,7 @@ def _magic_at(code: str, at: int) -> Found | None:
         return Found(start, end, match["shell"], "", code[after:end], assigned)
     sign, name = match["sign"], match["name"]
     if code[after : after + 1] not in ("", " ", "\t", "\n"):
-        # Something else stuck to the name: no magic that there is.
+        # Other characters directly behind the name: not a magic.
         return None
     if name in PYTHON_LINES and sign == "%":
         end = _logical_end(code, after)
@@ -111,7 +110,7 @@ def _magic_at(code: str, at: int) -> Found | None:
 
 
 def _line_end(code: str, at: int) -> int:
-    """The end of a line of a shell's or a magic's own language: only a backslash continues it."""
+    """Return the end of a shell or magic line. Only a backslash continues it."""
     while True:
         end = code.find("\n", at)
         if end < 0:
@@ -122,7 +121,7 @@ def _line_end(code: str, at: int) -> int:
 
 
 def _logical_end(code: str, at: int) -> int:
-    """Behind the newline that ends the logical line of Python which begins here."""
+    """Return the position after the newline that ends this logical line of Python."""
     depth = 0
     while True:
         token = _TOKEN.search(code, at)
@@ -174,7 +173,7 @@ def _formatted_end(code: str, at: int, quote: str, raw: bool) -> int:
 
 
 def _field_end(code: str, at: int, quote: str) -> int:
-    """Behind the `}` of a replacement field whose expression begins here."""
+    """Return the position after the `}` of the replacement field whose expression begins here."""
     depth = 0
     while True:
         token = _FIELD.search(code, at)
@@ -205,12 +204,12 @@ def _spec_end(code: str, at: int, quote: str) -> int:
             at = _field_end(code, token.end(), quote)
         elif token[0] == "}":
             return token.end()
-        else:  # never closed: the string's own end is for whoever called
+        else:  # never closed: the caller looks for the end of the string
             return token.start()
 
 
 def is_blank(text: str) -> bool:
-    """Whether there is nothing here but blank lines and remarks."""
+    """Return whether the text has only blank lines and comments."""
     at = 0
     while at < len(text):
         blank = _BLANK.match(text, at)

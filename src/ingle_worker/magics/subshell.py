@@ -1,8 +1,7 @@
-"""Commands that a cell runs through the shell: started in the cell's own process group, on its real streams.
+"""Shell commands of a cell. They run in the cell's process group, on its real streams.
 
-Nothing of a command is kept or copied: what it prints goes where the cell's own output goes, what it reads comes from
-the cell's input, and an interrupt of the cell reaches it too. It uses none of the libraries that a cell may have
-changed.
+A command shares stdout, stderr and stdin of the cell, and an interrupt reaches it too. This module uses no library that
+a cell may have changed.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -15,18 +14,18 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-LAST_MOMENTS = 1.0
-"""Seconds for a command to end after the interrupt that it got together with the cell."""
+INTERRUPT_GRACE_SECONDS = 1.0
+"""Seconds that a command has to end after an interrupt, which it got together with the cell."""
 
-_HOLES = re.compile(r"\$\$|\$\{([^\W\d]\w*)\}|\$\{|\$([^\W\d]\w*(?:\.[^\W\d]\w*)*)|\{\{|\}\}|\{")
+_PLACEHOLDERS = re.compile(r"\$\$|\$\{([^\W\d]\w*)\}|\$\{|\$([^\W\d]\w*(?:\.[^\W\d]\w*)*)|\{\{|\}\}|\{")
 _LOST_CD = re.compile(r"\s*cd\b[^;&|\n]*")
 
 
 class Lines(list):  # type: ignore[type-arg]
-    """The lines that a command printed: a list, with the whole text as `.n`, and on one line as `.s`."""
+    """Output lines of a command: a list, with the text as `.n`, and on one line as `.s`."""
 
     @property
-    def l(self) -> list[str]:  # noqa: E743  the name by which notebooks know it
+    def l(self) -> list[str]:  # noqa: E743  notebooks use this name
         return list(self)
 
     @property
@@ -41,12 +40,12 @@ class Lines(list):  # type: ignore[type-arg]
     spstr = s
 
     def grep(self, pattern: str, prune: bool = False) -> "Lines":
-        """The lines in which the pattern is found; with `prune`, the others."""
+        """Return the lines that match the pattern, or with `prune` the others."""
         wanted = re.compile(pattern, re.IGNORECASE)
         return Lines(line for line in self if (wanted.search(line) is not None) != prune)
 
     def fields(self, *numbers: int) -> Any:
-        """The words of each line, or of these only, joined by a blank."""
+        """Return the words of each line, or only these words, joined by a blank."""
         rows = [line.split() for line in self]
         if not numbers:
             return rows
@@ -54,7 +53,7 @@ class Lines(list):  # type: ignore[type-arg]
 
 
 def shell_path() -> str:
-    """bash where there is one: what people and models write is bash."""
+    """Return the path of bash if there is one, because people and models write bash."""
     for path in ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"):
         if os.path.exists(path):
             return path
@@ -62,14 +61,14 @@ def shell_path() -> str:
 
 
 def system(frame: FrameType, command: str) -> None:
-    """`!command`: its output streams to the cell's own; `_exit_code` tells how it ended."""
+    """Run `!command` with the cell's streams and set `_exit_code`."""
     if _LOST_CD.fullmatch(command):
-        complain("!cd changes the folder of a shell that ends with this line; %cd changes the session's")
+        warn("!cd changes the folder of a shell that ends with this line; %cd changes the session's")
     frame.f_globals["_exit_code"] = run([shell_path(), "-c", command])
 
 
 def lines_of(frame: FrameType, command: str) -> Lines:
-    """`x = !command`: what it printed, on either stream, as lines."""
+    """Run `x = !command` and return its lines on stdout and stderr."""
     code, output = capture([shell_path(), "-c", command])
     frame.f_globals["_exit_code"] = code
     return Lines(output.decode("utf-8", "backslashreplace").splitlines())
@@ -79,7 +78,7 @@ def lines_of(frame: FrameType, command: str) -> Lines:
 
 
 def expand(text: str, frame: FrameType) -> str:
-    """`{expression}`, `$name` and `${name}` by their values; what has none, and braces of the shell's own, stay."""
+    """Replace `{expression}`, `$name` and `${name}` by values. Unknown names and shell braces stay."""
     if "$" not in text and "{" not in text:
         return text
     return "".join(_expanded(text, frame.f_globals, frame.f_locals))
@@ -88,20 +87,20 @@ def expand(text: str, frame: FrameType) -> str:
 def _expanded(text: str, space: dict[str, Any], local: Any) -> Iterator[str]:
     at = 0
     while True:
-        hole = _HOLES.search(text, at)
-        if hole is None:
+        match = _PLACEHOLDERS.search(text, at)
+        if match is None:
             yield text[at:]
             return
-        yield text[at : hole.start()]
-        at = hole.end()
-        found = hole[0]
-        named = hole[1] or hole[2]
+        yield text[at : match.start()]
+        at = match.end()
+        found = match[0]
+        named = match[1] or match[2]
         if found == "$$":
             yield "$"
         elif named:
             name, *attributes = named.split(".")
             if name in local or name in space:
-                # `$name.txt` is a name with a text behind it, unless the attribute is there.
+                # In `$name.txt` the dot is text, unless the attribute exists.
                 value, rest = _attribute(local[name] if name in local else space[name], attributes)
                 yield f"{value}{rest}"
             else:
@@ -126,7 +125,7 @@ def _attribute(value: Any, names: list[str]) -> tuple[Any, str]:
     for place, name in enumerate(names):
         try:
             value = getattr(value, name)
-        except Exception:  # the border to the cell: any object may stand there
+        except Exception:  # user code: any object may be the value
             return value, "".join(f".{each}" for each in names[place:])
     return value, ""
 
@@ -144,7 +143,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _evaluate(inner: str, space: dict[str, Any], local: Any) -> Any:
-    """The value between braces; _NOTHING where they are the shell's: `{}`, `{1,2}`, `{a..b}`, awk's `{print}`."""
+    """Return the value of braces, or _NOTHING for shell syntax such as `{}`, `{1,2}`, `{a..b}` or awk's `{print}`."""
     try:
         tree: Any = compile(inner.strip(), "<braces>", "eval", ast.PyCF_ONLY_AST).body  # type: ignore[attr-defined]
     except (SyntaxError, ValueError):
@@ -154,7 +153,7 @@ def _evaluate(inner: str, space: dict[str, Any], local: Any) -> Any:
         value = _evaluate(expression, space, local)
         try:
             return _NOTHING if value is _NOTHING else format(value, form)
-        except Exception:  # the border to the cell: any object may stand there
+        except Exception:  # user code: any object may be the value
             return _NOTHING
     if isinstance(tree, ast.Constant) or (isinstance(tree, ast.Tuple) and not inner.lstrip().startswith("(")):
         return _NOTHING
@@ -162,7 +161,7 @@ def _evaluate(inner: str, space: dict[str, Any], local: Any) -> Any:
         return _NOTHING
     try:
         return eval(inner.strip(), space, local)
-    except Exception:  # the border to the cell: what cannot be evaluated stays as it is
+    except Exception:  # user code: text that cannot be evaluated stays
         return _NOTHING
 
 
@@ -170,12 +169,12 @@ def _evaluate(inner: str, space: dict[str, Any], local: Any) -> Any:
 
 
 def run(argv: list[str], *, stdin: bytes | None = None, env: dict[str, str] | None = None) -> int:
-    """Run a program on the cell's own streams, or with these bytes as its input. Its exit code, or minus the signal."""
+    """Run a program on the cell's streams, or with this input. Return its exit code, or minus the signal number."""
     return _run(argv, stdin, env, list, lambda: None)
 
 
 def capture(argv: list[str], *, env: dict[str, str] | None = None, stdin: bytes | None = None) -> tuple[int, bytes]:
-    """Run a program and keep what it prints, on either stream."""
+    """Run a program and return its exit code and its output on both streams."""
     pieces: list[bytes] = []
     read, write = os.pipe()
 
@@ -211,11 +210,11 @@ def _run(
         source = _file_of(stdin)
         files.append((os.POSIX_SPAWN_DUP2, source, 0))
     try:
-        # Python ignores these; a program expects them as they are everywhere.
+        # Python ignores these signals, but programs expect the default.
         pid = os.posix_spawn(
             argv[0],
             argv,
-            # The dictionary inside: `os.environ` itself calls builtins that a user may have replaced.
+            # The dictionary inside: `os.environ` calls builtins that a user may have replaced.
             os.environ._data if env is None else env,  # type: ignore[attr-defined]
             file_actions=files,
             setsigdef=[_signal.SIGPIPE, _signal.SIGXFSZ],
@@ -226,15 +225,15 @@ def _run(
     try:
         meanwhile()
         return _exit_code(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # the user has SIGCHLD ignored: nobody can know
+    except ChildProcessError:  # the user ignores SIGCHLD, so the status is unknown
         return 0
     except BaseException:
-        _see_it_end(pid)
+        _wait_or_kill(pid)
         raise
 
 
 def _file_of(data: bytes) -> int:
-    """A descriptor from which these bytes can be read: not a pipe, which a long text would fill up."""
+    """Return a descriptor to read these bytes from. A pipe would block on a long text."""
     fd = os.memfd_create("script", os.MFD_CLOEXEC)
     view = memoryview(data)
     while view:
@@ -243,9 +242,9 @@ def _file_of(data: bytes) -> int:
     return fd
 
 
-def _see_it_end(pid: int) -> None:
-    """After an interrupt, which the command got too: let it end, then make it."""
-    end = time.monotonic() + LAST_MOMENTS
+def _wait_or_kill(pid: int) -> None:
+    """Wait for the command after an interrupt, which it got too, then kill it."""
+    end = time.monotonic() + INTERRUPT_GRACE_SECONDS
     try:
         while time.monotonic() < end:
             if os.waitpid(pid, os.WNOHANG)[0]:
@@ -266,15 +265,15 @@ def _exit_code(status: int) -> int:
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-# --- saying ------------------------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------------------
 
 
 def say(text: str) -> None:
-    """A line on the cell's stdout, wherever that goes just now."""
+    """Print a line to the current stdout of the cell."""
     _write(sys.stdout or sys.__stdout__, text)
 
 
-def complain(text: str) -> None:
+def warn(text: str) -> None:
     _write(sys.stderr or sys.__stderr__, text)
 
 

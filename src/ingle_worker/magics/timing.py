@@ -1,4 +1,4 @@
-"""How long code takes: what `%time` and `%timeit` measure and say."""
+"""Measurements of `%time` and `%timeit`."""
 
 import gc
 import math
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from ingle_worker.magics.subshell import say
 
-LONG_ENOUGH = 0.2
-"""Seconds that a run of `%timeit` takes at least, unless told how many loops."""
+MIN_RUN_SECONDS = 0.2
+"""Minimum seconds of one `%timeit` run, unless the number of loops is given."""
 
 RUNS = 7
 
@@ -23,13 +23,13 @@ class Moment(NamedTuple):
 
 
 def now() -> Moment:
-    """The clock, and what this process and the commands it has waited for have used."""
+    """Return the time, and the CPU time of this process and of the commands it waited for."""
     used = [resource.getrusage(which) for which in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return Moment(time.perf_counter(), sum(each.ru_utime for each in used), sum(each.ru_stime for each in used))
 
 
 def report(began: Moment, value: Any = None) -> Any:
-    """Say how long it took since then; the value is handed on."""
+    """Print the time since `began` and return the value."""
     wall, user, system = (after - before for before, after in zip(began, now(), strict=True))
     total = user + system
     say(f"CPU times: user {in_words(user)}, sys: {in_words(system)}, total: {in_words(total)}")
@@ -38,7 +38,7 @@ def report(began: Moment, value: Any = None) -> Any:
 
 
 def measure(inner: Callable[[Any, Callable[[], float]], float], loops: int, runs: int, quiet: bool) -> None:
-    """Run `inner(iterator, timer)`, which gives the seconds it took, and say the mean of several runs."""
+    """Run `inner(iterator, timer)`, which returns its seconds, several times. Print mean and deviation."""
 
     def take(count: int) -> float:
         was_enabled = gc.isenabled()
@@ -51,7 +51,7 @@ def measure(inner: Callable[[Any, Callable[[], float]], float], loops: int, runs
 
     if not loops:
         loops = 1
-        while take(loops) < LONG_ENOUGH and loops < 10**9:
+        while take(loops) < MIN_RUN_SECONDS and loops < 10**9:
             loops *= 10
     times = [take(loops) / loops for _ in range(runs)]
     if quiet:
@@ -65,7 +65,7 @@ def measure(inner: Callable[[Any, Callable[[], float]], float], loops: int, runs
 
 
 def in_words(seconds: float) -> str:
-    """Three digits and a unit; minutes and more in parts."""
+    """Return three digits and a unit. From a minute on, return minutes, hours and days."""
     if seconds >= 60:
         parts = []
         left = round(seconds)

@@ -1,11 +1,11 @@
-"""Magics become ordinary Python: the text of a cell with magics in it, translated, parsed, and its code bound.
+"""Translation of magics: a cell with magics becomes ordinary Python code.
 
-    text ── translate ──> Python with `...` where each magic stood, line for line
-         ── parse, weave ──> a tree in which each `...` is a call
-         ── compile, bind ──> code whose constants are the things called
+    text ── translate ──> Python with `...` in place of each magic, line for line
+         ── parse, insert ──> a tree in which each `...` is a call
+         ── compile, bind ──> code with the called objects as constants
 
-What is called stands in the code's own constants, so that nothing is put into the user's globals or into `builtins`,
-and nothing he does to either can break it. A magic that does not exist is known before anything of the cell runs.
+The called objects are constants of the code. So nothing is added to the user's globals or `builtins`, and changes there
+cannot break a magic. An unknown magic is reported before the cell runs.
 """
 
 import ast
@@ -20,10 +20,10 @@ from ingle_worker.magics.commands import Bound
 from ingle_worker.magics.scan import Found
 
 _MARK = f"\0magic {os.urandom(8).hex()} "
-"""Begins the constants that stand for what is called until the code is bound; nobody writes it by chance."""
+"""Prefix of the constants that stand for called objects until the code is bound. It is random."""
 
-_HIDDEN = {"inner": " inner", "loops": " loops", "timer": " timer", "began": " began", "_": " _"}
-"""Names in the function that `%timeit` makes: no code can spell them, so none collides."""
+_TIMEIT_NAMES = {"inner": " inner", "loops": " loops", "timer": " timer", "began": " began", "_": " _"}
+"""Names in the function of `%timeit`. No code can spell them, so none collides."""
 
 _TEMPLATE = """
 def inner(loops, timer):
@@ -36,17 +36,17 @@ _TIMEIT_OPTION = re.compile(r"[ \t]*-(?:([nr])[ \t]*(\d+)|([qtc])(?=[ \t]|$)|p[ 
 
 
 class UsageError(SyntaxError):
-    """A magic that does not exist, or is not written as it must be."""
+    """A magic that does not exist or is used wrongly."""
 
     def __str__(self) -> str:
         return self.msg
 
 
-UsageError.__module__ = "builtins"  # shown by its bare name, as those who read it expect
+UsageError.__module__ = "builtins"  # shown by its bare name, as readers expect
 
 
-class Woven:
-    """A cell with magics: the source to parse, and what becomes of it after that."""
+class TranslatedCell:
+    """A cell with magics: the source to parse, and the later steps."""
 
     def __init__(
         self, code: str, found: list[Found], filename: str, parse: Callable[[str], ast.Module], flags: int
@@ -57,31 +57,31 @@ class Woven:
         self._flags = flags
         self._lines = code.split("\n")
         self._bound: dict[str, Bound] = {}
-        self._places: dict[tuple[int, int], Found] = {}
-        self._whole: Found | None = None
+        self._positions: dict[tuple[int, int], Found] = {}
+        self._wrapping: Found | None = None
         self.source = self._translate(found)
 
     # --- text ---
 
     def _translate(self, found: list[Found]) -> str:
-        """`...` where each magic stands, and every line where it is."""
+        """Replace each magic by `...` and keep all line numbers."""
         code = self._code
         pieces: list[str] = []
         at, line = 0, 1
         for number, each in enumerate(found):
             line += code.count("\n", at, each.start)
             before = code[code.rfind("\n", 0, each.start) + 1 : each.start]
-            place = (line, _bytes(before))
-            self._check(each, place, first=number == 0)
+            position = (line, _bytes(before))
+            self._check(each, position, first=number == 0)
             end, text = each.end, "..."
             if each.sign == "%%":
-                if each.name in commands.AROUND:
-                    # The rest is Python and stays; what comes around it is woven in later.
-                    self._whole, text = each, ""
+                if each.name in commands.WRAPPING:
+                    # The rest is Python and stays. The code around it is inserted later.
+                    self._wrapping, text = each, ""
                 else:
                     end = len(code)
             if text:
-                self._places[place] = each
+                self._positions[position] = each
             newlines = code.count("\n", each.start, end)
             pieces += [code[at : each.start], text, "\n" * newlines]
             line += newlines
@@ -91,28 +91,28 @@ class Woven:
         pieces.append(code[at:])
         return "".join(pieces)
 
-    def _check(self, magic: Found, place: tuple[int, int], *, first: bool) -> None:
+    def _check(self, magic: Found, position: tuple[int, int], *, first: bool) -> None:
         if magic.sign == "%%" and not (first and scan.is_blank(self._code[: magic.start])):
-            raise self._usage(place, f"%%{magic.name} must be the first line of its cell")
+            raise self._usage(position, f"%%{magic.name} must be the first line of its cell")
         problem = commands.problem(magic.sign, magic.name)
         if problem is not None:
-            raise self._usage(place, problem)
+            raise self._usage(position, problem)
 
-    def _usage(self, place: tuple[int, int], text: str) -> UsageError:
-        line = self._lines[place[0] - 1]
-        offset = len(line.encode("utf-8", "surrogatepass")[: place[1]].decode("utf-8", "surrogatepass")) + 1
-        # With its end, or newer versions of Python underline the rest of the line.
-        return UsageError(text, (self._filename, place[0], offset, line + "\n", place[0], offset + 1))
+    def _usage(self, position: tuple[int, int], text: str) -> UsageError:
+        line = self._lines[position[0] - 1]
+        offset = len(line.encode("utf-8", "surrogatepass")[: position[1]].decode("utf-8", "surrogatepass")) + 1
+        # With an end position, or newer Python versions underline the rest of the line.
+        return UsageError(text, (self._filename, position[0], offset, line + "\n", position[0], offset + 1))
 
     # --- tree ---
 
-    def weave(self, tree: ast.Module) -> None:
-        """Replace each `...` that stands for a magic by what the magic does."""
+    def insert_calls(self, tree: ast.Module) -> None:
+        """Replace each `...` of a magic by a call."""
         self._replace_below(tree)
-        if self._whole is not None:
-            tree.body = self._around(self._whole, tree.body)
+        if self._wrapping is not None:
+            tree.body = self._wrap_body(self._wrapping, tree.body)
 
-    # By hand, here and below, and not with the tools of `ast`: those look up `isinstance` where a user can change it.
+    # Not by the tools of `ast`: those look up `isinstance` where a user can change it.
 
     def _replace_below(self, node: ast.AST) -> None:
         for name in node._fields:
@@ -124,7 +124,7 @@ class Woven:
                 setattr(node, name, new)
 
     def _replaced(self, node: Any) -> list[Any]:
-        """What comes in this one's place: itself, mostly."""
+        """Return the replacement of a node, usually itself."""
         if isinstance(node, ast.Expr):
             magic = self.magic_at(node.value)
             if magic is not None:
@@ -138,17 +138,17 @@ class Woven:
 
     def magic_at(self, node: ast.AST) -> Found | None:
         if isinstance(node, ast.Constant) and node.value is ...:
-            return self._places.get((node.lineno, node.col_offset))
+            return self._positions.get((node.lineno, node.col_offset))
         return None
 
     def statements(self, magic: Found, node: ast.Expr) -> list[ast.stmt]:
-        """What a magic that stands alone becomes."""
+        """Return the statements of a magic that stands alone."""
         if magic.sign == "%" and magic.name == "time":
             return self._timed(self._python(magic, node, magic.text), node, hidden=_hides(magic.text))
-        return [_place(ast.Expr(self.expression(magic, node.value)), node)]
+        return [_at_position_of(ast.Expr(self.expression(magic, node.value)), node)]
 
     def expression(self, magic: Found, node: ast.expr) -> ast.expr:
-        """What a magic becomes that has a value."""
+        """Return the expression of a magic that has a value."""
         if magic.name == "timeit":
             return self._call(self._timeit(magic, node), node)
         if magic.name == "time" and magic.sign == "%":
@@ -157,7 +157,7 @@ class Woven:
                 raise self._usage((node.lineno, node.col_offset), "only an expression can be timed and assigned")
             clock = commands.Clock()
             return self._call(Bound(clock.end), node, self._call(Bound(clock.begin), node), body[0].value)
-        # The place reaches to the end of the line, so that a traceback marks all of it or nothing.
+        # Extend the position to the end of the line, so that a traceback marks all of it or nothing.
         node.end_lineno = node.lineno
         node.end_col_offset = max(_bytes(self._lines[node.lineno - 1].rstrip()), node.col_offset + 1)
         if magic.sign == "%%":
@@ -170,40 +170,47 @@ class Woven:
         listed = magic.sign == "!!" or magic.assigned
         return self._call(Bound(commands.listed if listed else commands.shell, magic.text), node)
 
-    def _call(self, bound: Bound, place: ast.AST, *args: ast.expr) -> ast.Call:
+    def _call(self, bound: Bound, position: ast.AST, *args: ast.expr) -> ast.Call:
         name = f"{_MARK}{len(self._bound)}"
         self._bound[name] = bound
-        # Through an attribute: to call a text is something the compiler would warn of.
-        constant = _place(ast.Constant(name), place)
-        function = _place(ast.Attribute(constant, "__call__", ast.Load()), place)
+        # Through an attribute, because the compiler warns about calling a string.
+        constant = _at_position_of(ast.Constant(name), position)
+        function = _at_position_of(ast.Attribute(constant, "__call__", ast.Load()), position)
         call = ast.Call(function, list(args), [])
-        _place(call, place)
+        _at_position_of(call, position)
         return call
 
-    def _timed(self, body: list[ast.stmt], place: ast.AST, *, hidden: bool) -> list[ast.stmt]:
-        """Statements with the clock running; the value of the last one, if it has one, stays the value."""
+    def _timed(self, body: list[ast.stmt], position: ast.AST, *, hidden: bool) -> list[ast.stmt]:
+        """Return statements with a clock around them. The value of a last expression stays the value."""
         clock = commands.Clock()
-        begin = _place(ast.Expr(self._call(Bound(clock.begin), place)), place)
+        begin = _at_position_of(ast.Expr(self._call(Bound(clock.begin), position)), position)
         ahead = _futures(body)
         last = body[-1] if body[ahead:] else None
         if isinstance(last, ast.Expr) and not hidden:
-            end = _place(ast.Expr(self._call(Bound(clock.end), last, last.value)), last)
+            end = _at_position_of(ast.Expr(self._call(Bound(clock.end), last, last.value)), last)
             return [*body[:ahead], begin, *body[ahead:-1], end]
-        return [*body[:ahead], begin, *body[ahead:], _place(ast.Expr(self._call(Bound(clock.end), place)), place)]
+        return [
+            *body[:ahead],
+            begin,
+            *body[ahead:],
+            _at_position_of(ast.Expr(self._call(Bound(clock.end), position)), position),
+        ]
 
-    def _around(self, magic: Found, body: list[ast.stmt]) -> list[ast.stmt]:
-        place = (
-            _place(ast.Pass(), body[0]) if body else ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
+    def _wrap_body(self, magic: Found, body: list[ast.stmt]) -> list[ast.stmt]:
+        position = (
+            _at_position_of(ast.Pass(), body[0])
+            if body
+            else ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
         )
         if magic.name == "time":
-            return self._timed(body, place, hidden=_hides(self._code))
+            return self._timed(body, position, hidden=_hides(self._code))
         ahead = _futures(body)
-        context = self._call(Bound(commands.AROUND[magic.name], magic.text), place)
-        within = _place(ast.With([ast.withitem(context)], body[ahead:] or [place]), place)
+        context = self._call(Bound(commands.WRAPPING[magic.name], magic.text), position)
+        within = _at_position_of(ast.With([ast.withitem(context)], body[ahead:] or [position]), position)
         return [*body[:ahead], within]
 
     def _python(self, magic: Found, node: Any, text: str) -> list[ast.stmt]:
-        """Python that stands behind a magic's name, parsed, with the places it has in the cell."""
+        """Parse the Python code behind a magic's name, with its positions in the cell."""
         skipped = len(magic.sign) + len(magic.name) + len(magic.text) - len(text.lstrip())
         column = node.col_offset + skipped
         try:
@@ -228,7 +235,7 @@ class Woven:
         return tree.body
 
     def _timeit(self, magic: Found, node: Any) -> Bound:
-        """The function that runs the code in a loop, compiled now; called when its line is reached."""
+        """Compile the function that runs the code in a loop. It is called when its line is reached."""
         options = {"n": 0, "r": 7, "q": 0}
         text = magic.text
         while option := _TIMEIT_OPTION.match(text):
@@ -242,12 +249,12 @@ class Woven:
         tree: Any = compile(_TEMPLATE, self._filename, "exec", ast.PyCF_ONLY_AST)
         for each in _walk(tree):
             if isinstance(each, ast.Name):
-                each.id = _HIDDEN[each.id]
+                each.id = _TIMEIT_NAMES[each.id]
             elif isinstance(each, ast.arg):
-                each.arg = _HIDDEN[each.arg]
+                each.arg = _TIMEIT_NAMES[each.arg]
         function = tree.body[0]
         assert isinstance(function, ast.FunctionDef)
-        function.name = _HIDDEN["inner"]
+        function.name = _TIMEIT_NAMES["inner"]
         loop = function.body[1]
         assert isinstance(loop, ast.For)
         if magic.sign == "%%":
@@ -261,12 +268,12 @@ class Woven:
             body = self._python(magic, node, text)
         loop.body = body
         code = compile(tree, self._filename, "exec", self._flags, dont_inherit=True)
-        return Bound(commands.time_it, code, _HIDDEN["inner"], options["n"], options["r"], bool(options["q"]))
+        return Bound(commands.time_it, code, _TIMEIT_NAMES["inner"], options["n"], options["r"], bool(options["q"]))
 
     # --- code ---
 
     def bind(self, code: CodeType | None) -> CodeType | None:
-        """The code with what it calls among its constants."""
+        """Return the code with the called objects among its constants."""
         if code is None:
             return None
         constants = tuple(
@@ -280,8 +287,8 @@ class Woven:
         return code.replace(co_consts=constants)
 
 
-def _place(node: Any, like: Any) -> Any:
-    """The node, where the other one stands."""
+def _at_position_of(node: Any, like: Any) -> Any:
+    """Set the position of the node to that of the other."""
     node.lineno, node.col_offset = like.lineno, like.col_offset
     node.end_lineno, node.end_col_offset = like.end_lineno, like.end_col_offset
     return node
@@ -309,7 +316,7 @@ def _hides(text: str) -> bool:
 
 
 def _futures(body: list[ast.stmt]) -> int:
-    """How many statements at the beginning must stay there."""
+    """Return the number of `__future__` statements, which must stay first."""
     return max(
         (at + 1 for at, each in enumerate(body) if isinstance(each, ast.ImportFrom) and each.module == "__future__"),
         default=0,
@@ -317,19 +324,19 @@ def _futures(body: list[ast.stmt]) -> int:
 
 
 def find(code: str) -> list[Found]:
-    """The magics of a cell. Most cells are known by one glance to have none."""
+    """Return the magics of a cell. A quick pattern excludes most cells."""
     return scan.find(_with_newlines(code)) if scan.MAYBE.search(code) is not None else []
 
 
 def plain(code: str) -> str:
-    """The text with `...` for each magic, for whoever wants to know only whether the rest is whole."""
+    """Return the text with `...` for each magic, to check whether the rest is complete."""
     found = find(code)
     try:
-        return Woven(code, found, "<cell>", ast.parse, 0).source if found else code
+        return TranslatedCell(code, found, "<cell>", ast.parse, 0).source if found else code
     except SyntaxError:
         return code
 
 
 def _with_newlines(code: str) -> str:
-    """Lines that end as the compiler ends them."""
+    """Return the text with the line ends of the compiler."""
     return code.replace("\r\n", "\n").replace("\r", "\n") if "\r" in code else code

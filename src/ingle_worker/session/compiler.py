@@ -1,8 +1,7 @@
-"""From the text of a cell to code objects: the whole cell compiles before any of it runs.
+"""Compilation of a cell: the whole cell is compiled before any of it runs.
 
-A cell is one unit. Its last statement, if that is an expression, is compiled on its own so that its value can be
-shown. Uniformly indented code is taken as it is, without touching what stands inside strings. `from __future__`
-flags stay for later cells.
+A last statement that is an expression is compiled separately, so that its value can be shown. Uniformly indented code
+is accepted without changing strings. `from __future__` flags apply to later cells too.
 """
 
 import __future__
@@ -23,11 +22,11 @@ for _name in __future__.all_feature_names:
 FUTURE_MASK &= ~__future__.nested_scopes.compiler_flag
 
 SYNTAX_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
-"""What compile() raises for text it cannot take: NUL bytes, huge numbers and deep nesting among it."""
+"""Exceptions of compile() for bad text, such as NUL bytes, huge numbers or deep nesting."""
 
 
-_BEYOND_A_LINE = frozenset("\n\r\f\\:;")
-"""Without any of these a cell is at most one simple statement, and no warning of the parser's can come twice."""
+_NOT_ONE_LINE = frozenset("\n\r\f\\:;")
+"""Without any of these characters a cell is one simple statement, and no parser warning can appear twice."""
 
 
 class Compiled(NamedTuple):
@@ -35,7 +34,7 @@ class Compiled(NamedTuple):
     last: CodeType | None
     awaits: bool
     lasting: bool
-    """Functions, classes or caught exceptions may outlive the cell, so its source must stay readable."""
+    """Functions, classes or caught exceptions may outlive the cell, so its source must stay available."""
 
 
 class Compiler:
@@ -43,14 +42,14 @@ class Compiler:
         self.flags = 0
 
     def compile(self, code: str, filename: str) -> Compiled:
-        line = self._compile_line(code, filename) if _BEYOND_A_LINE.isdisjoint(code) else None
+        line = self._compile_line(code, filename) if _NOT_ONE_LINE.isdisjoint(code) else None
         return line or self._compile_tree(code, filename)
 
     def _compile_line(self, code: str, filename: str) -> Compiled | None:
-        """One simple statement on one line, as at a prompt: without a tree, in a third of the time.
+        """Compile one simple statement on one line without a syntax tree, in a third of the time.
 
-        Compiled as for a prompt, the value of an expression goes to `sys.displayhook` by itself. None where the
-        longer way is needed, for an error too, so that there is one way in which errors look.
+        The "single" mode passes the value of an expression to `sys.displayhook` itself. Return None if the full
+        compilation is needed. Errors always use the full one, so that they look the same.
         """
         try:
             flags = self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -66,12 +65,12 @@ class Compiler:
         return Compiled(made, None, False, lasting)
 
     def _compile_tree(self, code: str, filename: str) -> Compiled:
-        woven = self._weave(code, filename) if "%" in code or "!" in code or "?" in code else None
-        if woven is not None:
-            code = woven.source
+        translated = self._translate(code, filename) if "%" in code or "!" in code or "?" in code else None
+        if translated is not None:
+            code = translated.source
         tree = self._parse(code, filename)
-        if woven is not None:
-            woven.weave(tree)
+        if translated is not None:
+            translated.insert_calls(tree)
         last: ast.Expression | None = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not hides_value(code, tree.body[-1]):
             expression = tree.body.pop()
@@ -82,32 +81,30 @@ class Compiler:
         if body_code is not None:
             flags |= body_code.co_flags & FUTURE_MASK
         last_code = compile(last, filename, "eval", flags, dont_inherit=True) if last else None
-        if woven is not None:
-            body_code, last_code = woven.bind(body_code), woven.bind(last_code)
+        if translated is not None:
+            body_code, last_code = translated.bind(body_code), translated.bind(last_code)
         # Only now: a cell that does not compile changes nothing.
         self.flags = flags & FUTURE_MASK
         codes = [each for each in (body_code, last_code) if each is not None]
         awaits = any(each.co_flags & inspect.CO_COROUTINE for each in codes)
-        # CPython 3.10 has no table of handlers to look at: there, every source stays.
+        # CPython 3.10 has no exception table, so every source stays there.
         catches = any(getattr(each, "co_exceptiontable", b"unknown") for each in codes)
         lasting = catches or any(isinstance(const, CodeType) for each in codes for const in each.co_consts)
         return Compiled(body_code, last_code, awaits, lasting)
 
-    def _weave(self, code: str, filename: str) -> "translate.Woven | None":
-        """The cell with its magics translated, if it has any: what is valid Python has none, whatever it looks like."""
+    def _translate(self, code: str, filename: str) -> "translate.TranslatedCell | None":
+        """Return the cell with its magics translated, or None. Text that is valid Python contains no magics."""
         found = translate.find(code)
         if not found or self._is_python(code):
             return None
-        return translate.Woven(code, found, filename, lambda text: self._parse(text, filename), self.flags)
+        return translate.TranslatedCell(code, found, filename, lambda text: self._parse(text, filename), self.flags)
 
     def _is_python(self, code: str) -> bool:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._parse(code, "<cell>")
-        except (
-            Exception
-        ):  # the border to the cell: a user may have broken the library, and then the scanner is believed
+        except Exception:  # user code may have broken the library; then trust the scanner
             return False
         return True
 
@@ -124,7 +121,7 @@ class Compiler:
 
     @staticmethod
     def _parse_indented(code: str, filename: str, flags: int) -> ast.Module | None:
-        """Code that is indented as a whole parses as the body of an `if`; columns stay those of the source."""
+        """Parse code that is indented as a whole as the body of an `if`. Columns stay those of the source."""
         if not is_indented(code):
             return None
         try:
@@ -139,7 +136,7 @@ class Compiler:
 
 
 def hides_value(code: str, last: ast.Expr) -> bool:
-    """Whether a `;` follows the last expression."""
+    """Return whether a `;` follows the last expression."""
     if ";" not in code:
         return False
     lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -150,13 +147,13 @@ def hides_value(code: str, last: ast.Expr) -> bool:
 
 
 def is_indented(code: str) -> bool:
-    """Whether the first line of code, blank lines and comments aside, is indented."""
+    """Return whether the first line of code, except blank lines and comments, is indented."""
     first = next((line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     return first[:1].isspace()
 
 
 def needs_more_input(code: str) -> bool:
-    """Whether more lines could have completed code that does not compile."""
+    """Return whether more lines could complete code that does not compile."""
     if "%" in code or "!" in code or "?" in code:
         code = translate.plain(code)
     if is_indented(code):
@@ -165,5 +162,5 @@ def needs_more_input(code: str) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return codeop.compile_command(code, "<cell>", "exec") is None
-    except Exception:  # the border to the cell: a user may have broken the library, which costs the hint only
+    except Exception:  # user code may have broken the library, which costs only the hint
         return False

@@ -122,7 +122,7 @@ async def test_what_is_there_is_not_installed_again_and_an_upgrade_asks_for_a_re
     assert result.stdout.replace("-", "_").splitlines() == [
         "installing ingle_hearth 2.0",
         "installed ingle_hearth 2.0",
-        "ingle_hearth was imported before, and stays as it was: restart the session to use what is new",
+        "ingle_hearth was imported before: restart the session to use the new version",
     ]
     assert result.result == {"text/plain": "'1.0'"}
 

@@ -257,7 +257,7 @@ async def test_output_can_be_captured(run: Run) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("%nosuch", "there is no %nosuch here. Known are !command, %autoreload %cat %cd"),
+        ("%nosuch", "there is no %nosuch here. Known magics: !command, %autoreload %cat %cd"),
         ("%reset -f", "there is no %reset here; use `del name`"),
         ("%bash", "%bash is a cell magic: write %%bash on the first line of a cell"),
         ("%%time", "%%time must be the first line of its cell"),
@@ -275,7 +275,7 @@ async def test_what_is_no_magic_is_said_before_anything_runs(run: Run, line: str
 
 
 async def test_a_cell_magic_that_does_not_exist_is_named_too(run: Run) -> None:
-    assert (await run("%%nosuch\nx = 1")).error.value.startswith("there is no %%nosuch here. Known are")
+    assert (await run("%%nosuch\nx = 1")).error.value.startswith("there is no %%nosuch here. Known magics:")
     assert (await run("%%cd /")).error.value == "%%cd is a line magic: write %cd"
 
 
