@@ -15,7 +15,7 @@ import types
 from typing import Any
 
 from ingle_worker.snapshot import chunks, rebuild, reduce
-from ingle_worker.snapshot.rebuild import MAKERS, MODULE, now
+from ingle_worker.snapshot.rebuild import CURRENT, MAKERS, MODULE, LoadState
 
 OWN_CELL = "<cell "
 
@@ -31,7 +31,7 @@ class Unpickler(_pickle.Unpickler):
                 raise
             # A newer version's own; what it was for is written anew (see `rebuilding`).
             lost = rebuild.Lost(f"{module}.{name} is not in this Python")
-            now.lost.append(lost)
+            CURRENT.get().lost.append(lost)
             return lost
 
 
@@ -64,10 +64,11 @@ class _Load:
         self._space = vars(main)
         self._loaded = Loaded()
         self._gone: set[int] = set()
+        self._state = LoadState(self._space)
 
     def run(self) -> Loaded:
         summary = self._summary
-        now.begin(self._space)
+        token = CURRENT.set(self._state)
         # All that is made here stays: looking for what can go, over and over, is a fifth of an import of scikit-learn.
         collects = gc.isenabled()
         gc.disable()
@@ -78,10 +79,12 @@ class _Load:
             for number, group in enumerate(summary["groups"]):
                 self._load_group(number, group, numpy)
             self._restore_random(summary["random"], numpy)
-            rebuild.remember_sources()
-            self._loaded.sources = {file: (now.renamed[file], text) for file, text in now.sources.items()}
+            self._state.remember_sources()
+            self._loaded.sources = {
+                file: (self._state.renamed[file], text) for file, text in self._state.sources.items()
+            }
         finally:
-            now.begin({})
+            CURRENT.reset(token)
             self._incoming.close()
             if collects:
                 gc.enable()
@@ -111,15 +114,15 @@ class _Load:
             self._incoming.begin(size)
             text = self._incoming.read().decode("utf-8", "surrogatepass")
             file = source["file"]
-            now.sources[file] = text
+            self._state.sources[file] = text
             # The cells of this session will have the same numbers: those of the snapshot are told apart.
             name, count = file, 1
             if file.startswith(OWN_CELL) and " before" not in file:
                 name = f"{file[:-1]} before loading>"
-            while name in linecache.cache or name in now.renamed.values():
+            while name in linecache.cache or name in self._state.renamed.values():
                 count += 1
                 name = f"{file[:-1].removesuffix(' before loading')} before loading, {count}>"
-            now.renamed[file] = name
+            self._state.renamed[file] = name
 
     def _numpy(self) -> Any:
         if "numpy" not in self._summary["packages"]:
@@ -134,7 +137,7 @@ class _Load:
         missing = [need for need in group["needs"] if need in self._gone]
         try:
             names, defined = self._read(group, numpy)
-            now.defined.update(defined)
+            self._state.defined.update(defined)
         except EOFError:
             raise
         except BaseException as error:  # the border to the user's code and to libraries
@@ -155,12 +158,12 @@ class _Load:
         self._incoming.begin(sum(size for _, size in group["stream"]))
         try:
             loaded = Unpickler(self._incoming, buffers=buffers).load()
-            if now.lost:
-                raise rebuild.CannotRebuild(now.lost[0].why)
+            if self._state.lost:
+                raise rebuild.CannotRebuild(self._state.lost[0].why)
             return loaded
         finally:
-            now.lost.clear()
-            now.marks.clear()
+            self._state.lost.clear()
+            self._state.marks.clear()
             self._incoming.drain()
 
     def _restore_random(self, group: dict[str, Any], numpy: Any) -> None:

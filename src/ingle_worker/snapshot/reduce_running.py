@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 from ingle_worker.snapshot import definitions
-from ingle_worker.snapshot.rebuild import MAGIC, MAKERS, maker, now
+from ingle_worker.snapshot.rebuild import CURRENT, MAGIC, MAKERS, maker
 from ingle_worker.snapshot.reduce_builtin import Unsavable, loaded
 
 _m: Any = types.SimpleNamespace()
@@ -123,6 +123,7 @@ def traceback_again(magic: bytes, entries: list[tuple[dict[str, Any], int, str |
     thread.restype, new.restype = ctypes.c_void_p, ctypes.py_object
     new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_void_p]
     made: types.TracebackType | None = None
+    load = CURRENT.get()
     for about, size, where, last, line in reversed(entries):
         if magic == MAGIC:
             # It is never run; but where in a line an error was is found by the place in the code.
@@ -131,10 +132,10 @@ def traceback_again(magic: bytes, entries: list[tuple[dict[str, Any], int, str |
             last = -1
             for name in ("co_linetable", "co_qualname"):
                 about.pop(name, None)
-        about["co_filename"] = now.renamed.get(about["co_filename"], about["co_filename"])
+        about["co_filename"] = load.renamed.get(about["co_filename"], about["co_filename"])
         space: dict[str, Any] = {"__name__": where}
         if where is None:
-            space = now.space
+            space = load.space
         elif where in sys.modules:
             space = vars(sys.modules[where])
         frame = new(thread(), _TEMPLATE.replace(**about), space, None)
