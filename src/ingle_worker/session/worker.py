@@ -38,7 +38,7 @@ from ingle_worker.session.output_streams import Channel
 from ingle_worker.session.user_library import library
 from ingle_worker.session.variables import Inquiries
 from ingle_worker.snapshot import provenance
-from ingle_worker.snapshot.protocol import Keeping
+from ingle_worker.snapshot.protocol import SnapshotRequests
 from ingle_worker.wire import states
 from ingle_worker.wire.constants import FAILED_EXIT_CODE
 from ingle_worker.wire.messages import (
@@ -131,7 +131,7 @@ class Worker:
         self._evaluating = Evaluating(
             self._main, self._compiler, self._looping, self._interrupts, self._channel, self._screen.figures
         )
-        self._keeping = Keeping(self._link, self._main, self._compiler, self._evaluating.run)
+        self._keeping = SnapshotRequests(self._link, self._main, self._compiler, self._evaluating.run)
         self._spares: dict[int, int] = {}
         self._copying = Copying(self._link, self._interrupts, self._channel, self._input, self._looping, self._spares)
         self._inherited: dict[str, int] = {}
@@ -171,7 +171,7 @@ class Worker:
         os.register_at_fork(after_in_child=self._forked)
         for number in (0, 1, 2):
             self._streams.register(number, 0)
-        self._keeping.note_surroundings()
+        self._keeping.record_environment()
         self._rehearse_session()
 
     def _rehearse_session(self) -> None:
@@ -366,7 +366,7 @@ class Worker:
         if self._spares:
             sys.path.remove("")  # it was begun ahead
         if packages.start(start.packages):
-            self._keeping.note_surroundings()
+            self._keeping.record_environment()
         sys.path.insert(0, "")
         if not self._spares:
             for number in (0, 1, 2):

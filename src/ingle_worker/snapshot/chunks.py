@@ -1,7 +1,7 @@
-"""The guest's side of a channel: chunks go out if the host needs them, and come back in order.
+"""The guest's end of the snapshot channel: chunks are sent if the host needs them, and received in order.
 
-Data is cut into chunks of at most 4 MiB and hashed where it lies. What is large is never copied; what pickle hands over
-in small pieces is gathered until a chunk is full. A bounded amount waits for the host's word.
+Data is split into chunks of at most 4 MiB and hashed in place. Large data is never copied; small pieces from pickle are
+joined until a chunk is full. A bounded amount waits for the host's answer.
 """
 
 import json
@@ -12,18 +12,18 @@ from typing import Any
 
 from ingle_worker.wire import snapshot_channel
 
-WAITING = 16 * 1024 * 1024
-"""Bytes of gathered data that may wait for the host's answer."""
+MAX_PENDING_BYTES = 16 * 1024 * 1024
+"""Maximum bytes of joined data that wait for the host's answer."""
 
-LARGE = 1 << 20
-"""A piece from this size on begins a chunk of its own, so that what changes before it does not change its chunks."""
+LARGE_BYTES = 1 << 20
+"""A piece of this size starts its own chunk, so that changes before it do not change its chunks."""
 
-SHIFTING = 1 << 18
-"""Size of the chunks of a stream's small pieces."""
+SMALL_CHUNK_BYTES = 1 << 18
+"""Chunk size for small pieces of a stream."""
 
 
 def _sha256() -> Any:
-    """The interpreter's quickest; looked for where it was installed, not in the session's folder."""
+    """Return the fastest SHA-256. It is imported from the installation, never from the session's folder."""
     before = sys.path
     sys.path = [each for each in before if each]
     try:
@@ -35,7 +35,7 @@ def _sha256() -> Any:
 
 
 class Offers:
-    """Everything that goes out in one save."""
+    """Sender of all chunks of one save."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -43,17 +43,17 @@ class Offers:
         self._hash = _sha256()
         self._known: set[bytes] = set()
         self._pending: list[tuple[bytes, memoryview]] = []
-        self._held = 0
+        self._owned_bytes = 0
 
-    def chunk(self, data: memoryview, *, held: bool) -> tuple[str, int]:
-        """Offer one chunk; its name. `held`: its memory is ours, and free again once it is gone."""
+    def chunk(self, data: memoryview, *, owned: bool) -> tuple[str, int]:
+        """Offer one chunk and return its name and size. `owned`: its memory is ours and is freed when it was sent."""
         digest = self._hash(data).digest()
         if digest not in self._known:
             self._known.add(digest)
             self._pending.append((digest, data))
-            if held:
-                self._held += data.nbytes
-            if self._held > WAITING or len(self._pending) >= snapshot_channel.MAX_OFFERED:
+            if owned:
+                self._owned_bytes += data.nbytes
+            if self._owned_bytes > MAX_PENDING_BYTES or len(self._pending) >= snapshot_channel.MAX_OFFERED:
                 self.flush()
         return digest.hex(), data.nbytes
 
@@ -61,7 +61,7 @@ class Offers:
         return len(self._pending)
 
     def flush(self) -> None:
-        pending, self._pending, self._held = self._pending, [], 0
+        pending, self._pending, self._owned_bytes = self._pending, [], 0
         if not pending:
             return
         self._send(
@@ -102,42 +102,42 @@ class Offers:
 
 
 class Stream:
-    """What pickle writes one group to."""
+    """File object that pickle writes one group to."""
 
     def __init__(self, offers: Offers) -> None:
         self._offers = offers
-        self._gathered: list[bytes] = []
+        self._joined: list[bytes] = []
         self._size = 0
         self.names: list[tuple[str, int]] = []
 
     def write(self, data: Any) -> int:
         size = len(data)
-        if size >= LARGE:
-            self.cut()
-            cut_whole(self._offers, memoryview(data), self.names)
+        if size >= LARGE_BYTES:
+            self.end_chunk()
+            offer_block(self._offers, memoryview(data), self.names)
         else:
-            self._gathered.append(bytes(data))
+            self._joined.append(bytes(data))
             self._size += size
-            if self._size >= SHIFTING:
-                self.cut()
+            if self._size >= SMALL_CHUNK_BYTES:
+                self.end_chunk()
         return size
 
-    def cut(self) -> None:
+    def end_chunk(self) -> None:
         if self._size:
-            data = b"".join(self._gathered)
-            self._gathered, self._size = [], 0
-            self.names.append(self._offers.chunk(memoryview(data), held=True))
+            data = b"".join(self._joined)
+            self._joined, self._size = [], 0
+            self.names.append(self._offers.chunk(memoryview(data), owned=True))
 
 
-def cut_whole(offers: Offers, view: memoryview, names: list[tuple[str, int]], *, held: bool = True) -> None:
-    """Chunks of something that lies in memory as it is."""
+def offer_block(offers: Offers, view: memoryview, names: list[tuple[str, int]], *, owned: bool = True) -> None:
+    """Offer the chunks of one block of memory."""
     flat = view.cast("B") if view.ndim != 1 or view.format != "B" else view
     starts = range(0, flat.nbytes, snapshot_channel.MAX_CHUNK)
-    names += [offers.chunk(flat[start : start + snapshot_channel.MAX_CHUNK], held=held) for start in starts]
+    names += [offers.chunk(flat[start : start + snapshot_channel.MAX_CHUNK], owned=owned) for start in starts]
 
 
-class Nowhere:
-    """Takes what is written and forgets it: to see whether something can be saved at all."""
+class NullFile:
+    """File object that drops all data, to test whether a value can be saved."""
 
     def write(self, data: Any) -> int:
         return len(data)
@@ -145,11 +145,11 @@ class Nowhere:
 
 # --- loading -----------------------------------------------------------------------------------------------
 
-READ_AHEAD = 1 << 18
+READ_AHEAD_BYTES = 1 << 18
 
 
 class Incoming:
-    """The bytes of a snapshot in their order. As a file it gives what is left of the present stream."""
+    """Receiver of a snapshot's bytes in order. As a file it ends with the current stream."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -162,9 +162,9 @@ class Incoming:
         self._left = size
 
     def drain(self) -> None:
-        """Pass over what is left of the stream."""
+        """Skip the rest of the stream."""
         while self._left:
-            self.read(min(self._left, READ_AHEAD))
+            self.read(min(self._left, READ_AHEAD_BYTES))
 
     def read(self, size: int = -1) -> bytes:
         size = self._left if size < 0 else min(size, self._left)
@@ -185,7 +185,7 @@ class Incoming:
         view[: len(ready)] = ready
         self._at += len(ready)
         view = view[len(ready) :]
-        if view.nbytes >= READ_AHEAD:
+        if view.nbytes >= READ_AHEAD_BYTES:
             read_into(self._socket, view)
             return size
         while view.nbytes:
@@ -197,7 +197,7 @@ class Incoming:
         return size
 
     def _fill(self) -> None:
-        self._ahead, self._at = self._socket.recv(READ_AHEAD), 0
+        self._ahead, self._at = self._socket.recv(READ_AHEAD_BYTES), 0
         if not self._ahead:
             raise EOFError("the snapshot ended too early")
 
@@ -208,11 +208,11 @@ class Incoming:
         return bytes(line)
 
     def buffer(self, size: int, numpy: Any) -> Any:
-        """Memory with the next bytes in it. With numpy it is an array: then it can be told who looks into it."""
+        """Return memory with the next bytes. With numpy it is an array, so that views into it are known."""
         memory: Any
         if numpy is not None:
             memory = numpy.empty(size, "u1")
-        elif size >= LARGE:
+        elif size >= LARGE_BYTES:
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         else:
             memory = bytearray(size)

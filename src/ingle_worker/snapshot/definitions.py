@@ -1,6 +1,6 @@
-"""What a session has defined itself, and cannot be found again by an import: functions, classes, type variables.
+"""Definitions of a session that no import can find again: functions, classes, type variables.
 
-Only looked at here, never run: attributes are read past whatever a metaclass may have defined.
+This module runs no user code: it reads attributes without asking a metaclass.
 """
 
 import importlib.machinery
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 MAIN = "__main__"
-HEAP_TYPE, IMMUTABLE, NOT_TO_BE_MADE = 1 << 9, 1 << 8, 1 << 7
-"""Flags of types; the last two are set in C only."""
+HEAP_TYPE, IMMUTABLE, NO_INSTANCES = 1 << 9, 1 << 8, 1 << 7
+"""Flags of types. Only C code sets the last two."""
 
 name_of_type: Callable[[type], str] = type.__dict__["__name__"].__get__
 qualname_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
@@ -24,10 +24,10 @@ mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 _BY_NAME = ("TypeVar", "ParamSpec", "TypeVarTuple", "NewType", "TypeAliasType")
 BY_NAME: tuple[type, ...] = tuple(each for name in _BY_NAME if isinstance(each := getattr(typing, name, None), type))
-"""Types whose objects say that they are found under their name: not those that a session has made."""
+"""Types whose objects pickle by name, which fails for those that a session made."""
 
 _found: dict[int, tuple[Any, bool]] = {}
-"""What was looked up already, with the object, so that its number stays its own."""
+"""Cache of lookups. It references the object, so that its id stays valid."""
 
 
 def forget() -> None:
@@ -45,12 +45,12 @@ def is_definition(value: Any) -> bool:
 
 
 def is_heap(cls: type) -> bool:
-    """Made by a `class` statement, not written in C."""
-    return flags_of(cls) & (HEAP_TYPE | IMMUTABLE | NOT_TO_BE_MADE) == HEAP_TYPE
+    """Return whether a class was made by a `class` statement, not in C."""
+    return flags_of(cls) & (HEAP_TYPE | IMMUTABLE | NO_INSTANCES) == HEAP_TYPE
 
 
 def derives(kind: type, *bases: type) -> bool:
-    """Whether a type is one of these or below one, past what abstract classes may have to say about it."""
+    """Return whether a type is one of these or a subclass. Abstract classes have no say."""
     mro = mro_of(kind)
     return any(each is base for each in mro for base in bases)
 
@@ -71,7 +71,7 @@ def is_importable(value: Any) -> bool:
         module: Any = module_of(value)
         name: Any = qualname_of(value)
         if not is_heap(value):
-            return True  # written in C: nobody could rebuild it
+            return True  # written in C: it cannot be rebuilt
     else:
         module = getattr(value, "__module__", None)
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
@@ -88,7 +88,7 @@ def is_importable(value: Any) -> bool:
         try:
             found = dict_of(found)[part] if issubclass(type(found), type) else vars(found)[part]
         except (KeyError, TypeError):
-            # An attribute that the module makes when it is asked for, or one of a base class.
+            # An attribute that the module creates on access, or one of a base class.
             found = getattr(found, part, None)
         if type(found) is staticmethod:
             found = found.__func__
@@ -96,7 +96,7 @@ def is_importable(value: Any) -> bool:
 
 
 def alias_of(value: Any) -> str | None:
-    """The name under which its module has it, where that is not its own: some are renamed when they are assigned."""
+    """Return the name under which its module has the object, if it differs from its own."""
     module = module_of(value) if issubclass(type(value), type) else getattr(value, "__module__", None)
     found = sys.modules.get(module) if type(module) is str and module != MAIN else None
     if type(found) is not types.ModuleType:
@@ -109,7 +109,7 @@ def alias_of(value: Any) -> str | None:
 
 def is_importable_module(module: types.ModuleType) -> bool:
     name = vars(module).get("__name__")
-    # Code may have emptied the table; what was imported once can be so again.
+    # Code may have cleared sys.modules. An imported module can be imported again.
     if type(name) is not str or name == MAIN or sys.modules.get(name, module) is not module:
         return False
     spec = vars(module).get("__spec__")
@@ -117,7 +117,7 @@ def is_importable_module(module: types.ModuleType) -> bool:
 
 
 def module_of_globals(space: dict[str, Any]) -> str | None:
-    """The name of the module whose globals these are, if it can be imported again."""
+    """Return the name of the module with these globals, if it can be imported again."""
     name = space.get("__name__")
     module = sys.modules.get(name) if type(name) is str else None
     if type(module) is types.ModuleType and vars(module) is space and is_importable_module(module):
@@ -126,13 +126,13 @@ def module_of_globals(space: dict[str, Any]) -> str | None:
 
 
 def is_own_globals(space: dict[str, Any]) -> bool:
-    """Globals of neither the session nor a module: made for `exec`."""
+    """Return whether these are globals of neither the session nor a module, but of an `exec`."""
     main = sys.modules.get(MAIN)
     return not (main is not None and vars(main) is space) and module_of_globals(space) is None
 
 
 def globals_used(function: types.FunctionType) -> dict[str, Any]:
-    """Of a function's globals, those that its code may look up."""
+    """Return the globals that a function's code may look up."""
     names: set[str] = set()
     stack = [function.__code__]
     while stack:
@@ -144,7 +144,7 @@ def globals_used(function: types.FunctionType) -> dict[str, Any]:
 
 
 def parts_of(definition: Any) -> list[Any]:
-    """What a definition refers to, as far as it is saved with it."""
+    """Return the objects that are saved with a definition."""
     if type(definition) is types.FunctionType:
         parts = [definition.__closure__, definition.__defaults__, definition.__kwdefaults__, vars(definition)]
         parts.append(annotations_of(definition))
@@ -165,7 +165,7 @@ def _parts_by_name(definition: Any) -> dict[str, Any]:
 
 
 def annotations_of(function: types.FunctionType) -> Any:
-    # From 3.14 on they are computed when asked for, by code of the user's; that code is what is kept.
+    # Since 3.14 user code computes them on access. That code is saved.
     return getattr(function, "__annotate__", None) if sys.version_info >= (3, 14) else function.__annotations__
 
 
@@ -175,7 +175,7 @@ NOT_STATE = frozenset(
 
 
 def state_of_class(cls: type) -> dict[str, Any]:
-    """The attributes of a class that are put back after it was made."""
+    """Return the attributes of a class that are restored after its creation."""
     own = dict(dict_of(cls))
     for name in NOT_STATE | slots_of(cls):
         own.pop(name, None)
@@ -187,7 +187,7 @@ def state_of_class(cls: type) -> dict[str, Any]:
 
 
 def slots_of(cls: type) -> set[str]:
-    """The names under which the class has its slots."""
+    """Return the names of the class's slots."""
     return {
         name
         for name, value in dict_of(cls).items()

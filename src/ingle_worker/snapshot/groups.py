@@ -1,10 +1,9 @@
-"""Which names of a session belong together: those from which the same object can be reached.
+"""Partition of a session's names into groups: two names are in one group if they reach the same object.
 
-A group is saved and restored as one, so that what was one object is one object again; what does not hang together is
-saved apart, so that a small change is a small save. Objects that have no identity worth keeping (numbers, text, what
-an import gives) connect nothing. Neither do the session's own functions and classes, which half of all groups may
-use: each is a *definition* with a place of its own, and groups that use it refer to it by a key. Definitions that
-reach each other stay together. Nothing here runs code of the user's.
+A group is saved and loaded as a unit, so that shared objects stay shared. Independent names are saved apart, so that a
+small change is a small save. Objects without identity (numbers, text, imported objects) connect nothing. Neither do the
+session's functions and classes: each is a *definition* with its own group, and others refer to it by a key. Nothing
+here runs user code.
 """
 
 import functools
@@ -19,18 +18,18 @@ from typing import Any
 from ingle_worker.snapshot import definitions, reduce_running, reduce_torch
 
 BATCH = 4096
-LONG = 4096
-"""Text from this length on is kept once, however many names lead to it."""
+LONG_TEXT_CHARS = 4096
+"""Text of this length is saved once, even if several names refer to it."""
 
 MAX_SEEN = 2_000_000
-"""Objects that are remembered at most. What comes after that is one group: nothing is torn, but saved more often."""
+"""Maximum number of remembered objects. All later ones form one group, which is correct but saved more often."""
 
 _count: Any = sys.getrefcount
 _referent: Any = weakref.ReferenceType.__call__
 
-ATOM, PLAIN, HIDDEN, ASKED, TEXT = 0, 1, 2, 3, 9
+ATOM, PLAIN, SPECIAL, ASKED, TEXT = 0, 1, 2, 3, 9
 MODULE, MEMBER, DEFINED = 3, 4, 5
-"""How an object is followed: not at all, as the collector tells, as only we know; the others are looked at first."""
+"""How an object is followed: not at all, by the garbage collector, or by code here. The others need a check first."""
 
 WEAK = (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet)
 
@@ -53,25 +52,25 @@ ATOMS: frozenset[type] = frozenset(
         types.MemberDescriptorType,
     }
 )
-"""Frames are here too: they can be saved by nobody, and lead to everything."""
+"""Types that are not followed. Frames are among them: they cannot be saved, and lead to everything."""
 
 
 class Group:
-    """Names and definitions that are saved as one. `needs` are the groups that must be there before it."""
+    """Names and definitions that are saved as a unit. The groups in `needs` must be loaded first."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.keys: list[str] = []
         self.needs: set[Group] = set()
         self.views: dict[int, Any] = {}
-        """Arrays in which several others of this group look, by their identity."""
+        """Arrays of which several others in this group are views, by id."""
 
     def __repr__(self) -> str:
         return f"<Group {self.names} {self.keys}>"
 
 
 class Groups:
-    """All groups in an order in which they can be loaded, and the key of each definition that is referred to."""
+    """All groups in loading order, and the key of each referenced definition."""
 
     def __init__(self, ordered: list[Group], keys: dict[int, str], defined: dict[str, Any]) -> None:
         self.ordered = ordered
@@ -80,7 +79,7 @@ class Groups:
 
 
 def find(space: dict[str, Any], apart: tuple[Any, ...] = ()) -> Groups:
-    """The groups of these names. `apart` are objects that belong to nobody: the namespace itself, for one."""
+    """Return the groups of these names. Objects in `apart`, such as the namespace, connect nothing."""
     return _Walk(apart).run(space)
 
 
@@ -90,27 +89,27 @@ class _Walk:
         self._apart = {id(each) for each in apart} | _library_objects()
         self._parents: list[int] = []
         self._seen: dict[int, int] = {}
-        """By identity: the root from which an object was reached first."""
+        """The root that reached an object first, by the object's id."""
         self._roots_of_definitions: dict[int, int] = {}
         self._definitions: list[tuple[int, Any]] = []
         self._edges: set[tuple[int, int]] = set()
-        self._looked_into: dict[int, list[Any]] = {}
-        """Arrays in which others look, by their identity, once for each of those."""
+        self._viewed: dict[int, list[Any]] = {}
+        """Arrays with views, by id: one entry per view."""
         self._arrays: set[int] = set()
         self._spaces: dict[int, int] = {}
-        self._overflown: int | None = None
+        self._overflow_root: int | None = None
         self._memories: dict[int, int] = {}
-        """Of tensors, by their numbers."""
+        """Roots of tensor memories, by id of the memory."""
         self._array = _loaded("numpy", "ndarray")
         self._tensor = _loaded("torch", "Tensor")
-        # By identity: a metaclass may have any __hash__ and __eq__, or none.
+        # By id: a metaclass may have any __hash__ and __eq__, or none.
         self._ways = {id(str): TEXT, id(bytes): TEXT, **{id(kind): ATOM for kind in ATOMS}}
 
     def run(self, space: dict[str, Any]) -> Groups:
         roots = {name: self._new_root() for name in space}
         for name, value in space.items():
             self._reach(roots[name], [value])
-            # A name that *is* a definition goes where that is.
+            # A name of a definition joins the definition's group.
             own = self._roots_of_definitions.get(id(value))
             if own is not None:
                 self._unite(roots[name], own)
@@ -119,7 +118,7 @@ class _Walk:
             number, definition = self._definitions[done]
             done += 1
             if type(definition) is types.FunctionType and definitions.is_own_globals(definition.__globals__):
-                # Not all that these hold is followed, but functions that share them stay together.
+                # Not everything in these globals is followed, but functions that share them stay together.
                 self._unite(number, self._spaces.setdefault(id(definition.__globals__), number))
             self._reach(number, definitions.parts_of(definition), defining=True)
         return self._gather(roots)
@@ -145,9 +144,9 @@ class _Walk:
     # --- walking ---
 
     def _reach(self, root: int, values: list[Any], defining: bool = False) -> None:
-        """Everything that can be reached from these, as this root's."""
-        # What only its parent refers to cannot be shared, so it need not be remembered. How many references the
-        # interpreter itself holds meanwhile differs between versions: seen on an object that a list has alone.
+        """Assign everything reachable from `values` to this root."""
+        # An object with one reference cannot be shared, so it is not remembered. How many references the interpreter
+        # adds here depends on its version, so it is measured on an object in a list.
         probe = [object()]
         for each in probe:
             alone = _count(each) + 1
@@ -164,7 +163,7 @@ class _Walk:
                 if way == ATOM or ((kind is tuple or kind is frozenset) and not each):
                     continue
                 if way == TEXT:
-                    if len(each) < LONG:
+                    if len(each) < LONG_TEXT_CHARS:
                         continue
                     way = PLAIN
                 if way >= ASKED:
@@ -178,7 +177,7 @@ class _Walk:
                     if way == DEFINED or (way == MODULE and definitions.is_importable_module(each)):
                         continue
                 number = id(each)
-                if way == HIDDEN:
+                if way == SPECIAL:
                     self._arrays.add(number)
                 if shared or _count(each) > alone or getweakrefcount(each):
                     owner = seen.get(number)
@@ -188,19 +187,19 @@ class _Walk:
                     if number in self._apart:
                         continue
                     if len(seen) >= MAX_SEEN:
-                        if self._overflown is None:
-                            self._overflown = root
-                        self._unite(root, self._overflown)
+                        if self._overflow_root is None:
+                            self._overflow_root = root
+                        self._unite(root, self._overflow_root)
                         continue
                     seen[number] = root
-                    # Made by somebody on the way, it might go, and another get its number.
+                    # Keep temporary objects alive, or another object could get the same id.
                     self._alive.append(each)
                 if way in (PLAIN, MODULE):
                     further.append(each)
                 else:
-                    self._push_hidden(root, stack, each)
+                    self._push_special(root, stack, each)
             del found
-            # Not a loop over `further`: the name of the loop would be one more reference.
+            # Not a `for` loop: its variable would be one more reference.
             while further:
                 batch = further[-BATCH:]
                 del further[-BATCH:]
@@ -217,8 +216,8 @@ class _Walk:
         else:
             self._edges.add((root, number))
 
-    def _push_hidden(self, root: int, stack: list[tuple[list[Any], bool]], value: Any) -> None:
-        """What the collector does not tell of: the referent of a weak reference, and what arrays hold and look into."""
+    def _push_special(self, root: int, stack: list[tuple[list[Any], bool]], value: Any) -> None:
+        """Push objects that the garbage collector does not report: referents of weak references, contents of arrays."""
         if isinstance(value, weakref.ReferenceType):
             stack.append(([_referent(value)], True))
             if type(value) is weakref.ReferenceType:
@@ -231,7 +230,7 @@ class _Walk:
             stack.append((pairs, True))
             return
         if type(value) is functools._lru_cache_wrapper:
-            stack.append(([value.__wrapped__, vars(value)], True))  # not what it remembers
+            stack.append(([value.__wrapped__, vars(value)], True))  # not the cached results
             return
         if definitions.derives(type(value), self._tensor):
             memory = reduce_torch.memory_of(value)
@@ -244,12 +243,12 @@ class _Walk:
             return
         base = value.base
         if type(base) is self._array:
-            self._looked_into.setdefault(id(base), []).append(base)
+            self._viewed.setdefault(id(base), []).append(base)
             if id(base) in self._seen:
                 self._unite(root, self._seen[id(base)])
             else:
                 self._seen[id(base)] = root
-                self._push_hidden(root, stack, base)
+                self._push_special(root, stack, base)
         elif base is not None:
             stack.append(([base], True))
         if value.dtype.hasobject:
@@ -287,7 +286,7 @@ class _Walk:
             one, other = group_of(root), group_of(self._roots_of_definitions[number])
             if one is not other:
                 one.needs.add(other)
-        for number, bases in self._looked_into.items():
+        for number, bases in self._viewed.items():
             if len(bases) > 1 or number in self._arrays:
                 group_of(self._seen[number]).views[number] = bases[0]
         ordered = _in_order([group for group in groups.values() if group.names or group.keys])
@@ -295,7 +294,7 @@ class _Walk:
 
 
 def _in_order(groups: list[Group]) -> list[Group]:
-    """Each after those it needs. Groups that need each other become one."""
+    """Sort groups after those they need. Groups that need each other are merged."""
     ordered: list[Group] = []
     numbers: dict[Group, int] = {}
     lowest: dict[Group, int] = {}
@@ -355,9 +354,9 @@ def _merge(together: list[Group], merged: dict[Group, Group]) -> Group:
 
 
 def _library_objects() -> set[int]:
-    """Objects that modules have and that are of these modules' own types: marks, registries, settings.
+    """Return ids of module attributes whose type belongs to the same package, such as registries and settings.
 
-    They are the library's, and half of the session may refer to them.
+    They belong to the library, and many values of a session may refer to them.
     """
     found = set()
     for name, module in list(sys.modules.items()):
@@ -374,20 +373,20 @@ def _library_objects() -> set[int]:
 
 
 def _way_of(kind: type, array: type, tensor: type) -> int:
-    """How objects of a type are followed."""
+    """Return how objects of a type are followed."""
     if issubclass(kind, type) or kind is types.FunctionType or definitions.is_by_name(kind):
         return DEFINED
     if issubclass(kind, types.ModuleType):
         return MODULE
-    # The members of an enumeration are found again through their class, and a logger by its name.
+    # Members of an enumeration are found through their class, a logger by its name.
     if isinstance(kind, _loaded("enum", "EnumMeta")):
         return MEMBER
     if definitions.derives(kind, _loaded("logging", "Logger")):
         return ATOM
     if kind is tensor or kind is _loaded("torch.nn", "Parameter"):
-        return HIDDEN
-    hidden = (weakref.ReferenceType, array, functools._lru_cache_wrapper, *WEAK)
-    return HIDDEN if definitions.derives(kind, *hidden) or reduce_running.is_one(kind) else PLAIN
+        return SPECIAL
+    special = (weakref.ReferenceType, array, functools._lru_cache_wrapper, *WEAK)
+    return SPECIAL if definitions.derives(kind, *special) or reduce_running.handles(kind) else PLAIN
 
 
 def _loaded(module: str, name: str) -> type:
@@ -396,4 +395,4 @@ def _loaded(module: str, name: str) -> type:
 
 
 class _Nothing:
-    """Stands for a type of a library that is not there: nothing is of it."""
+    """Placeholder for a type of a library that is not loaded. No object has it."""

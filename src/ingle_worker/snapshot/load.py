@@ -1,8 +1,7 @@
-"""Loading a snapshot into this session, which has run no cell yet.
+"""Loading of a snapshot into this session, which has run no cell yet.
 
-Bytes come over a channel in the order of the summary, each chunk checked by the host before it is sent. A group that
-cannot be loaded here (a package is missing, the code is of another Python) is told of by its names; the others are
-there.
+Bytes come over a channel in the order of the summary, and the host checks each chunk first. A group that cannot be
+loaded, because of a missing package or another Python version, is reported by its names. All others are loaded.
 """
 
 import _pickle
@@ -17,7 +16,7 @@ from typing import Any
 from ingle_worker.snapshot import chunks, rebuild, reduce
 from ingle_worker.snapshot.rebuild import CURRENT, MAKERS, MODULE, LoadState
 
-OWN_CELL = "<cell "
+CELL_PREFIX = "<cell "
 
 
 class Unpickler(_pickle.Unpickler):
@@ -29,7 +28,7 @@ class Unpickler(_pickle.Unpickler):
         except AttributeError:
             if module != "dataclasses":
                 raise
-            # A newer version's own; what it was for is written anew (see `rebuilding`).
+            # It exists in newer versions only. `rebuild` creates the class's methods again.
             lost = rebuild.Lost(f"{module}.{name} is not in this Python")
             CURRENT.get().lost.append(lost)
             return lost
@@ -41,7 +40,7 @@ def read_summary(data: bytes) -> dict[str, Any]:
 
 
 class Loaded:
-    """What there is to say afterwards."""
+    """Result of a load."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -49,11 +48,11 @@ class Loaded:
         self.notices: list[str] = []
         self.flags = 0
         self.sources: dict[str, tuple[str, str]] = {}
-        """The text of each cell by its name in the snapshot, with the name that it has here."""
+        """For each cell, by its name in the snapshot: its new name and its text."""
 
 
 def load(fd: int, summary: dict[str, Any], main: types.ModuleType) -> Loaded:
-    """Put a snapshot's names into the session's namespace."""
+    """Load a snapshot's names into the session's namespace."""
     return _Load(fd, summary, main).run()
 
 
@@ -63,17 +62,17 @@ class _Load:
         self._summary = summary
         self._space = vars(main)
         self._loaded = Loaded()
-        self._gone: set[int] = set()
+        self._failed_groups: set[int] = set()
         self._state = LoadState(self._space)
 
     def run(self) -> Loaded:
         summary = self._summary
         token = CURRENT.set(self._state)
-        # All that is made here stays: looking for what can go, over and over, is a fifth of an import of scikit-learn.
+        # All objects made here stay. Collections would take a fifth of the time of importing scikit-learn.
         collects = gc.isenabled()
         gc.disable()
         try:
-            self._surround()
+            self._restore_environment()
             self._read_sources()
             numpy = self._numpy()
             for number, group in enumerate(summary["groups"]):
@@ -91,7 +90,7 @@ class _Load:
         self._loaded.flags = summary["flags"] & rebuild.FUTURE_MASK
         return self._loaded
 
-    def _surround(self) -> None:
+    def _restore_environment(self) -> None:
         summary, notices = self._summary, self._loaded.notices
         for name, value in summary["environ"].items():
             if value is None:
@@ -104,7 +103,7 @@ class _Load:
             try:
                 os.chdir(summary["cwd"])
             except OSError as error:
-                notices.append(f"it was in {summary['cwd']}, which cannot be entered now ({error.strerror})")
+                notices.append(f"the session's folder {summary['cwd']} cannot be entered now ({error.strerror})")
 
     def _read_sources(self) -> None:
         import linecache
@@ -115,9 +114,9 @@ class _Load:
             text = self._incoming.read().decode("utf-8", "surrogatepass")
             file = source["file"]
             self._state.sources[file] = text
-            # The cells of this session will have the same numbers: those of the snapshot are told apart.
+            # Cells of this session will have the same numbers, so those of the snapshot are renamed.
             name, count = file, 1
-            if file.startswith(OWN_CELL) and " before" not in file:
+            if file.startswith(CELL_PREFIX) and " before" not in file:
                 name = f"{file[:-1]} before loading>"
             while name in linecache.cache or name in self._state.renamed.values():
                 count += 1
@@ -129,19 +128,19 @@ class _Load:
             return None
         try:
             import numpy
-        except Exception:  # the border to libraries: then what needs it fails by itself
+        except Exception:  # library code: groups that need numpy fail by themselves
             return None
         return numpy
 
     def _load_group(self, number: int, group: dict[str, Any], numpy: Any) -> None:
-        missing = [need for need in group["needs"] if need in self._gone]
+        missing = [need for need in group["needs"] if need in self._failed_groups]
         try:
             names, defined = self._read(group, numpy)
             self._state.defined.update(defined)
         except EOFError:
             raise
-        except BaseException as error:  # the border to the user's code and to libraries
-            self._gone.add(number)
+        except BaseException as error:  # user code and library code
+            self._failed_groups.add(number)
             reason = reduce.why_not(error) if not isinstance(error, rebuild.CannotRebuild) else str(error)
             if missing:
                 first = self._summary["groups"][missing[0]]
@@ -174,5 +173,5 @@ class _Load:
                 numpy.random.set_state(states["numpy.random"])
         except EOFError:
             raise
-        except Exception as error:  # another version of either may have another state
-            self._loaded.notices.append(f"the state of random numbers is not as it was: {reduce.why_not(error)}")
+        except Exception as error:  # another version may have another state
+            self._loaded.notices.append(f"the state of random numbers could not be restored: {reduce.why_not(error)}")

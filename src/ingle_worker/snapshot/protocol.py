@@ -1,4 +1,4 @@
-"""The session's own part in being saved and loaded: it asks for a channel, and tells or takes everything over it."""
+"""The session's part of saving and loading: it requests a channel and transfers everything over it."""
 
 import os
 import types
@@ -15,66 +15,66 @@ from ingle_worker.wire.messages import ChannelWanted, Load, Loaded, NotLoaded, S
 MAX_FAILED = 10_000
 
 
-class Keeping:
+class SnapshotRequests:
     def __init__(self, link: Link, main: types.ModuleType, compiler: Compiler, run: Callable[[Compiled], None]) -> None:
         self._link = link
         self._main = main
         self._compiler = compiler
         self._run = run
-        self._around = save.Surroundings()
+        self._environment = save.Environment()
 
-    def note_surroundings(self) -> None:
-        """What is as it is now need not be saved, but for what a session begins with."""
-        self._around = save.Surroundings()
+    def record_environment(self) -> None:
+        """Record the current environment. Only differences from it are saved."""
+        self._environment = save.Environment()
 
     def begin(self, env: dict[str, str], cwd: str) -> None:
-        """The session begins with this."""
-        self._around.begin(env, cwd)
+        """Record the environment variables and the folder with which the session starts."""
+        self._environment.begin(env, cwd)
 
     def save(self, order: Save, running: list[Any]) -> None:
-        """In a copy of the session, in which these threads ran: tell all, and go. Never returns."""
+        """Save the session and exit. Runs in a copy; `running` are the threads of the original. Never returns."""
         code = 0
         try:
-            fd = self._channel(order.ticket)
+            fd = self._request_channel(order.ticket)
             reduce_running.begin(running)
-            save.save(fd, self._main, self._around, self._compiler.flags)
+            save.save(fd, self._main, self._environment, self._compiler.flags)
         except WireLost:
             code = 1
-        except BaseException as error:  # the border to the user's code, of which all may have run
+        except BaseException as error:  # user code may have run
             raised = traceback_text.bare(error)
             self._link.send(SaveFailed(order.ticket, f"{raised.name}: {raised.value}"[:1000]))
             code = 1
         os._exit(code)
 
     def load(self, order: Load) -> None:
-        """Take a snapshot's content into this session."""
-        fd = self._channel(order.ticket)
+        """Load a snapshot into this session."""
+        fd = self._request_channel(order.ticket)
         try:
             summary = load_module.read_summary(order.data)
             loaded = load_module.load(fd, summary, self._main)
         except WireLost:
             raise
-        except BaseException as error:  # the border to the user's code, of which all may have run
+        except BaseException as error:  # user code may have run
             raised = traceback_text.bare(error)
             self._link.send(Loaded(order.ticket, [], problem=f"{raised.name}: {raised.value}"[:1000]))
             return
         self._compiler.flags |= loaded.flags
         if order.rerun:
-            self._run_again(summary, loaded)
+            self._rerun(summary, loaded)
         failed = [NotLoaded(**each) for each in loaded.failed[:MAX_FAILED]]
         self._link.send(Loaded(order.ticket, loaded.names, failed, loaded.notices))
 
-    def _run_again(self, summary: dict[str, Any], loaded: load_module.Loaded) -> None:
-        """Cells that made what could not be saved."""
-        again = provenance.Again(vars(self._main), self._compiler, self._run)
+    def _rerun(self, summary: dict[str, Any], loaded: load_module.Loaded) -> None:
+        """Run the cells again whose values could not be saved."""
+        rerun = provenance.Rerun(vars(self._main), self._compiler, self._run)
         missing = {each["name"] for each in summary["skipped"] if each["made_by"]}
         for file in summary["makers"]:
             if file in loaded.sources:
                 filename, code = loaded.sources[file]
-                loaded.notices.append(again.make(file.strip("<>"), filename, code, missing))
+                loaded.notices.append(rerun.run(file.strip("<>"), filename, code, missing))
         loaded.names += sorted(missing & vars(self._main).keys())
 
-    def _channel(self, ticket: int) -> int:
+    def _request_channel(self, ticket: int) -> int:
         self._link.send(ChannelWanted(ticket))
         _, fds = self._link.receive_ends()
         if len(fds) != 1:

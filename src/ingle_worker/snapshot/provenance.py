@@ -1,8 +1,8 @@
-"""Which cell made what a name stands for; and, where whoever loads a snapshot asks for it, that cell run once more.
+"""Record of which cell bound which name, and the rerun of such cells after a load.
 
-The code of the cells that have run stays in memory, within a bound. It is looked at only in a copy of the session that
-is being saved, for names that cannot be: those that a cell binds by itself, not through what it calls. A cell that
-runs again gives only what is missing; names that were loaded keep what they have.
+The code of past cells stays in memory, within a bound. It is used only in a copy that is being saved, for names that
+cannot be saved. Only names bound by the cell itself count. A rerun sets only missing names; loaded ones keep their
+value.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -16,34 +16,34 @@ from typing import Any
 from ingle_worker.session import traceback_text
 from ingle_worker.session.compiler import SYNTAX_ERRORS, Compiled, Compiler
 
-KEPT = 1 << 20
-"""Characters of code that are kept; the oldest cells are forgotten first."""
+MAX_CODE_CHARS = 1 << 20
+"""Maximum characters of code in memory. The oldest cells are dropped first."""
 
-EACH = 200
-"""What a cell counts for besides its text."""
+CELL_OVERHEAD_CHARS = 200
+"""Characters that a cell counts for besides its text."""
 
-PATIENCE = 60
-"""Seconds for one cell that is run again."""
+RERUN_SECONDS = 60
+"""Seconds for the rerun of one cell."""
 
-SHOWN = 300
-"""Characters that are told of what it prints."""
+MAX_SHOWN_CHARS = 300
+"""Maximum characters of its output in the notice."""
 
 _cells: deque[tuple[str, str, bool]] = deque()
-"""From the oldest to the newest: the name of its code, its text, and whether it came to its end."""
+"""Oldest first: the file name of its code, its text, and whether it succeeded."""
 _size = 0
 
 
 class TooLong(BaseException):
-    """A cell that was run again did not come to its end. No handler for mere errors should catch it."""
+    """A rerun took too long. It is no Exception, so that handlers of the cell do not catch it."""
 
 
 def note(filename: str, code: str, ended_well: bool) -> None:
-    """A cell has run."""
+    """Record a cell that has run."""
     global _size
     _cells.append((filename, code, ended_well))
-    _size += len(code) + EACH
-    while _size > KEPT:
-        _size -= len(_cells.popleft()[1]) + EACH
+    _size += len(code) + CELL_OVERHEAD_CHARS
+    while _size > MAX_CODE_CHARS:
+        _size -= len(_cells.popleft()[1]) + CELL_OVERHEAD_CHARS
 
 
 def forget() -> None:
@@ -53,7 +53,7 @@ def forget() -> None:
 
 
 def find(names: Iterable[str], flags: int) -> dict[str, tuple[str, str]]:
-    """For each of these names, as far as it can be told: the cell that bound it last, and its text."""
+    """Return the cell that bound each name last, and its text, as far as known."""
     found: dict[str, tuple[str, str]] = {}
     sought = set(names)
     for filename, code, ended_well in reversed(_cells):
@@ -66,19 +66,19 @@ def find(names: Iterable[str], flags: int) -> dict[str, tuple[str, str]]:
         sought -= here
         if ended_well:
             found.update(dict.fromkeys(here, (filename, code)))
-        # Of one that failed nobody knows how far it came: then it is not told who made it.
+        # How far a failed cell came is unknown, so it counts as no maker.
     return found
 
 
 def order(files: Iterable[str]) -> list[str]:
-    """Names of cells' code, in the order in which they ran."""
+    """Return these cells in the order in which they ran."""
     sought = set(files)
-    # Once each: a cell is run again once.
+    # Each only once.
     return list(dict.fromkeys(filename for filename, _, _ in _cells if filename in sought))
 
 
 def bound_by(code: str, flags: int) -> set[str]:
-    """The names that a cell binds itself."""
+    """Return the names that a cell binds itself."""
     import dis
 
     compiler = Compiler()
@@ -96,8 +96,8 @@ def bound_by(code: str, flags: int) -> set[str]:
     }
 
 
-class Again:
-    """Cells that are run again after a load."""
+class Rerun:
+    """Rerun of cells after a load."""
 
     def __init__(self, space: dict[str, Any], compiler: Compiler, run: Callable[[Compiled], None]) -> None:
         self._space = space
@@ -105,54 +105,54 @@ class Again:
         self._compiler = compiler
         self._run = run
 
-    def make(self, cell: str, filename: str, code: str, missing: set[str]) -> str:
-        """Run one for what is missing; a sentence of what came of it."""
-        told = f"{cell} was run again"
+    def run(self, cell: str, filename: str, code: str, missing: set[str]) -> str:
+        """Run one cell for the missing names and return a sentence about the result."""
+        sentence = f"{cell} was run again"
         out = io.StringIO()
         before = dict(self._space)
         problem = self._attempt(filename, code, out)
-        self._put_back(missing)
+        self._restore(missing)
         there = missing & self._space.keys()
         made = sorted(name for name in there if name not in before or before[name] is not self._space[name])
-        told += f" for {', '.join(made)}" if made else ""
+        sentence += f" for {', '.join(made)}" if made else ""
         if problem:
-            told += f", and failed: {problem}"
+            sentence += f", and failed: {problem}"
         if printed := out.getvalue().strip():
-            told += f"; it printed {printed[:SHOWN]!r}" + ("…" if len(printed) > SHOWN else "")
+            sentence += f"; it printed {printed[:MAX_SHOWN_CHARS]!r}" + ("…" if len(printed) > MAX_SHOWN_CHARS else "")
         if made:
             traceback_text.remember_source(filename, code)
             note(filename, code, True)
-        return told
+        return sentence
 
     def _attempt(self, filename: str, code: str, out: io.StringIO) -> str:
-        """What went wrong, in a line."""
+        """Run the cell and return the problem in one line, or ""."""
         me = os.getpid()
         streams = (sys.stdin, sys.stdout, sys.stderr, sys.displayhook)
         on_alarm = _signal.getsignal(_signal.SIGALRM)
 
         def stop(number: int, frame: object) -> None:
-            raise TooLong(f"it took longer than {PATIENCE} s")
+            raise TooLong(f"it took longer than {RERUN_SECONDS} s")
 
         _signal.signal(_signal.SIGALRM, stop)
         try:
             sys.stdin, sys.stdout, sys.stderr = io.StringIO(), out, out
             sys.displayhook = _show_nothing
             try:
-                _signal.alarm(PATIENCE)
+                _signal.alarm(RERUN_SECONDS)
                 self._run(self._compiler.compile(code, filename))
             finally:
                 _signal.alarm(0)
-        except BaseException as error:  # the border to the user's code
+        except BaseException as error:  # user code
             raised = traceback_text.bare(error)
-            return f"{raised.name}: {raised.value}"[:SHOWN]
+            return f"{raised.name}: {raised.value}"[:MAX_SHOWN_CHARS]
         finally:
             if os.getpid() != me:
-                os._exit(1)  # a process that it forked, and that came back here
+                os._exit(1)  # a process that the cell forked returned here
             _signal.signal(_signal.SIGALRM, on_alarm if on_alarm is not None else _signal.SIG_DFL)
             sys.stdin, sys.stdout, sys.stderr, sys.displayhook = streams
         return ""
 
-    def _put_back(self, missing: set[str]) -> None:
+    def _restore(self, missing: set[str]) -> None:
         space = self._space
         for name in [name for name in space if name not in self._loaded and name not in missing]:
             del space[name]
@@ -160,4 +160,4 @@ class Again:
 
 
 def _show_nothing(value: object) -> None:
-    """The value of a cell that is run again is nobody's."""
+    """Ignore the value of a cell in a rerun."""

@@ -1,8 +1,8 @@
-"""Taking apart, while a session is saved, what pickle alone cannot: functions, classes and the like.
+"""Reduction of objects that pickle alone cannot save: functions, classes and the like.
 
-pickle asks here about every object that is not of its own basic types. What is said names makers of `rebuilding`.
-Functions and classes that an import finds again go by their name; those of the session go by value, each once: a group
-that uses one of another group refers to it by its key.
+pickle calls `reducer_override` for every object that is not of a basic type. The results name makers of `rebuild`.
+Importable functions and classes are saved by name. Those of the session are saved by value, once, and other groups
+refer to them by key.
 """
 
 import _abc  # type: ignore[import-not-found]
@@ -25,7 +25,7 @@ from ingle_worker.snapshot.rebuild import MAKERS
 PROTOCOL = 5
 C_HAS_A_LIMIT = sys.hexversion >= 0x030C0000
 OUT_OF_BAND = 1 << 16
-"""Buffers from this size on go straight from memory; smaller ones are part of the stream."""
+"""Buffers of this size are sent directly from memory. Smaller ones are part of the stream."""
 
 _m: Any = types.SimpleNamespace(**MAKERS)
 
@@ -37,8 +37,7 @@ _CODE_FIELDS = [name for name in _ALL_CODE_FIELDS.split() if hasattr(types.CodeT
 
 
 class Reducer:
-    """What a pickler of ours does with each object; it writes one group. `local` are the keys of the definitions that
-    belong to it."""
+    """Reducer of the objects of one group. `local` are the keys of its own definitions."""
 
     def __init__(self, keys: dict[int, str], local: frozenset[str], views: dict[int, Any]) -> None:
         self._keys = keys
@@ -46,18 +45,18 @@ class Reducer:
         self._views = views
         self.needed: set[str] = set()
         self.sources: set[str] = set()
-        # By identity: a metaclass may have any __hash__ and __eq__, or none.
-        self._ways: dict[int, Any] = {}
-        self._spaces: dict[int, _Space] = {}
+        # By id: a metaclass may have any __hash__ and __eq__, or none.
+        self._reducers: dict[int, Any] = {}
+        self._spaces: dict[int, _Globals] = {}
         self._memories: dict[int, reduce_torch.Memory] = {}
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
         try:
-            way = self._ways[id(kind)]
+            reducer = self._reducers[id(kind)]
         except KeyError:
-            way = self._ways[id(kind)] = _find_way(kind)
-        return way(self, value) if way is not None else NotImplemented
+            reducer = self._reducers[id(kind)] = _find_reducer(kind)
+        return reducer(self, value) if reducer is not None else NotImplemented
 
     # --- definitions ---
 
@@ -81,7 +80,7 @@ class Reducer:
             where = definitions.module_of_globals(space)
             if where is None:
                 own = definitions.globals_used(value)
-                where = self._spaces.setdefault(id(space), _Space(space))
+                where = self._spaces.setdefault(id(space), _Globals(space))
         elsewhere = self.defined_elsewhere(value)
         if elsewhere is not None:
             return elsewhere
@@ -129,7 +128,7 @@ class Reducer:
     def cls(self, value: type) -> Any:
         if not definitions.is_definition(value):
             if value is reduce_builtin.loaded("enum", "EnumMeta"):
-                return (_m.named, ("enum", "EnumMeta"))  # under this name in every version
+                return (_m.named, ("enum", "EnumMeta"))  # every version has this name
             return _C_TYPES.get(id(value)) or _by_alias(value)
         elsewhere = self.defined_elsewhere(value)
         if elsewhere is not None:
@@ -195,7 +194,7 @@ class Reducer:
             return (_m.module, (definitions.MAIN,))
         if definitions.is_importable_module(value):
             return (_m.module, (value.__name__,))
-        self._spaces[id(vars(value))] = _Space(vars(value), value)
+        self._spaces[id(vars(value))] = _Globals(vars(value), value)
         state = {name: each for name, each in vars(value).items() if name != "__builtins__"}
         return (_m.new_module, (vars(value).get("__name__", "?"),), state, None, None, _m.set_dict)
 
@@ -212,8 +211,8 @@ class Reducer:
         return reduce_torch.tensor(value, self._memories)
 
 
-class _Space:
-    """Stands for globals that are neither the session's nor a module's: of them each function brings what it uses."""
+class _Globals:
+    """Placeholder for globals of neither the session nor a module. Each function adds those it uses."""
 
     def __init__(self, space: dict[str, Any], module: types.ModuleType | None = None) -> None:
         self._alive = space
@@ -234,7 +233,7 @@ class _None:
 
 
 _NONE = _None()
-"""pickle takes a state of None for no state; this becomes None when it is loaded."""
+"""pickle treats a state of None as no state. This object becomes None when it is loaded."""
 
 _C_TYPES: dict[int, Any] = {
     id(each): (_m.named, ("types", name))
@@ -250,8 +249,8 @@ class Pickler(Reducer, _pickle.Pickler):
 
 
 def deep_pickler() -> Any:
-    """One that goes as deep as `sys.setrecursionlimit` lets it: from 3.12 on C code has a limit of its own, which is
-    a few hundred levels here and a few thousand there."""
+    """Return a pickler class that is limited only by `sys.setrecursionlimit`. Since 3.12 C code has its own limit of a
+    few hundred or thousand levels."""
     if not C_HAS_A_LIMIT:
         return Pickler
     import pickle
@@ -264,16 +263,16 @@ def deep_pickler() -> Any:
     return DeepPickler
 
 
-WAYS: dict[type, Callable[[Reducer, Any], Any]] = {
+REDUCERS: dict[type, Callable[[Reducer, Any], Any]] = {
     types.FunctionType: Reducer.function,
     types.CodeType: Reducer.code,
     types.CellType: Reducer.cell,
     types.ModuleType: Reducer.module,
     types.TracebackType: Reducer.trace,
 }
-"""Those that need to know about the group."""
+"""Reducers that need the group."""
 
-PLAIN_WAYS: dict[type, Callable[[Any], Any]] = {
+PLAIN_REDUCERS: dict[type, Callable[[Any], Any]] = {
     property: lambda value: (property, (value.fget, value.fset, value.fdel, value.__doc__)),
     classmethod: lambda value: (classmethod, (value.__func__,)),
     staticmethod: lambda value: (staticmethod, (value.__func__,)),
@@ -299,24 +298,24 @@ PLAIN_WAYS: dict[type, Callable[[Any], Any]] = {
     _io.BufferedRandom: reduce_builtin.buffered_file,
     _io.FileIO: reduce_builtin.raw_file,
     re.Match: reduce_builtin.match,
-    types.FrameType: reduce_builtin.no("a frame of running code"),
+    types.FrameType: reduce_builtin.refuse("a frame of running code"),
 }
 
 
-def _alone(way: Callable[[Any], Any]) -> Callable[[Reducer, Any], Any]:
-    return lambda pickler, value: way(value)
+def _without_group(reducer: Callable[[Any], Any]) -> Callable[[Reducer, Any], Any]:
+    return lambda pickler, value: reducer(value)
 
 
 _BY_IDENTITY: dict[int, Callable[[Reducer, Any], Any]] = {
-    **{id(kind): way for kind, way in WAYS.items()},
-    **{id(kind): _alone(way) for kind, way in PLAIN_WAYS.items()},
+    **{id(kind): reducer for kind, reducer in REDUCERS.items()},
+    **{id(kind): _without_group(reducer) for kind, reducer in PLAIN_REDUCERS.items()},
 }
 
 
-def _find_way(kind: type) -> Any:
-    way = _BY_IDENTITY.get(id(kind))
-    if way is not None:
-        return way
+def _find_reducer(kind: type) -> Any:
+    reducer = _BY_IDENTITY.get(id(kind))
+    if reducer is not None:
+        return reducer
     if issubclass(kind, type):
         return Reducer.cls
     if definitions.is_by_name(kind):
@@ -327,17 +326,17 @@ def _find_way(kind: type) -> Any:
         return Reducer.array
     if kind is reduce_builtin.loaded("torch", "Tensor") or kind is reduce_builtin.loaded("torch.nn", "Parameter"):
         return Reducer.tensor
-    plain = _find_plain_way(kind)
-    return None if plain is None else _alone(plain)
+    plain = _find_plain_reducer(kind)
+    return None if plain is None else _without_group(plain)
 
 
-def _find_plain_way(kind: type) -> Callable[[Any], Any] | None:
+def _find_plain_reducer(kind: type) -> Callable[[Any], Any] | None:
     if issubclass(kind, BaseException):
         return reduce_builtin.exception
     if reduce_builtin.hides_its_state(kind):
         return reduce_builtin.plain_object
     if type(kind).__hash__ is None:
-        # pickle looks types up in a table, which such a one cannot be.
+        # pickle looks types up in a table, which needs a hash.
         return lambda value: value.__reduce_ex__(PROTOCOL)
     if kind is reduce_builtin.loaded("sqlite3", "Connection"):
         return reduce_builtin.database
@@ -346,17 +345,17 @@ def _find_plain_way(kind: type) -> Callable[[Any], Any] | None:
     if definitions.derives(kind, reduce_builtin.loaded("concurrent.futures", "Future")):
         return reduce_running.future
     if definitions.derives(kind, reduce_builtin.loaded("asyncio.futures", "Future")):
-        return reduce_builtin.no("it belongs to the event loop, which is not saved")
-    active = reduce_running.way_of(kind)
+        return reduce_builtin.refuse("it belongs to the event loop, which is not saved")
+    active = reduce_running.reducer_of(kind)
     if active is not None:
         return active  # type: ignore[no-any-return]
     if kind is reduce_builtin.loaded("subprocess", "Popen"):
-        return reduce_builtin.no("a running process")
+        return reduce_builtin.refuse("a running process")
     return reduce_builtin.dataclass_mark if kind.__module__ == "dataclasses" else None
 
 
 def why_not(error: BaseException) -> str:
-    """The reason, in one line."""
+    """Return the reason in one line."""
     text = str(error).strip().replace("\n", " ") or type(error).__name__
     if isinstance(error, RecursionError):
         return "it is nested too deeply"

@@ -1,7 +1,7 @@
-"""Taking apart objects that pickle does not know and that no session defines: files, locks, exceptions, databases.
+"""Reduction of built-in objects that pickle does not know: files, locks, exceptions, databases.
 
-Each function is given an object and tells, in the words of pickle, which maker of `rebuilding` makes it again, and from
-what. What cannot be made again is refused with the reason.
+Each function returns a reduce value that names a maker of `rebuild` and its arguments. An object that cannot be saved
+raises `Unsavable` with the reason.
 """
 
 import collections
@@ -27,15 +27,15 @@ ReferenceError RuntimeError StopAsyncIteration SystemError TabError TypeError Va
 ZeroDivisionError BaseExceptionGroup ExceptionGroup
 """
 SIMPLE_EXCEPTIONS = frozenset(_SIMPLE.split())
-"""Those whose `__init__` keeps nothing but `args`."""
+"""Exceptions whose `__init__` stores only `args`."""
 
 
 class Unsavable(Exception):
-    """An object that cannot be saved; the text says why."""
+    """An object that cannot be saved. The message says why."""
 
 
 def forget() -> None:
-    _turned_aside.clear()
+    _redirected.clear()
 
 
 def loaded(module: str, name: str) -> type:
@@ -44,7 +44,7 @@ def loaded(module: str, name: str) -> type:
 
 
 class _Nothing:
-    """Stands for a type of a library that is not there: nothing is of it."""
+    """Placeholder for a type of a library that is not loaded. No object has it."""
 
 
 def exception(value: BaseException) -> Any:
@@ -69,8 +69,8 @@ def exception(value: BaseException) -> Any:
     return (_m.exception, (cls, value.args), state, None, None, _m.exception_state)
 
 
-_turned_aside: dict[int, tuple[Any, Any]] = {}
-"""Files whose descriptor leads elsewhere by now, and what is to be said of them."""
+_redirected: dict[int, tuple[Any, Any]] = {}
+"""Files whose descriptor was redirected, with their reduce value, by id."""
 
 
 def text_file(value: Any) -> Any:
@@ -93,10 +93,10 @@ def raw_file(value: Any) -> Any:
 
 
 def _file(value: Any, mode: str, kind: str, options: dict[str, Any]) -> Any:
-    """Where it is, and what was written and has not reached the disk.
+    """Return the path, position and unwritten data of a file.
 
-    The file's place is shared with the session, and what this copy would write is written by the session too: so
-    the descriptor is turned to something else before anything may be written or moved.
+    The session shares the file position and will write the buffered data itself. So the descriptor of this copy is
+    redirected before a flush.
     """
     if not isinstance(value.name, (str, bytes)):
         raise Unsavable("a file that has no path")
@@ -108,28 +108,28 @@ def _file(value: Any, mode: str, kind: str, options: dict[str, Any]) -> Any:
     if "r" in mode:
         _refuse_odd_file(value)
         return (_m.file, (path, mode, kind, value.tell(), b"", options))
-    known = _turned_aside.get(id(value))
+    known = _redirected.get(id(value))
     if known is not None:
         return known[1]
     _refuse_odd_file(value)
     fd = value.fileno()
     position = os.lseek(fd, 0, os.SEEK_CUR)
-    aside = os.memfd_create("ingle")
-    os.dup2(aside, fd, inheritable=False)
+    buffer = os.memfd_create("ingle")
+    os.dup2(buffer, fd, inheritable=False)
     value.flush()
-    pending = os.pread(aside, os.fstat(aside).st_size, 0)
-    os.close(aside)
-    _turned_aside[id(value)] = (value, (_m.file, (path, mode, kind, position, pending, options)))
-    return _turned_aside[id(value)][1]
+    pending = os.pread(buffer, os.fstat(buffer).st_size, 0)
+    os.close(buffer)
+    _redirected[id(value)] = (value, (_m.file, (path, mode, kind, position, pending, options)))
+    return _redirected[id(value)][1]
 
 
 def _refuse_odd_file(value: Any) -> None:
     try:
         about, there = os.fstat(value.fileno()), os.stat(value.name)
     except OSError as error:
-        raise Unsavable(f"an open file whose path leads nowhere ({error.strerror})") from None
+        raise Unsavable(f"an open file whose path no longer exists ({error.strerror})") from None
     if not stat.S_ISREG(about.st_mode) or not os.path.samestat(about, there):
-        raise Unsavable("an open file that is no regular file of that path any more")
+        raise Unsavable("an open file that is no longer the regular file at its path")
 
 
 def standard(value: Any) -> Any:
@@ -202,7 +202,7 @@ def is_named_tuple(cls: type) -> bool:
 
 
 def named_tuple(cls: type) -> Any:
-    """One that `collections.namedtuple` made is made by it again, whatever Python that is then."""
+    """Reduce a named tuple class to a call of `collections.namedtuple`, which works in every Python version."""
     own = definitions.dict_of(cls)
     fields = own["_fields"]
     state = {name: each for name, each in own.items() if name not in _GENERATED and name not in fields}
@@ -215,7 +215,7 @@ def match(value: Any) -> Any:
     made = (value.re, value.string, value.pos, value.endpos, value.span())
     again = _m.match_again(*made)
     if again is None or again.regs != value.regs:
-        raise Unsavable("a match that is not found again")
+        raise Unsavable("a match that cannot be repeated")
     return (_m.match_again, made)
 
 
@@ -245,11 +245,11 @@ def lru_cache(value: Any) -> Any:
     return (_m.lru_cache, (wrapped, options["maxsize"], options["typed"]), state, None, None, _m.set_dict)
 
 
-def no(why: str) -> Callable[[Any], Any]:
-    def refuse(value: Any) -> Any:
+def refuse(why: str) -> Callable[[Any], Any]:
+    def refusing(value: Any) -> Any:
         raise Unsavable(why)
 
-    return refuse
+    return refusing
 
 
 _STATE_METHODS = frozenset(
@@ -258,7 +258,7 @@ _STATE_METHODS = frozenset(
 
 
 def hides_its_state(kind: type) -> bool:
-    """A class of plain objects that answers for every attribute, also for those that pickle asks for."""
+    """Return whether `__getattr__` of a plain class would also answer for the attributes that pickle looks up."""
     own = [definitions.dict_of(each) for each in definitions.mro_of(kind)[:-1]]
     return (
         any("__getattr__" in each for each in own)
@@ -284,13 +284,13 @@ def plain_object(value: Any) -> Any:
 
 
 def dataclass_mark(value: Any) -> Any:
-    """`MISSING` and the like are known by who they are."""
+    """Reduce `MISSING` and the like to their names, because they are compared by identity."""
     for name, each in vars(sys.modules.get("dataclasses", types)).items():
         if each is value:
             return (_m.named, ("dataclasses", name))
     name = definitions.name_of_type(type(value))
     if name in ("Field", "_DataclassParams"):
-        # Which attributes these have differs between versions.
+        # These have other attributes in other versions.
         own = {slot: getattr(value, slot) for slot in type(value).__slots__ if hasattr(value, slot)}
         return (_m.of_dataclasses, (name,), own, None, None, _m.as_far_as_known)
     return NotImplemented

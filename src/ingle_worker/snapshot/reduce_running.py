@@ -1,8 +1,8 @@
-"""Taking apart what belongs to running code, and making it again: as far as nothing of it is under way.
+"""Reduction and rebuilding of objects that belong to running code, as long as nothing is in progress.
 
-A traceback is made again with its lines, not with the variables of its frames. A generator or coroutine that has not
-begun is a function and its arguments; a thread that does not run, an executor that has nothing to do, a socket that
-nobody is connected to are made anew, as they were. What is in the middle of something is refused with the reason.
+A traceback keeps its lines, but not the variables of its frames. A generator or coroutine that has not started is a
+function with arguments. Threads that do not run, idle executors and unconnected sockets are created again. An object in
+the middle of something raises `Unsavable`.
 """
 
 import gc
@@ -24,28 +24,28 @@ GENERATORS: dict[type, str] = {
     types.CoroutineType: "cr",
     types.AsyncGeneratorType: "ag",
 }
-"""What code can be suspended in, and how the names of its attributes begin."""
+"""Types of suspended code, and the prefix of their attributes."""
 
 _NOUNS = {"gi": "a generator", "cr": "a coroutine", "ag": "an asynchronous generator"}
 
 _functions: dict[int, tuple[Any, types.FunctionType]] = {}
-"""Those made for generators, in a copy that is saved and goes."""
+"""Functions made for generators, by the generator's id."""
 
 _running: list[Any] = []
-"""Threads that ran in the session when this copy of it was made: here they all seem to have ended."""
+"""Threads that ran in the session when this copy was made. Here they appear to have ended."""
 
 
 def begin(running: list[Any]) -> None:
     _running[:] = running
 
 
-def is_one(kind: type) -> bool:
-    """Whether objects of this type are taken apart here."""
-    return kind is types.TracebackType or kind in GENERATORS or _way_of(kind) is not None
+def handles(kind: type) -> bool:
+    """Return whether objects of this type are reduced here."""
+    return kind is types.TracebackType or kind in GENERATORS or _reducer_of(kind) is not None
 
 
 def parts_of(value: Any) -> list[Any]:
-    """What is saved with it; nothing for what cannot be saved."""
+    """Return the objects saved with a value, or none if it cannot be saved."""
     kind = type(value)
     try:
         if kind in GENERATORS:
@@ -53,19 +53,19 @@ def parts_of(value: Any) -> list[Any]:
         elif kind is types.TracebackType:
             return []
         else:
-            way = _way_of(kind)
-            taken = way(value) if way is not None else ()
+            reducer = _reducer_of(kind)
+            taken = reducer(value) if reducer is not None else ()
     except Unsavable:
         return []
     return list(taken[1:3])
 
 
-def way_of(kind: type) -> Any:
-    """What takes an object of this type apart, if it is one of these."""
-    return suspended if kind in GENERATORS else _way_of(kind)
+def reducer_of(kind: type) -> Any:
+    """Return the reducer of a type, or None."""
+    return suspended if kind in GENERATORS else _reducer_of(kind)
 
 
-def _way_of(kind: type) -> Any:
+def _reducer_of(kind: type) -> Any:
     if definitions.derives(kind, loaded("threading", "Thread")):
         return thread
     if kind is loaded("concurrent.futures.thread", "ThreadPoolExecutor"):
@@ -104,7 +104,7 @@ def traceback(value: types.TracebackType) -> Any:
         }
         if sys.version_info >= (3, 11):
             about["co_qualname"] = code.co_qualname
-        # Here and there it is None, for what has no line.
+        # The line number can be None.
         line = following.tb_lineno if isinstance(following.tb_lineno, int) else code.co_firstlineno
         entries.append((about, len(code.co_code), where, following.tb_lasti, line))
         following = following.tb_next
@@ -113,7 +113,7 @@ def traceback(value: types.TracebackType) -> Any:
 
 @maker
 def traceback_again(magic: bytes, entries: list[tuple[dict[str, Any], int, str | None, int, int]]) -> Any:
-    """None where a frame cannot be had without running its code."""
+    """Return a traceback, or None where no frame can be created without running its code."""
     try:
         import ctypes
 
@@ -126,7 +126,7 @@ def traceback_again(magic: bytes, entries: list[tuple[dict[str, Any], int, str |
     load = CURRENT.get()
     for about, size, where, last, line in reversed(entries):
         if magic == MAGIC:
-            # It is never run; but where in a line an error was is found by the place in the code.
+            # The code never runs, but its length matters: the position in it gives the column of the error.
             about["co_code"] = _TEMPLATE.co_code + _NOP * ((size - len(_TEMPLATE.co_code)) // 2)
         else:
             last = -1
@@ -147,7 +147,7 @@ def traceback_again(magic: bytes, entries: list[tuple[dict[str, Any], int, str |
 
 
 def suspended(value: Any) -> Any:
-    """A generator, coroutine or asynchronous generator that has not begun, or is over."""
+    """Reduce a generator, coroutine or asynchronous generator that has not started or has ended."""
     prefix = GENERATORS[type(value)]
     noun = _NOUNS[prefix]
     frame = getattr(value, f"{prefix}_frame")
@@ -155,17 +155,17 @@ def suspended(value: Any) -> Any:
     if frame is None:
         return (_m.generator_over, (prefix, *names))
     if getattr(value, f"{prefix}_running") or _has_begun(value, prefix, frame):
-        raise Unsavable(f"{noun} that has begun: its place in running code cannot be saved")
+        raise Unsavable(f"{noun} that has started: its position in the code cannot be saved")
     code = getattr(value, f"{prefix}_code")
     parts = [*gc.get_referents(value), *gc.get_referents(frame)]
     function = next((each for each in parts if type(each) is types.FunctionType and each.__code__ is code), None)
     if function is None:
-        # 3.10 keeps no function. What it closes over stands last in a frame that has not begun.
+        # 3.10 has no function here. The closure cells are the last referents of a frame that has not started.
         cells = tuple(gc.get_referents(frame)[-len(code.co_freevars) :]) if code.co_freevars else ()
         if not all(type(each) is types.CellType for each in cells):
-            raise Unsavable(f"{noun} whose function this Python does not tell")
+            raise Unsavable(f"{noun} whose function this Python does not reveal")
         made = types.FunctionType(code, frame.f_globals, value.__name__, None, cells)
-        # One for each, whoever asks: what it shares with others is found by walking through it.
+        # One per generator, so that shared objects are found in every walk.
         function = _functions.setdefault(id(value), (value, made))[1]
     local = dict(frame.f_locals)
     varnames = code.co_varnames
@@ -187,7 +187,7 @@ def _has_begun(value: Any, prefix: str, frame: types.FrameType) -> bool:
     told = getattr(value, f"{prefix}_suspended", None)
     if told is not None:
         return bool(told)
-    # 3.10, and asynchronous generators of 3.11.
+    # Python 3.10, and asynchronous generators of 3.11.
     if frame.f_lasti < 0:
         return False
     return frame.f_code.co_code[frame.f_lasti] != opcode.opmap.get("RETURN_GENERATOR")
@@ -225,7 +225,7 @@ def _no_values() -> Any:
 
 
 async def _nothing() -> None:
-    """Ends at once."""
+    """End at once."""
 
 
 async def _no_items() -> Any:
@@ -241,9 +241,9 @@ def thread(value: Any) -> Any:
     if value is threading.main_thread():
         return (_m.main_thread, ())
     if any(value is each for each in _running):
-        raise Unsavable("a thread that runs")
+        raise Unsavable("a running thread")
     if type(value) is threading._DummyThread or not vars(value).get("_initialized"):
-        raise Unsavable("a thread that Python has not begun, or that was not made to its end")
+        raise Unsavable("a thread that Python did not start, or that is not fully created")
     plain = vars(threading.Thread())
     own = vars(value)
     state = {
@@ -274,7 +274,7 @@ def thread_state(target: Any, state: dict[str, Any]) -> None:
 
     threading.Thread.__init__(target, name=state["name"], daemon=state["daemon"], **state["given"])
     if state["ended"] is not None:
-        # The only way to a thread that has ended, whatever a version keeps in it, is one that ends.
+        # An ended thread has other attributes in each version, so start one that ends at once.
         target.run = _do_nothing
         threading.Thread.start(target)
         threading.Thread.join(target)
@@ -287,14 +287,14 @@ def thread_state(target: Any, state: dict[str, Any]) -> None:
 
 
 def _do_nothing() -> None:
-    """What a thread runs that has run already."""
+    """Do nothing, in a thread that has already ended."""
 
 
 def thread_pool(value: Any) -> Any:
     if value._shutdown:
         busy = any(each is other for each in value._threads for other in _running)
     else:
-        # A thread that is not idle was given something, or has not said yet that it is done with it.
+        # A thread that is not idle has work, or has not reported its end yet.
         busy = value._work_queue.qsize() > 0 or len(value._threads) > value._idle_semaphore._value
     if busy or value._broken:
         raise Unsavable("an executor that has work to do, or is broken")
@@ -306,7 +306,7 @@ def thread_pool(value: Any) -> Any:
 def _given_to(value: Any) -> tuple[Any, Any]:
     if hasattr(value, "_initializer"):
         return value._initializer, value._initargs
-    # From 3.14 on, inside of what makes the context of a thread.
+    # Since 3.14 they are in the closure of a function.
     make = value._create_worker_context
     cells = dict(zip(make.__code__.co_freevars, make.__closure__ or (), strict=True))
     return cells["initializer"].cell_contents, cells["initargs"].cell_contents
@@ -324,7 +324,7 @@ def thread_pool_again(workers: int, prefix: str, initializer: Any, initargs: Any
 
 def future(value: Any) -> Any:
     if value._state in ("PENDING", "RUNNING"):
-        raise Unsavable("a future whose result is still to come")
+        raise Unsavable("a future without a result yet")
     return NotImplemented
 
 
@@ -353,15 +353,15 @@ def process_pool_again(workers: int, method: str, options: dict[str, Any], over:
 # --- sockets -----------------------------------------------------------------------------------------------
 
 OPTIONS = ("SO_REUSEADDR", "SO_REUSEPORT", "SO_KEEPALIVE", "SO_BROADCAST")
-"""What is put back; each is a number."""
+"""Options that are restored. Each is a number."""
 
 
 def socket(value: Any) -> Any:
-    """One that nobody is connected to; where it has an address, it takes that again."""
+    """Reduce an unconnected socket. It is bound to its address again."""
     library: Any = sys.modules["_socket"]
     kind: Any = type(value)
     if kind is not loaded("socket", "socket"):
-        raise Unsavable("a socket of a kind of its own")
+        raise Unsavable("a socket of another class")
     made = (int(value.family), int(value.type), value.proto)
     if value.fileno() < 0:
         return (_m.socket_again, (*made, None))
@@ -375,7 +375,7 @@ def socket(value: Any) -> Any:
         raise Unsavable("a socket: the other end knows this process only")
     unnamed = {library.AF_INET: ("0.0.0.0", 0), library.AF_INET6: ("::", 0, 0, 0), library.AF_UNIX: ""}
     if value.family not in unnamed:
-        raise Unsavable("a socket of a family that is not known here")
+        raise Unsavable("a socket of an unknown address family")
     address = value.getsockname()
     general = library.SOL_SOCKET
     state = {

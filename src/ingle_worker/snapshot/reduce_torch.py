@@ -1,7 +1,7 @@
-"""Tensors of torch: those that look into the same memory do so again, and a gradient comes along.
+"""Saving of torch tensors: shared memory stays shared, and gradients are saved.
 
-pickle asks torch, which gives each tensor a copy of all the memory that it looks into, and forgets its gradient. Only
-plain tensors in ordinary memory are taken apart here; the others are torch's own to save.
+torch's own pickling copies the whole memory for each tensor and drops its gradient. Only plain tensors in CPU memory
+are handled here, all others by torch.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from ingle_worker.snapshot.rebuild import MAKERS, maker
 
 
 def is_plain(value: Any) -> bool:
-    """A tensor with memory of its own kind, all of it in the machine's."""
+    """Return whether this is a strided CPU tensor without special flags or hooks."""
     torch: Any = sys.modules["torch"]
     return bool(
         value.layout is torch.strided
@@ -24,17 +24,17 @@ def is_plain(value: Any) -> bool:
 
 
 def memory_of(value: Any) -> int | None:
-    """A number that two tensors have in common if they look into the same memory."""
+    """Return an id that tensors with the same memory have in common, or None."""
     return value.untyped_storage()._cdata if is_plain(value) else None
 
 
 def parts_of(value: Any) -> list[Any]:
-    """What a tensor refers to besides its memory."""
+    """Return the objects that a tensor refers to besides its memory."""
     return [value.grad if value.is_leaf else None, vars(value)]
 
 
 class Memory:
-    """All bytes that tensors look into; kept alive, so that its number stays its own."""
+    """Memory of tensors. It references the storage, so that its id stays valid."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage
@@ -46,7 +46,7 @@ class Memory:
 
 
 def tensor(value: Any, memories: dict[int, Memory]) -> Any:
-    """In the words of pickle."""
+    """Return the reduce value of a tensor."""
     if not is_plain(value):
         return NotImplemented
     storage = value.untyped_storage()

@@ -1,8 +1,8 @@
-"""Saving a session: what its names stand for, group by group, as chunks of bytes.
+"""Saving of a session: its names, group by group, as chunks of bytes.
 
-Runs in a copy of the worker, which ends afterwards, so nothing it does is seen by the session. A name that cannot be
-saved is left out and told of with the reason, as is what cannot be without it. Code of the user's runs here (his
-classes' `__reduce__` and the like), at worst to the end of the copy.
+It runs in a copy of the worker, which exits afterwards, so the session sees no effects. A name that cannot be saved is
+left out with the reason, like all names that need it. User code such as `__reduce__` runs here, and can end only the
+copy.
 """
 
 import builtins
@@ -18,22 +18,21 @@ from ingle_worker.session import variables
 from ingle_worker.snapshot import chunks, definitions, groups, provenance, reduce, reduce_builtin
 from ingle_worker.snapshot.rebuild import MAKERS, MODULE
 
-DEEP = 50_000
-"""Levels of nesting that can be saved, where the interpreter lets us decide; it takes a stack that is large enough."""
+MAX_DEPTH = 50_000
+"""Maximum levels of nesting. They need a large stack."""
 
-STACK = 256 * 1024 * 1024
+STACK_BYTES = 256 * 1024 * 1024
 
-FIRST = frozenset({"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__"})
-"""What every session has, and has again after loading."""
+BUILTIN_NAMES = frozenset({"__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__file__"})
+"""Names that every session has, also after loading."""
 
-MAX_TEXT = 300
+MAX_TEXT_CHARS = 300
 
 
-class Surroundings:
-    """What a session has besides its names: noted when it starts, compared when it is saved.
+class Environment:
+    """Environment of a session besides its names: recorded at its start, compared when it is saved.
 
-    Nearly all of it is as it was in the zygote, and is noted there: to look at every variable is to copy the pages that
-    they lie in.
+    The zygote records it, because looking at every variable in each session would copy their pages.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,7 @@ class Surroundings:
         self._cwd = ""
 
     def begin(self, env: dict[str, str], cwd: str) -> None:
-        """A session begins here, with these variables of its own and its folder first on the path."""
+        """Record the session's own variables and its folder."""
         self._own = env
         self._cwd = cwd
 
@@ -65,24 +64,24 @@ class Surroundings:
         }
 
 
-def save(fd: int, main: types.ModuleType, around: Surroundings, flags: int) -> None:
+def save(fd: int, main: types.ModuleType, environment: Environment, flags: int) -> None:
     """Send the whole session over the channel."""
-    _Save(fd, main, around, flags).run()
+    _Save(fd, main, environment, flags).run()
 
 
 def _pickled(attempt: Callable[[Any], Any]) -> Any:
-    """Pickle with the usual pickler; with one that goes deeper, where that is needed."""
+    """Pickle with the usual pickler, or with a deeper one if that fails."""
     try:
         return attempt(reduce.Pickler)
     except RecursionError:
         deep = reduce.deep_pickler()
-        return _deeply(lambda: attempt(deep))
+        return _with_large_stack(lambda: attempt(deep))
 
 
-def _deeply(run: Callable[[], Any]) -> Any:
-    """Call this in a thread with a large stack: what is nested deeply takes more than the main thread has.
+def _with_large_stack(run: Callable[[], Any]) -> Any:
+    """Call `run` in a thread with a large stack, for deeply nested objects.
 
-    Only then: some objects (connections to databases, locks that are held) are their thread's own.
+    This is the second choice: some objects, such as database connections and held locks, belong to their thread.
     """
     import threading
 
@@ -92,14 +91,14 @@ def _deeply(run: Callable[[], Any]) -> Any:
     def attempt() -> None:
         try:
             done.append(run())
-        except BaseException as error:  # raised again below, in the thread that waits
+        except BaseException as error:  # raised again in the waiting thread
             failed.append(error)
 
     before = sys.getrecursionlimit()
     try:
-        threading.stack_size(STACK)
+        threading.stack_size(STACK_BYTES)
         thread = threading.Thread(target=attempt)
-        sys.setrecursionlimit(max(before, DEEP))
+        sys.setrecursionlimit(max(before, MAX_DEPTH))
         thread.start()
         thread.join()
     finally:
@@ -111,9 +110,9 @@ def _deeply(run: Callable[[], Any]) -> Any:
 
 
 class _Save:
-    def __init__(self, fd: int, main: types.ModuleType, around: Surroundings, flags: int) -> None:
+    def __init__(self, fd: int, main: types.ModuleType, environment: Environment, flags: int) -> None:
         self._main = main
-        self._around = around
+        self._environment = environment
         self._flags = flags
         self._offers = chunks.Offers(fd)
         self._sources: dict[str, list[tuple[str, int]]] = {}
@@ -121,7 +120,7 @@ class _Save:
         self._written: dict[groups.Group, int] = {}
         self._groups: list[dict[str, Any]] = []
         self._failed: dict[groups.Group, str] = {}
-        self._lost: set[str] = set()
+        self._unsaved_keys: set[str] = set()
         """Keys of definitions that could not be saved."""
 
     def run(self) -> None:
@@ -136,7 +135,7 @@ class _Save:
         space = {
             name: value
             for name, value in vars(self._main).copy().items()
-            if type(name) is str and name not in FIRST and not (name == "__annotations__" and not value)
+            if type(name) is str and name not in BUILTIN_NAMES and not (name == "__annotations__" and not value)
         }
         found = groups.find(space, (vars(self._main), sys.modules, vars(builtins)))
         for group in found.ordered:
@@ -152,56 +151,58 @@ class _Save:
                 "random": {"stream": names, "buffers": buffers},
                 "flags": self._flags,
                 "packages": _packages(),
-                **self._around.changes(),
+                **self._environment.changes(),
             }
         )
 
     def _save_group(self, group: groups.Group, space: dict[str, Any], found: groups.Groups) -> None:
         for need in group.needs:
             if need in self._failed:
-                self._leave_out(group, space, f"it needs {self._failed[need]}")
+                self._skip_group(group, space, f"it needs {self._failed[need]}")
                 return
         names, keys = list(group.names), list(group.keys)
         try:
             saved = self._pickle_names(group, names, keys, space, found)
-        except BaseException as error:  # the border to the user's own code, of which all may run here
+        except BaseException as error:  # user code runs here
             alone = {id(space[name]) for name in names} | {id(found.defined[key]) for key in keys}
             if len(alone) == 1:
-                self._leave_out(group, space, reduce.why_not(error))
+                self._skip_group(group, space, reduce.why_not(error))
                 return
-            names, keys = self._those_that_can(group, space, found)
+            names, keys = self._savable_parts(group, space, found)
             if not names and not keys:
                 return
             try:
                 saved = self._pickle_names(group, names, keys, space, found)
             except BaseException as again:  # as above
                 group.names = names
-                self._leave_out(group, space, reduce.why_not(again))
+                self._skip_group(group, space, reduce.why_not(again))
                 return
         stream, buffers, size = saved
         needs = sorted({self._written[need] for need in group.needs})
         self._written[group] = len(self._groups)
-        about = [{"name": _plain(name), "type": _plain(variables.type_name(space[name]))[:MAX_TEXT]} for name in names]
+        about = [
+            {"name": _plain(name), "type": _plain(variables.type_name(space[name]))[:MAX_TEXT_CHARS]} for name in names
+        ]
         self._groups.append(
             {"names": about, "keys": keys, "needs": needs, "stream": stream, "buffers": buffers, "size": size}
         )
 
-    def _those_that_can(
+    def _savable_parts(
         self, group: groups.Group, space: dict[str, Any], found: groups.Groups
     ) -> tuple[list[str], list[str]]:
-        """The names and definitions of a group that can be saved each by itself: one that cannot costs no other."""
+        """Return the names and definitions of a group that can be saved alone, so that one failure costs no other."""
         reasons: dict[str, str] = {}
 
         def can(value: Any, name: str) -> bool:
             try:
-                _pickled(lambda make: self._dump(make, chunks.Nowhere(), value, found, group, lambda buffer: False))
+                _pickled(lambda make: self._dump(make, chunks.NullFile(), value, found, group, lambda buffer: False))
             except BaseException as error:  # as above
                 reasons[name] = reduce.why_not(error)
                 return False
             return True
 
         keys = [key for key in group.keys if can(found.defined[key], key)]
-        self._lost.update(key for key in group.keys if key not in keys)
+        self._unsaved_keys.update(key for key in group.keys if key not in keys)
         names = [name for name in group.names if can(space[name], name)]
         for name in group.names:
             if name not in names:
@@ -223,18 +224,18 @@ class _Save:
             try:
                 view = buffer.raw()
             except BufferError:
-                return True  # not in one piece: pickle makes it so
+                return True  # not contiguous: pickle copies it
             if view.nbytes < reduce.OUT_OF_BAND:
                 return True
             names: list[tuple[str, int]] = []
-            chunks.cut_whole(self._offers, view, names, held=False)
+            chunks.offer_block(self._offers, view, names, owned=False)
             buffers.append(names)
             return False
 
         sources = self._dump(make, stream, content, found, group, on_buffer)
-        stream.cut()
+        stream.end_chunk()
         for file in sources:
-            self._keep_source(file)
+            self._save_source(file)
         size = sum(size for _, size in stream.names) + sum(size for names in buffers for _, size in names)
         return stream.names, buffers, size
 
@@ -247,50 +248,50 @@ class _Save:
         group: groups.Group,
         on_buffer: Callable[[Any], bool],
     ) -> set[str]:
-        """Pickle this into a file; the sources of the code in it."""
+        """Pickle a value to a file and return the sources of the code in it."""
         pickler = make(file, on_buffer, found.keys, frozenset(group.keys), group.views)
         pickler.dump(value)
-        lost = pickler.needed & self._lost
+        lost = pickler.needed & self._unsaved_keys
         if lost:
             raise reduce_builtin.Unsavable(f"it needs {', '.join(sorted(lost)[:3])}")
         sources: set[str] = pickler.sources
         return sources
 
-    def _keep_source(self, file: str) -> None:
+    def _save_source(self, file: str) -> None:
         import linecache
 
         if file not in self._sources:
-            self._keep_text(file, "".join(linecache.cache[file][2]))  # type: ignore[misc]
+            self._save_text(file, "".join(linecache.cache[file][2]))  # type: ignore[misc]
 
-    def _keep_text(self, file: str, text: str) -> None:
+    def _save_text(self, file: str, text: str) -> None:
         if file not in self._sources:
             stream = chunks.Stream(self._offers)
             stream.write(text.encode("utf-8", "surrogatepass"))
-            stream.cut()
+            stream.end_chunk()
             self._sources[file] = stream.names
 
     def _find_makers(self) -> list[str]:
-        """The cells that made what cannot be saved, in their order; their code is saved."""
+        """Return the cells that made the skipped names, in order, and save their code."""
         found = provenance.find([each["name"] for each in self._skipped], self._flags)
         for each in self._skipped:
             if each["name"] in found:
                 file, text = found[each["name"]]
                 each["made_by"] = _plain(file)
-                self._keep_text(file, text)
+                self._save_text(file, text)
         return [_plain(each) for each in provenance.order({file for file, _ in found.values()})]
 
-    def _leave_out(self, group: groups.Group, space: dict[str, Any], reason: str) -> None:
+    def _skip_group(self, group: groups.Group, space: dict[str, Any], reason: str) -> None:
         self._failed[group] = ", ".join([*dict.fromkeys([*group.names, *group.keys])][:3]) or "something"
         for name in group.names:
             self._skip(name, space[name], reason)
 
     def _skip(self, name: str, value: Any, reason: str) -> None:
-        kind = _plain(variables.type_name(value))[:MAX_TEXT]
-        self._skipped.append({"name": _plain(name), "type": kind, "reason": _plain(reason)[:MAX_TEXT]})
+        kind = _plain(variables.type_name(value))[:MAX_TEXT_CHARS]
+        self._skipped.append({"name": _plain(name), "type": kind, "reason": _plain(reason)[:MAX_TEXT_CHARS]})
 
 
 def _plain(text: str) -> str:
-    """Text that can be written as JSON: lone surrogates as escapes."""
+    """Return text that is valid in JSON, with lone surrogates as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -303,7 +304,7 @@ def _random_states() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    """What is imported besides the standard library, with its version."""
+    """Return the imported packages with their versions, without the standard library."""
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
         if "." in name or name.startswith("_") or name in sys.stdlib_module_names:

@@ -146,10 +146,10 @@ async def test_what_is_under_way_is_named(service: Service) -> None:
     told = {each.name: each.reason for each in saved.skipped}
     connected = "a socket: the other end knows this process only"
     assert told == {
-        "running": "a thread that runs",
-        "own": "a thread that runs",
-        "begun": "a generator that has begun: its place in running code cannot be saved",
-        "job": "a future whose result is still to come",
+        "running": "a running thread",
+        "own": "a running thread",
+        "begun": "a generator that has started: its position in the code cannot be saved",
+        "job": "a future without a result yet",
         "pool": "an executor that has work to do, or is broken",
         "task": "it belongs to the event loop, which is not saved",
         "one": connected,

@@ -13,7 +13,7 @@ from ingle_worker.snapshot import provenance
 
 pytestmark = [pytest.mark.req("state.save"), pytest.mark.req("state.load")]
 
-BEGUN = "a generator that has begun: its place in running code cannot be saved"
+BEGUN = "a generator that has started: its position in the code cannot be saved"
 
 
 async def saved(service: Service, *cells: str) -> list[Skipped]:
@@ -115,7 +115,7 @@ async def test_neither_is_one_that_came_before_a_failure_or_before_a_clearing(se
 
 
 def test_a_cell_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "PATIENCE", 1)
+    monkeypatch.setattr(provenance, "RERUN_SECONDS", 1)
     space: dict[str, Any] = {}
 
     def execute(compiled: Compiled) -> None:
@@ -123,14 +123,14 @@ def test_a_cell_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
         exec(compiled.body, space)
 
     endless = "g = 5\nwhile True:\n    try: g += 1\n    except Exception: pass"
-    again = provenance.Again(space, Compiler(), execute)
-    told = again.make("cell 1", "<cell 1>", endless, {"g"})
+    again = provenance.Rerun(space, Compiler(), execute)
+    told = again.run("cell 1", "<cell 1>", endless, {"g"})
     assert told == "cell 1 was run again for g, and failed: TooLong: it took longer than 1 s"
     provenance.forget()
 
 
 def test_the_code_that_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "KEPT", 10 * (provenance.EACH + 5))
+    monkeypatch.setattr(provenance, "MAX_CODE_CHARS", 10 * (provenance.CELL_OVERHEAD_CHARS + 5))
     provenance.forget()
     for number in range(30):
         provenance.note(f"<cell {number}>", f"a{number:02}=1", True)

@@ -116,7 +116,7 @@ async def test_what_cannot_be_saved_is_named_and_costs_nothing_else(service: Ser
     await run(service, "shared = [1]\ng = (i for i in 'zab'); next(g)\nboth = [g, shared]")
     await run(service, "class C: held = g\nc = C()\nx = 1")
     saved = await service.save_session("main", "calc")
-    why = "a generator that has begun: its place in running code cannot be saved"
+    why = "a generator that has started: its position in the code cannot be saved"
     assert sorted(saved.skipped, key=lambda each: each.name) == [
         Skipped("C", "type", why, "<cell 2>"),
         Skipped("both", "list", why, "<cell 1>"),

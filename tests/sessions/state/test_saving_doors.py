@@ -115,7 +115,7 @@ def test_the_command_line_saves_and_loads(in_home: Path, server: Server, tmp_pat
     assert code == 0
     assert re.fullmatch(
         r"saved 1 variables of main as calc: .* kB\n"
-        r"  without g \(generator\): a generator that has begun: its place in running code cannot be saved "
+        r"  without g \(generator\): a generator that has started: its position in the code cannot be saved "
         r"\(made by cell 1\)\n",
         out,
     )
@@ -158,7 +158,7 @@ async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service
     assert re.fullmatch(
         r"session main is saved as private/sessions/calc.pkl.ingle: 2 variables, \d.* kB; "
         r"the session was held up for \d+ ms\.\n"
-        r"not saved: g \(generator\): a generator that has begun: its place in running code cannot be saved "
+        r"not saved: g \(generator\): a generator that has started: its position in the code cannot be saved "
         r"\(made by cell 2\)\n"
         r"load_repl_session\(filepath='private/sessions/calc.pkl.ingle'\) brings it back\.",
         told,
