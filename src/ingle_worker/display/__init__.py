@@ -1,1 +1,1 @@
-"""From values to mime bundles."""
+"""Rich display of values: from values to mime bundles."""

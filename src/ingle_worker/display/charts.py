@@ -1,7 +1,7 @@
-"""Charts in words: what a chart of plotly or Vega-Lite shows, from the JSON it is drawn by, in one short line.
+"""Text for charts: a plotly or Vega-Lite chart in one short line, made from its JSON.
 
-A reader of text cannot see the chart, and its `repr` is either a bare name or all of its data. Nothing here imports or
-asks a library; a chart that is not understood keeps the text it has.
+A reader of text cannot see the chart, and its `repr` is either a bare name or all data. Nothing here imports or calls a
+library. An unknown chart keeps its text.
 """
 
 from typing import Any
@@ -9,18 +9,18 @@ from typing import Any
 PLOTLY = "application/vnd.plotly.v1+json"
 VEGALITE = "application/vnd.vegalite.v"
 
-TRACES = 5
-"""Traces, marks or channels that are named; the rest is counted."""
+MAX_PARTS = 5
+"""Maximum number of named traces, marks or channels. The rest is counted."""
 
-NAME = 60
-DATA = ("y", "x", "values", "z", "r", "lat", "locations", "labels")
-"""Where the points of a trace are; the first that is there is counted."""
+MAX_NAME_CHARS = 60
+DATA_KEYS = ("y", "x", "values", "z", "r", "lat", "locations", "labels")
+"""Keys of a trace's points. The first one present is counted."""
 
-PARTS = ("layer", "hconcat", "vconcat", "concat")
+VIEW_KEYS = ("layer", "hconcat", "vconcat", "concat")
 
 
 def described(bundle: dict[Any, Any]) -> str | None:
-    """The text for a bundle as a library made it, or None where there is no chart in it."""
+    """Return the text for a library's bundle, or None if it has no chart."""
     for mime, content in bundle.items():
         if isinstance(mime, str) and isinstance(content, dict):
             try:
@@ -28,7 +28,7 @@ def described(bundle: dict[Any, Any]) -> str | None:
                     return _plotly(content)
                 if mime.startswith(VEGALITE):
                     return _vegalite(content)
-            except Exception:  # the border to what a library, or who derives from it, has put there
+            except Exception:  # library code, or classes derived from it
                 return None
     return None
 
@@ -43,12 +43,12 @@ def _plotly(spec: dict[str, Any]) -> str:
 
 
 def _counted(trace: dict[str, Any]) -> str:
-    for key in DATA:
+    for key in DATA_KEYS:
         data = trace.get(key)
         if data is None:
             continue
         if isinstance(data, dict):
-            # An array, in base64.
+            # An array in base64.
             shape = data.get("shape")
             if shape is not None:
                 return f" ({str(shape).replace(', ', ' x ')} points)"
@@ -73,7 +73,7 @@ def _marks(spec: dict[str, Any]) -> list[str]:
             f"{channel}={shown}" for channel, each in (spec.get("encoding") or {}).items() if (shown := _field(each))
         ]
         return [" ".join([str(kind), *_few(channels, "channel")])]
-    inner = [each for part in PARTS for each in spec.get(part, ())]
+    inner = [each for part in VIEW_KEYS for each in spec.get(part, ())]
     inner += [spec["spec"]] if "spec" in spec else []
     return [mark for each in inner for mark in _marks(each)]
 
@@ -93,8 +93,8 @@ def _chart(library: str, title: Any, parts: list[str]) -> str:
 
 
 def _few(parts: list[str], noun: str) -> list[str]:
-    more = len(parts) - TRACES
-    return parts if more <= 0 else [*parts[:TRACES], f"and {more} more {noun}{'s' * (more != 1)}"]
+    more = len(parts) - MAX_PARTS
+    return parts if more <= 0 else [*parts[:MAX_PARTS], f"and {more} more {noun}{'s' * (more != 1)}"]
 
 
 def _named(name: Any) -> str:
@@ -103,4 +103,4 @@ def _named(name: Any) -> str:
 
 def _short(name: Any) -> str:
     text = name if isinstance(name, str) else str(name)
-    return text if len(text) <= NAME else text[: NAME - 1] + "…"
+    return text if len(text) <= MAX_NAME_CHARS else text[: MAX_NAME_CHARS - 1] + "…"

@@ -1,8 +1,8 @@
-"""Showing: the value of a cell's last expression, and what code shows by `display`.
+"""Display of values: the value of a cell's last expression, and `display()`.
 
-`display` and `update_display` are builtins, so that a fresh session's globals hold nothing of ours; IPython's own,
-where it is installed, lead here too. What is shown has its place among the printed text; what a thread of an earlier
-cell shows is marked as background.
+`display` and `update_display` are builtins, so a new session's globals hold no names of ingle. IPython's functions, if
+installed, come here too. A display keeps its position among the printed text. Displays of earlier cells' threads are
+marked as background.
 """
 
 import binascii
@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from ingle_worker.display import ipython_api
-from ingle_worker.display.import_hooks import MODULES, Watch
+from ingle_worker.display.import_hooks import MODULES, ImportWatcher
 from ingle_worker.display.matplotlib_figures import Figures, choose_backends
 from ingle_worker.display.mime import PLAIN, Bundle, add_raw, make, methods_of, plain, shorten
 from ingle_worker.session.link import Link
@@ -19,35 +19,35 @@ from ingle_worker.session.output_streams import Channel
 from ingle_worker.wire.messages import Display, KeepImage, Result
 
 MAX_NOTICES = 20
-MAX_ID = 200
+MAX_ID_CHARS = 200
 
 
-class Screen:
-    """The one place that everything shown goes through."""
+class DisplayHook:
+    """Display hook of the session. Everything shown goes through it."""
 
     def __init__(self, link: Link, channel: Channel) -> None:
         self._link = link
         self._channel = channel
         self.value: dict[str, str] | None = None
-        """Of the last expression, not yet sent."""
+        """Value of the last expression, not yet sent."""
         self.notices: list[str] = []
-        """To be said at the end of the running cell."""
-        self.figures = Figures(channel, self._publish_figure, self._say)
+        """Notices for the end of the running cell."""
+        self.figures = Figures(channel, self._publish_figure, self._add_notice)
         self.hook = self._make_hook()
 
     def install(self) -> None:
-        """In the zygote, before any fork."""
+        """Install all hooks in the zygote, before any fork."""
         choose_backends()
-        watch = Watch()
+        watch = ImportWatcher()
         watch.install()
         self.figures.watch(watch)
         names = ipython_api.install(watch, self)
         builtins.display, builtins.update_display = names.display, names.update_display  # type: ignore[attr-defined]
-        watch.call_after("plotly.io._renderers", self._adopt_plotly)
-        watch.call_after("altair", _adopt_altair)
+        watch.call_after("plotly.io._renderers", self._patch_plotly)
+        watch.call_after("altair", _patch_altair)
 
-    def _adopt_plotly(self, module: Any) -> None:
-        """`figure.show()` wants a package for notebooks before it shows anything; here it needs none."""
+    def _patch_plotly(self, module: Any) -> None:
+        """Make `figure.show()` work without a notebook package."""
         original = module.show
 
         def show(fig: Any, renderer: Any = None, validate: bool = True, **options: Any) -> None:
@@ -62,7 +62,7 @@ class Screen:
     # --- the last expression ---
 
     def _make_hook(self) -> Any:
-        """A display hook that keeps the last value in `_`, as Python's own does."""
+        """Return a display hook that stores the last value in `_`, as Python's does."""
 
         def displayhook(value: object) -> None:
             if value is None:
@@ -81,15 +81,15 @@ class Screen:
         return displayhook
 
     def _send_result(self, data: dict[str, str], metadata: dict[str, Any] | None = None) -> None:
-        """Bare, it goes out with the cell's Done, unless something else follows it."""
-        self.tell_value()
+        """Store a result without metadata for the cell's Done, or send it."""
+        self.send_value()
         if metadata:
             self._link.hold(Result(self._channel.cell, data, metadata))
         else:
             self.value = data
 
-    def tell_value(self) -> None:
-        """Before anything else is shown."""
+    def send_value(self) -> None:
+        """Send the stored value. Called before anything else is shown."""
         if self.value is not None:
             self._link.hold(Result(self._channel.cell, self.value))
             self.value = None
@@ -97,18 +97,18 @@ class Screen:
     def _show_result(self, value: object) -> None:
         cls = type(value)
         if self.figures.is_figure(cls):
-            # The picture is a display, like those of all figures, and there is one of it.
+            # The picture is a display like that of every figure, and is sent once.
             self.figures.show(value)
             bundle = plain(value)
         elif self._shows_itself(value, cls):
             return
         else:
             bundle = make(value)
-        self._account(bundle)
+        self._send_files(bundle)
         self._send_result(bundle.data, bundle.metadata)
 
     def _shows_itself(self, value: Any, cls: type) -> bool:
-        """Whether it has the method with which an object shows itself, and no other; then that was called."""
+        """Call `_ipython_display_` if the class has it and no mime bundle. Return whether it was called."""
         if id(cls) in PLAIN or issubclass(cls, type):
             return False
         found = methods_of(cls)
@@ -116,8 +116,8 @@ class Screen:
             return False
         try:
             value._ipython_display_()
-        except Exception as error:  # the border to the value's own methods
-            self._say(f"_ipython_display_ of {cls.__name__} raised {type(error).__name__}: {error}"[:500])
+        except Exception as error:  # user code: methods of the value
+            self._add_notice(f"_ipython_display_ of {cls.__name__} raised {type(error).__name__}: {error}"[:500])
             return False
         return True
 
@@ -140,7 +140,7 @@ class Screen:
         self.publish(bundle, display_id=display_id, update=update)
 
     def show_raw(self, data: Any, metadata: Any = None, display_id: str | None = None, update: bool = False) -> None:
-        """A bundle that somebody has made already."""
+        """Show a ready mime bundle."""
         bundle = Bundle({})
         add_raw(bundle, data, metadata)
         bundle.data.setdefault("text/plain", "")
@@ -154,30 +154,30 @@ class Screen:
     ) -> None:
         link, channel = self._link, self._channel
         if link.abandoned:
-            # A process forked by the cell has no wire, but what it prints is captured.
+            # A process forked by the cell has no wire, but its output is captured.
             channel.stdout.write(bundle.data["text/plain"] + "\n")
             return
         if background is None:
             background = channel.crowded and channel.is_background()
-        self.tell_value()
-        self._account(bundle, background)
+        self.send_value()
+        self._send_files(bundle, background)
         data, metadata = bundle.data, bundle.metadata
-        shown_as = None if display_id is None else str(display_id)[:MAX_ID]
+        shown_as = None if display_id is None else str(display_id)[:MAX_ID_CHARS]
         link.send_made(lambda: Display(data, channel.mark(), metadata, shown_as, bool(update), background))
 
     def _publish_figure(self, bundle: Bundle, background: bool) -> None:
         if not self._link.abandoned:
             self.publish(bundle, background=background)
 
-    def _account(self, bundle: Bundle, background: bool = False) -> None:
-        """Send what is to be kept, and remember what is to be said."""
+    def _send_files(self, bundle: Bundle, background: bool = False) -> None:
+        """Send the files of a bundle to the host and store its notices."""
         for file in bundle.files:
             self._link.send(KeepImage(file))
         if not background:
             for notice in bundle.notices:
-                self._say(notice)
+                self._add_notice(notice)
 
-    def _say(self, notice: str) -> None:
+    def _add_notice(self, notice: str) -> None:
         if len(self.notices) < MAX_NOTICES and notice not in self.notices:
             self.notices.append(notice)
 
@@ -186,8 +186,8 @@ class Screen:
         return taken
 
 
-def _adopt_altair(module: Any) -> None:
-    """Charts as JSON, and without the text that takes whoever reads it for a page that is broken."""
+def _patch_altair(module: Any) -> None:
+    """Make altair show charts as JSON, without its hint that the page is broken."""
     module.renderers.enable("mimetype")
     for name in list(MODULES):
         if name.startswith("altair.vegalite.v") and name.endswith(".display"):

@@ -1,8 +1,7 @@
-"""Images for a reader: no longer than a reader can use on either side; what is larger is shrunk, and kept as it was.
+"""Images at a size that a reader can use. A larger image is shrunk, and also stored in full.
 
-Sizes are read from the first bytes of a PNG, JPEG, GIF or WebP. Shrinking needs Pillow in the session's own
-environment; where it is missing the image is kept on disk only. Nothing here decodes an image without a look at how
-many pixels it claims to have.
+Sizes are read from the header of a PNG, JPEG, GIF or WebP. Shrinking needs Pillow in the session's environment; without
+it the image is only stored. No image is decoded before its number of pixels is checked.
 """
 
 import hashlib
@@ -11,18 +10,18 @@ import struct
 from importlib import import_module
 from typing import Any, NamedTuple
 
-LONG_SIDE = 1568
-"""Pixels of the longer side that a reader can make use of."""
+MAX_SIDE_PIXELS = 1568
+"""Maximum useful length of the longer side."""
 
-MAX_FILE = 32 * 1024 * 1024
-"""Bytes of one image that are kept on disk."""
+MAX_FILE_BYTES = 32 * 1024 * 1024
+"""Maximum size of one stored image."""
 
 MAX_PIXELS = 100_000_000
-"""An image with more is not decoded: it would take half a gigabyte."""
+"""Maximum pixels to decode. More would take half a gigabyte."""
 
 
 class Fitted(NamedTuple):
-    """An image as it is shown. `full` is what it was made from, where that is larger."""
+    """An image as it is shown. `full` is the original if that is larger."""
 
     inline: bytes | None
     size: tuple[int, int] | None = None
@@ -32,25 +31,25 @@ class Fitted(NamedTuple):
 
 
 def name_of(data: bytes) -> str:
-    """Under this name the host keeps these bytes; it makes the name itself, of what it got."""
+    """Return the name under which the host stores these bytes. The host computes it itself."""
     return hashlib.sha256(data).hexdigest()
 
 
 def fit(data: bytes) -> Fitted:
-    if len(data) > MAX_FILE:
-        return Fitted(None, notice=f"the image was left out: {len(data)} bytes are more than {MAX_FILE}")
+    if len(data) > MAX_FILE_BYTES:
+        return Fitted(None, notice=f"the image was left out: {len(data)} bytes are more than {MAX_FILE_BYTES}")
     size = measure(data)
-    if size is None or max(size) <= LONG_SIDE:
+    if size is None or max(size) <= MAX_SIDE_PIXELS:
         return Fitted(data, size)
     if size[0] * size[1] > MAX_PIXELS:
-        return Fitted(None, None, data, size, f"the image has {size[0]} x {size[1]} pixels; only the file was kept")
+        return Fitted(None, None, data, size, f"the image has {size[0]} x {size[1]} pixels; only the file was stored")
     try:
         return Fitted(*_shrink(data), data, size)
     except ImportError:
         why = "Pillow is not installed in this environment"
-    except Exception as error:  # the border to the library, and to whatever bytes these are
+    except Exception as error:  # library code, on arbitrary bytes
         why = f"{type(error).__name__}: {error}"[:300]
-    notice = f"the image of {size[0]} x {size[1]} pixels could not be made smaller ({why}); only the file was kept"
+    notice = f"the image of {size[0]} x {size[1]} pixels could not be made smaller ({why}); only the file was stored"
     return Fitted(None, None, data, size, notice)
 
 
@@ -60,14 +59,14 @@ def _shrink(data: bytes) -> tuple[bytes, tuple[int, int]]:
     form = image.format
     if image.mode == "P":
         image = image.convert("RGBA")
-    image.thumbnail((LONG_SIDE, LONG_SIDE))
+    image.thumbnail((MAX_SIDE_PIXELS, MAX_SIDE_PIXELS))
     out = io.BytesIO()
     image.save(out, format=form)
     return out.getvalue(), image.size
 
 
 def measure(data: bytes) -> tuple[int, int] | None:
-    """Width and height, or None where that is not known."""
+    """Return width and height, or None if unknown."""
     try:
         if data[:8] == b"\x89PNG\r\n\x1a\n":
             return struct.unpack(">II", data[16:24])

@@ -1,8 +1,8 @@
-"""Being there when a library is imported, without importing any.
+"""Callbacks for imports of libraries, without importing any.
 
-What has to be set in a library (where its figures go, how it shows itself) is set in the moment the user's code has
-imported it, or before any fork where it was loaded beforehand. A library that nobody imports costs a look into
-a dictionary. `MODULES` is the interpreter's own table: code may put anything in place of `sys.modules`.
+A library is configured at the moment the user's code imports it, or before any fork if it is preloaded. A library that
+nobody imports costs a dictionary lookup. `MODULES` is the interpreter's own table, because code may replace
+`sys.modules`.
 """
 
 import sys
@@ -13,24 +13,24 @@ MODULES: dict[str, Any] = sys.modules
 
 
 def loaded(name: str, attribute: str) -> Any:
-    """An attribute of a module that is loaded already, or None; also where something else has taken its place."""
+    """Return an attribute of a loaded module, or None."""
     module = MODULES.get(name)
     if module is None:
         return None
     try:
         return getattr(module, attribute, None)
-    except Exception:  # the border to what code has put there
+    except Exception:  # user code: anything may be in the table
         return None
 
 
-class Watch:
-    """A finder that comes first and finds nothing itself: it only learns what is being imported."""
+class ImportWatcher:
+    """A finder that comes first and finds nothing: it only notices imports."""
 
     def __init__(self) -> None:
         self._after: dict[str, Callable[[Any], None]] = {}
 
     def call_after(self, name: str, act: Callable[[Any], None]) -> None:
-        """Call `act` with the module once it is loaded, at once if it is."""
+        """Call `act` with the module once it is loaded, or now if it already is."""
         if name in MODULES:
             _act(act, MODULES[name])
         else:
@@ -61,7 +61,7 @@ def _extend(loader: Any, act: Callable[[Any], None]) -> None:
         _act(act, module)
 
     try:
-        # On this one object, which is made for this one module: its class stays what everybody takes it for.
+        # Only on this loader, which belongs to this module. Its class stays unchanged.
         loader.exec_module = exec_module
     except AttributeError:
         return
@@ -70,5 +70,5 @@ def _extend(loader: Any, act: Callable[[Any], None]) -> None:
 def _act(act: Callable[[Any], None], module: Any) -> None:
     try:
         act(module)
-    except Exception:  # the border to libraries: another version, or a user's own module of that name
+    except Exception:  # library code: another version, or a user's module of that name
         return

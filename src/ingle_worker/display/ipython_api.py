@@ -1,7 +1,7 @@
-"""`IPython.display` for everybody: the names that notebook code imports, whether IPython is installed or not.
+"""The names of `IPython.display` that notebook code imports, whether IPython is installed or not.
 
-Where it is installed, it is used, and what it shows comes here. Where it is not, a small module of that name answers:
-the finder for it comes last, so that a real one always wins. It fetches nothing from the network.
+An installed IPython is used, and its displays come here. Otherwise a small module with that name is found. Its finder
+comes last, so that a real one wins. It uses no network.
 """
 
 import binascii
@@ -12,18 +12,18 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ingle_worker.display.import_hooks import Watch
+from ingle_worker.display.import_hooks import ImportWatcher
 
 if TYPE_CHECKING:
-    from ingle_worker.display.hook import Screen
+    from ingle_worker.display.hook import DisplayHook
 
 PACKAGES = ("IPython", "IPython.core")
 MODULES = ("IPython.display", "IPython.core.display", "IPython.core.display_functions")
 
 
-def install(watch: Watch, screen: "Screen") -> SimpleNamespace:
-    """Be found as IPython where there is none, and be reached by it where there is. The functions, by name."""
-    functions = make_functions(screen)
+def install(watch: ImportWatcher, display_hook: "DisplayHook") -> SimpleNamespace:
+    """Provide IPython if it is missing, or connect to it. Return the display functions by name."""
+    functions = make_functions(display_hook)
 
     def adopt(module: Any) -> None:
         vars(module).update(vars(functions))
@@ -33,12 +33,12 @@ def install(watch: Watch, screen: "Screen") -> SimpleNamespace:
     return functions
 
 
-def make_functions(screen: "Screen") -> SimpleNamespace:
+def make_functions(display_hook: "DisplayHook") -> SimpleNamespace:
     class DisplayHandle:
-        """What was shown under an id, to be shown anew in its place."""
+        """Handle of a display with an id, to update it."""
 
         def __init__(self, display_id: str | None = None) -> None:
-            self.display_id = screen.new_id() if display_id is None else display_id
+            self.display_id = display_hook.new_id() if display_id is None else display_id
 
         def __repr__(self) -> str:
             return f"<DisplayHandle display_id={self.display_id}>"
@@ -64,12 +64,12 @@ def make_functions(screen: "Screen") -> SimpleNamespace:
         """Show values as richly as they can be shown. With `display_id` (True for a new one) they can be updated."""
         name = None
         if display_id is not None and display_id is not False:
-            name = screen.new_id() if display_id is True else str(display_id)
+            name = display_hook.new_id() if display_id is True else str(display_id)
         for each in objs:
             if raw:
-                screen.show_raw(each, metadata, name, update)
+                display_hook.show_raw(each, metadata, name, update)
             else:
-                screen.show(each, metadata=metadata, display_id=name, update=update)
+                display_hook.show(each, metadata=metadata, display_id=name, update=update)
         return None if name is None or update else DisplayHandle(name)
 
     def update_display(obj: Any, *, display_id: Any, **options: Any) -> None:
@@ -81,10 +81,10 @@ def make_functions(screen: "Screen") -> SimpleNamespace:
     ) -> None:
         """Show a mime bundle."""
         name = transient.get("display_id") if isinstance(transient, dict) else None
-        screen.show_raw(data, metadata, name, update)
+        display_hook.show_raw(data, metadata, name, update)
 
     def clear_output(wait: bool = False) -> None:
-        """Without effect: what was shown stays in the timeline."""
+        """Do nothing: displays stay in the timeline."""
 
     functions = (display, update_display, publish_display_data, clear_output)
     for function in functions:
@@ -95,7 +95,7 @@ def make_functions(screen: "Screen") -> SimpleNamespace:
 
 
 class Finder:
-    """Comes last on `sys.meta_path`: whoever has an IPython of his own never gets here."""
+    """Finder at the end of `sys.meta_path`, so that an installed IPython wins."""
 
     def __init__(self, functions: SimpleNamespace) -> None:
         self._functions = functions
@@ -118,19 +118,19 @@ class Finder:
                 vars(module).update(_shortcuts(self._functions.display), set_matplotlib_formats=_ignore)
         else:
             return
-        module.__doc__ = "What notebook code expects of IPython, as far as a session of ingle has it."
+        module.__doc__ = "The part of IPython that notebook code needs, provided by ingle."
 
 
 def _no_shell() -> None:
-    """There is no IPython shell."""
+    """Return None: there is no IPython shell."""
 
 
 def _ignore(*args: Any, **options: Any) -> None:
-    """Accepted and without effect."""
+    """Accept all arguments without effect."""
 
 
 def _shortcuts(display: Any) -> dict[str, Any]:
-    """`display_html` and its kin: with `raw`, text becomes an object of that kind first."""
+    """Return `display_html` and the like. With `raw`, text is converted to that kind first."""
 
     def make(kind: Any) -> Any:
         def show(*objs: Any, raw: bool = False, metadata: Any = None, **options: Any) -> None:
@@ -142,11 +142,11 @@ def _shortcuts(display: Any) -> dict[str, Any]:
     return {f"display_{kind.__name__.lower()}": make(kind) for kind in kinds}
 
 
-# --- what can be shown ---
+# --- display objects ---
 
 
 class DisplayObject:
-    """Something that is already in the form in which it is to be shown."""
+    """An object that already has the form in which it is shown."""
 
     _binary = False
 
@@ -258,7 +258,7 @@ class GeoJSON(JSON):
 
 
 class Image(DisplayObject):
-    """A picture from bytes or a file; one that has only an address is left to whoever reads the page."""
+    """A picture from bytes or a file. One with only an address is loaded by the page."""
 
     _binary = True
 
@@ -320,7 +320,7 @@ class IFrame(DisplayObject):
 
 
 class Media(DisplayObject):
-    """Sound or film: a file or bytes inside of the page, or an address."""
+    """Sound or video: bytes or a file inside of the page, or an address."""
 
     _binary = True
     _tag = "audio"

@@ -1,13 +1,11 @@
-"""The mime bundle of a value: what a reader, a page or a program can show of it.
+"""The mime bundle of a value: the forms in which a reader, a page or a program can show it.
 
-A bundle always has text/plain. What else there is comes from the methods that the value's class has for it
-(`_repr_mimebundle_`, `_repr_html_` and so on): one that raises, or gives something it should not, costs its own mime
-type, and the bundle says so in a notice. Only classes are asked whether they have such a method: an object that
-answers to every name, as mocks do, has none of them. Everything is bounded: what is too large is left out, and that is
-said as well.
+A bundle always has text/plain. Other types come from methods of the value's class such as `_repr_html_`. A method that
+fails costs only its own mime type, with a notice. Only the class is asked for methods, because mocks answer to every
+name. Everything is bounded, and data that is too large is left out with a notice.
 
-Text travels as it is, JSON as its text, all else in base64. An image that is larger than a reader can use goes
-in twice: small in the bundle, and as it was in `files`, to be kept on disk.
+Text is sent as it is, JSON as text, all else in base64. An image that is too large for a reader is included small, and
+in full in `files`.
 """
 
 import binascii
@@ -18,23 +16,23 @@ from typing import Any
 
 from ingle_worker.display import charts, images, tables
 
-MAX_TEXT = 1_000_000
-"""Characters of one value's text that travel; a longer one keeps its head and its tail."""
+MAX_TEXT_CHARS = 1_000_000
+"""Maximum characters of plain text. A longer text keeps its head and tail."""
 
-MAX_RICH = 4_000_000
-"""Characters of any other text. A page cut in two is none, so a longer one is left out."""
+MAX_RICH_CHARS = 4_000_000
+"""Maximum characters of other text. A longer one is left out, because half a page is useless."""
 
-MAX_INLINE = 4_000_000
-"""Bytes of an image, or of anything else that is no text, in the bundle itself."""
+MAX_INLINE_BYTES = 4_000_000
+"""Maximum bytes of an image or other binary data in the bundle."""
 
-MAX_TOTAL = 16_000_000
-"""Characters of all mime types of one bundle together."""
+MAX_TOTAL_CHARS = 16_000_000
+"""Maximum characters of all mime types together."""
 
 MAX_TYPES = 32
-MAX_METADATA = 65_536
+MAX_METADATA_CHARS = 65_536
 MAX_DEPTH = 20
 SAFE_INTEGER = 2**53
-"""Above this a number is no integer any more for many who read JSON."""
+"""Above this, many JSON readers do not keep integers exact."""
 
 METHODS = (
     ("_repr_html_", "text/html"),
@@ -54,8 +52,8 @@ _PLAIN_TYPES = (
     *(type, FunctionType, BuiltinFunctionType, ModuleType),
 )
 PLAIN = frozenset(map(id, _PLAIN_TYPES))
-"""Types of which an instance has a repr and nothing else: most values, and nothing is asked of them. By their ids: a
-class may have a metaclass that makes it unhashable, or unlike itself."""
+"""Types whose instances have only a repr, by id. They are not asked for methods. A metaclass may make a class
+unhashable or unequal to itself."""
 
 TEXTUAL = frozenset(("image/svg+xml", "application/javascript", "application/xml", "application/x-latex"))
 
@@ -64,7 +62,7 @@ _attributes = type.__dict__["__dict__"].__get__
 
 
 class Bundle:
-    """What is shown of one value, and what there is to say about that."""
+    """The mime bundle of one value, with notices and files."""
 
     __slots__ = ("data", "files", "metadata", "notices")
 
@@ -75,7 +73,7 @@ class Bundle:
         self.notices: list[str] = []
 
     def add(self, mime: str, content: Any, metadata: Any = None) -> None:
-        """Put in what one method gave, or say why not."""
+        """Add the result of one method, or a notice."""
         content = _exact(content)
         kind = type(content)
         if mime == "text/plain":
@@ -91,23 +89,23 @@ class Bundle:
             text = content
         elif kind is bytes and (mime.startswith("text/") or mime in TEXTUAL):
             text = content.decode("utf-8", "replace")
-        elif kind is bytes and len(content) <= MAX_INLINE:
+        elif kind is bytes and len(content) <= MAX_INLINE_BYTES:
             text = binascii.b2a_base64(content, newline=False).decode("ascii")
         elif kind is bytes:
-            self._leave_out(mime, f"{len(content)} bytes are more than {MAX_INLINE}")
+            self._leave_out(mime, f"{len(content)} bytes are more than {MAX_INLINE_BYTES}")
             return
         else:
             text = None
         if text is None:
             self._leave_out(mime, f"a {type(content).__name__} cannot be shown as that")
-        elif len(text) > MAX_RICH or len(text) + sum(map(len, self.data.values())) > MAX_TOTAL:
-            self._leave_out(mime, f"{len(text)} characters are more than {MAX_RICH}")
+        elif len(text) > MAX_RICH_CHARS or len(text) + sum(map(len, self.data.values())) > MAX_TOTAL_CHARS:
+            self._leave_out(mime, f"{len(text)} characters are more than {MAX_RICH_CHARS}")
         else:
             self.data[mime] = text
             self.describe(mime, metadata)
 
     def _add_image(self, mime: str, content: Any, metadata: Any) -> None:
-        if type(content) is str and len(content) <= images.MAX_FILE * 4 // 3 + 4:
+        if type(content) is str and len(content) <= images.MAX_FILE_BYTES * 4 // 3 + 4:
             try:
                 raw = binascii.a2b_base64(content)
             except ValueError:
@@ -127,7 +125,7 @@ class Bundle:
             self.notices.append(f"{mime}: {fitted.notice}")
         about = dict(self.metadata.get(mime) or {})
         if fitted.size is not None:
-            # What the user has set is how large it is to be shown; else it is shown as it is.
+            # Sizes set by the user say how large to show it. Otherwise its own size is used.
             about.setdefault("width", fitted.size[0])
             about.setdefault("height", fitted.size[1])
         if fitted.full is not None:
@@ -136,8 +134,8 @@ class Bundle:
                 about["full"].update(width=fitted.full_size[0], height=fitted.full_size[1])
             self.files.append(fitted.full)
         if fitted.inline is not None:
-            if len(fitted.inline) > MAX_INLINE:
-                self._leave_out(mime, f"{len(fitted.inline)} bytes are more than {MAX_INLINE}")
+            if len(fitted.inline) > MAX_INLINE_BYTES:
+                self._leave_out(mime, f"{len(fitted.inline)} bytes are more than {MAX_INLINE_BYTES}")
             else:
                 self.data[mime] = binascii.b2a_base64(fitted.inline, newline=False).decode("ascii")
         if about:
@@ -158,7 +156,7 @@ def plain(value: object) -> Bundle:
 
 
 def make(value: object) -> Bundle:
-    """The bundle of a value. Raises what `repr` raises when there is nothing else to show of it."""
+    """Return the bundle of a value. Raises like `repr` if there is nothing else to show."""
     cls = type(value)
     if id(cls) in PLAIN or issubclass(cls, type):
         return plain(value)
@@ -174,32 +172,32 @@ def make(value: object) -> Bundle:
         if not table.ask:
             found = frozenset()
     if "_repr_mimebundle_" in found:
-        _ask_for_all(bundle, value)
+        _add_mimebundle(bundle, value)
     if not len(bundle.data) > ("text/plain" in bundle.data):
         for name, mime in METHODS:
             if name in found and not (mime == "image/jpeg" and "image/png" in bundle.data):
-                _ask(bundle, value, name, mime)
+                _add_method(bundle, value, name, mime)
     if "text/plain" not in bundle.data:
         bundle.data["text/plain"] = _text_beside(bundle, value)
     return bundle
 
 
 def methods_of(cls: type) -> frozenset[str]:
-    """Those of the methods that a class, or one above it, defines."""
+    """Return which display methods a class or its bases define."""
     return frozenset(name for base in _mro(cls)[:-1] for name in ALL_METHODS if name in _attributes(base))
 
 
 def _text_beside(bundle: Bundle, value: object) -> str:
     try:
         return shorten(repr(value))
-    except Exception as error:  # the border to the value's own methods
+    except Exception as error:  # user code: methods of the value
         if len(bundle.data) == 0:
             raise
         bundle.notices.append(f"its repr raised {_say(error)}")
         return f"<{type(value).__name__} object>"
 
 
-def _ask_for_all(bundle: Bundle, value: Any) -> None:
+def _add_mimebundle(bundle: Bundle, value: Any) -> None:
     try:
         got = value._repr_mimebundle_(include=None, exclude=None)
         metadata: Any = {}
@@ -211,12 +209,12 @@ def _ask_for_all(bundle: Bundle, value: Any) -> None:
         chart = charts.described(got)
         if chart is not None:
             bundle.data["text/plain"] = chart
-    except Exception as error:  # the border to the value's own methods
+    except Exception as error:  # user code: methods of the value
         bundle.notices.append(f"_repr_mimebundle_ of {type(value).__name__} raised {_say(error)}")
 
 
 def add_raw(bundle: Bundle, data: Any, metadata: Any = None) -> None:
-    """A bundle as libraries make them: contents by mime type, and what is known of each."""
+    """Add a library's bundle: contents and metadata by mime type."""
     if not isinstance(data, dict):
         raise TypeError(f"a mime bundle is a dictionary, not a {type(data).__name__}")
     about = metadata if isinstance(metadata, dict) else {}
@@ -225,7 +223,7 @@ def add_raw(bundle: Bundle, data: Any, metadata: Any = None) -> None:
             bundle.add(mime, content, about.get(mime))
 
 
-def _ask(bundle: Bundle, value: Any, name: str, mime: str) -> None:
+def _add_method(bundle: Bundle, value: Any, name: str, mime: str) -> None:
     try:
         got = getattr(value, name)()
         metadata: Any = None
@@ -233,12 +231,12 @@ def _ask(bundle: Bundle, value: Any, name: str, mime: str) -> None:
             got, metadata = got
         if got is not None:
             bundle.add(mime, got, metadata)
-    except Exception as error:  # the border to the value's own methods
+    except Exception as error:  # user code: methods of the value
         bundle.notices.append(f"{name} of {type(value).__name__} raised {_say(error)}")
 
 
 def _exact(content: Any) -> Any:
-    """Text and bytes as they are, without the class that somebody has made of them."""
+    """Convert subclasses of str and bytes to the plain type."""
     kind = type(content)
     if issubclass(kind, str):
         return str.__str__(content)
@@ -250,19 +248,19 @@ def _exact(content: Any) -> Any:
 def _say(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:300]
-    except Exception:  # the border to the value's own methods
+    except Exception:  # user code: methods of the value
         return type(error).__name__
 
 
 def shorten(text: str) -> str:
-    if len(text) <= MAX_TEXT:
+    if len(text) <= MAX_TEXT_CHARS:
         return text
-    head, tail = MAX_TEXT * 35 // 100, MAX_TEXT * 65 // 100
+    head, tail = MAX_TEXT_CHARS * 35 // 100, MAX_TEXT_CHARS * 65 // 100
     return f"{text[:head]}\n… {len(text) - head - tail} characters left out …\n{text[-tail:]}"
 
 
 def _dump(content: Any) -> str | None:
-    """Its JSON, or None. Numbers that JSON has no word for are null, as in a browser."""
+    """Return the JSON of a value, or None. NaN and infinity become null, as in a browser."""
     try:
         try:
             return json.dumps(content, allow_nan=False, ensure_ascii=False, default=_as_plain)
@@ -273,7 +271,7 @@ def _dump(content: Any) -> str | None:
 
 
 def _as_plain(value: Any) -> Any:
-    """numpy's arrays and numbers, in what plotting libraries give out."""
+    """Convert numpy arrays and numbers, which plotting libraries produce."""
     tolist = getattr(value, "tolist", None)
     if callable(tolist):
         return _without_nan(tolist())
@@ -291,10 +289,10 @@ def _without_nan(value: Any) -> Any:
 
 
 def plain_json(value: Any) -> Any:
-    """A copy that any reader of JSON takes: bounded in depth and size; what does not fit becomes text or nothing."""
+    """Return a copy that every JSON reader accepts, bounded in depth and size. Other values become None."""
     copy = _copy_plain(value, MAX_DEPTH)
     text = _dump(copy)
-    return copy if text is not None and len(text) <= MAX_METADATA else None
+    return copy if text is not None and len(text) <= MAX_METADATA_CHARS else None
 
 
 def _copy_plain(value: Any, depth: int) -> Any:

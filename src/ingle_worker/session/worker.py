@@ -117,8 +117,8 @@ class Worker:
         self._looping = Looping(self._interrupts)
         self._compiler = Compiler()
         self._cell = 0
-        self._screen = hook.Screen(self._link, self._channel)
-        self._input.before_wait = self._screen.figures.input_waits
+        self._display = hook.DisplayHook(self._link, self._channel)
+        self._input.before_wait = self._display.figures.input_waits
         self._main = types.ModuleType("__main__")
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
@@ -129,7 +129,7 @@ class Worker:
             self._link, self._interrupts, self._main, self._reset_main, self._looping, self._compiler
         )
         self._evaluating = Evaluating(
-            self._main, self._compiler, self._looping, self._interrupts, self._channel, self._screen.figures
+            self._main, self._compiler, self._looping, self._interrupts, self._channel, self._display.figures
         )
         self._keeping = SnapshotRequests(self._link, self._main, self._compiler, self._evaluating.run)
         self._spares: dict[int, int] = {}
@@ -162,8 +162,8 @@ class Worker:
         sys.stderr = sys.__stderr__ = self._channel.stderr  # type: ignore[misc]
         self._channel.install()
         self._input.install()
-        self._screen.install()
-        sys.displayhook = self._screen.hook
+        self._display.install()
+        sys.displayhook = self._display.hook
         # The module that started this process must stay alive, or its globals would be cleared under us.
         self._booted_by = sys.modules["__main__"]
         sys.modules["__main__"] = self._main
@@ -440,9 +440,9 @@ class Worker:
                 self._names = {name for name in names if type(name) is str}
             except RuntimeError:  # a thread of the user's defines names meanwhile; the next cell tells
                 pass
-        value, self._screen.value = self._screen.value, None
-        if self._screen.notices:
-            notices += self._screen.take_notices()
+        value, self._display.value = self._display.value, None
+        if self._display.notices:
+            notices += self._display.take_notices()
         self._link.send(
             Done(
                 cell,
@@ -479,7 +479,7 @@ class Worker:
     def _exit(self, cell: int, exc: SystemExit, took: float) -> None:
         """Say so, give handlers and finalizers their time, and go."""
         code, message = shutdown.exit_code(exc)
-        self._screen.tell_value()
+        self._display.send_value()
         self._link.send(Exiting(cell, code, message and message[:MAX_EXIT_MESSAGE], took))
         if message is not None:
             self._channel.stderr.write(message + "\n")

@@ -463,7 +463,7 @@ async def test_without_pillow_a_large_image_is_kept_on_disk_only_and_that_is_sai
     assert list(result.result) == ["text/plain"]
     assert result.notices == [
         "image/png: the image of 4000 x 10 pixels could not be made smaller "
-        "(Pillow is not installed in this environment); only the file was kept"
+        "(Pillow is not installed in this environment); only the file was stored"
     ]
     assert await service.figure("s", result.result_metadata["image/png"]["full"]["file"]) == big
 

@@ -164,7 +164,7 @@ async def test_a_figure_that_takes_too_long_does_not_cost_a_timed_out_cell_its_s
     )
     result = await service.execute("s", "plt.figure().add_artist(Slow())\nwhile True: pass", timeout=0.2)
     assert (result.status, result.timed_out, result.displays) == ("interrupted", True, [])
-    assert result.notices == ["figures of this interrupted cell took longer than 0.5 s to draw, and are not shown"]
+    assert result.notices == ["figures of this interrupted cell took longer than 0.5 s to draw and are not shown"]
     assert (await run("signal.getsignal(signal.SIGALRM) is print, plt.get_fignums()")).result == {
         "text/plain": "(True, [])"
     }
@@ -224,7 +224,7 @@ async def test_a_monstrous_figure_is_shown_small(run) -> None:
     result = await run(PLOT + "plt.figure(figsize=(300, 300), dpi=200)\nplt.plot([1]);")
     ((width, height),) = pictures(result)
     assert max(width, height) <= 1568
-    assert result.notices == ["image/png: a figure of 60000 x 60000 pixels is shown smaller, and was not kept so large"]
+    assert result.notices == ["image/png: a figure of 60000 x 60000 pixels is shown smaller, and is not stored in full"]
 
 
 async def test_a_user_may_choose_agg_himself(run) -> None:
