@@ -35,11 +35,11 @@ def bare() -> SimpleNamespace:
 
 
 def measure(worker: Any, screen: Any) -> float:
-    worker._display, worker._evaluating.figures = screen, screen.figures
+    worker._display, worker._evaluator.figures = screen, screen.figures
     sys.displayhook = screen.hook
     began = time.perf_counter()
     for cell in range(CELLS):
-        worker._execute(Execute(cell + 1, "1+1"))
+        worker.execute(Execute(cell + 1, "1+1"))
     return (time.perf_counter() - began) / CELLS
 
 

@@ -197,7 +197,7 @@ def become_session(
             if confinement is not None:
                 confinement.confine()
                 worker.before_start = confinement.start
-            worker.run(fds[:4], init.shared, spare=pooled)
+            worker.run(fds[:4], init.shared, pooled=pooled)
         finally:
             os._exit(FAILED_EXIT_CODE)
     stop_collecting()

@@ -1,19 +1,18 @@
-"""The worker: one process that is one session, and its cell loop in the main thread.
+"""The worker: the process of one session, and its cell loop in the main thread.
 
-It reads a message from the wire, does what it says, and answers. It has no thread of its own, keeps its helpers out of
-the user's globals, and survives what a cell does to builtins, modules and streams; what it cannot survive ends
-the process, and the host says so.
+It reads a message, carries it out and answers. It has no thread of its own and keeps its helpers out of the user's
+globals. It survives changes of builtins, modules and streams by a cell. Other failures end the process, and the host
+reports them.
 """
 
 import _frozen_importlib
-import _socket
 import builtins
 import faulthandler
 import fcntl
 import linecache
 import os
 import platform
-import random  # noqa: F401  has itself reseeded in every fork, also where the user never imports it
+import random  # noqa: F401  reseeds itself in every fork, also if the user never imports it
 import select
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from ingle_worker.session.link import Link, WireLost
 from ingle_worker.session.live_copy import Copying
 from ingle_worker.session.namespace import Preparing
 from ingle_worker.session.output_streams import Channel
+from ingle_worker.session.rehearsal import Rehearsal
 from ingle_worker.session.user_library import library
 from ingle_worker.session.variables import Inquiries
 from ingle_worker.snapshot import provenance
@@ -58,38 +58,20 @@ from ingle_worker.wire.messages import (
     Shutdown,
     Start,
     Started,
-    encode,
 )
 
 VERSION = platform.python_version()
-PACKETS = _socket.SOCK_SEQPACKET if sys.platform == "linux" else _socket.SOCK_STREAM
 HIGH_FD = 100
-"""The wire's descriptor lies from here on, so that the first file a user opens is number 3, as anywhere."""
+"""The wire's descriptor is at least this, so that the first file a user opens has number 3, as usual."""
 
 MAX_EXIT_MESSAGE = 100_000
-"""Characters that are told beside the exit itself; all of it is written to stderr."""
+"""Characters of the exit message sent to the host. All of it is written to stderr."""
 
 ANNOTATIONS: dict[str, Any] = {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
 
 
-REHEARSAL = (
-    "x = 1",
-    "print(x)",
-    "1 + 1",
-    "1 / 0",
-    "def f(: pass",
-    "for i in range(2):\n    f'{i}'",
-    "class R:\n    def _repr_html_(self): return '<b>'\ndisplay(R(), display_id='r')\nR()",
-)
-"""Cells that the zygote runs before any fork: what they load and specialise is then shared by all sessions."""
-
-FIRST_STEPS = REHEARSAL[:3]
-"""Cells that a worker in the pool runs for itself. What they touch it no longer shares, so they are few: what most
-first cells do."""
-
-
-def _place(fds: list[int]) -> int:
-    """Put the streams on 0, 1, 2 and the wire high up; close what was there. The wire's new number."""
+def _place_descriptors(fds: list[int]) -> int:
+    """Put the streams on 0, 1, 2 and the wire on a high number. Return that number."""
     wire = fcntl.fcntl(fds[3], fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
     os.close(fds[3])
     for number, fd in enumerate(fds[:3]):
@@ -101,44 +83,46 @@ def _place(fds: list[int]) -> int:
 
 
 class Worker:
-    """One session's process: made and rehearsed in the zygote, alive from `run` on."""
+    """One session's process. It is created in the zygote, and `run` is its main loop in the fork."""
 
     def __init__(self) -> None:
         self._pid = -1
         self._interrupts = Interrupts()
-        self._link = Link(self._interrupts)
-        self._channel = Channel(self._link)
-        self._input = Input(self._link, self._channel, self._interrupts)
+        self.link = Link(self._interrupts)
+        self._output = Channel(self.link)
+        self._input = Input(self.link, self._output, self._interrupts)
         self._standard: tuple[tuple[str, Any], ...] = (
             ("stdin", self._input.text),
-            ("stdout", self._channel.stdout),
-            ("stderr", self._channel.stderr),
+            ("stdout", self._output.stdout),
+            ("stderr", self._output.stderr),
         )
-        self._looping = Looping(self._interrupts)
+        self._event_loop = Looping(self._interrupts)
         self._compiler = Compiler()
         self._cell = 0
-        self._display = hook.DisplayHook(self._link, self._channel)
+        self._display = hook.DisplayHook(self.link, self._output)
         self._input.before_wait = self._display.figures.input_waits
         self._main = types.ModuleType("__main__")
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
         self._names = set(self._first_names)
-        """Those that the host knows of; it is told what is new and what is gone."""
-        self._inquiries = Inquiries(self._link, self._interrupts, self._main)
-        self._preparing = Preparing(
-            self._link, self._interrupts, self._main, self._reset_main, self._looping, self._compiler
+        """Names that the host knows of. Each cell reports the changes."""
+        self._variables = Inquiries(self.link, self._interrupts, self._main)
+        self._namespace = Preparing(
+            self.link, self._interrupts, self._main, self._reset_main, self._event_loop, self._compiler
         )
-        self._evaluating = Evaluating(
-            self._main, self._compiler, self._looping, self._interrupts, self._channel, self._display.figures
+        self._evaluator = Evaluating(
+            self._main, self._compiler, self._event_loop, self._interrupts, self._output, self._display.figures
         )
-        self._keeping = SnapshotRequests(self._link, self._main, self._compiler, self._evaluating.run)
-        self._spares: dict[int, int] = {}
-        self._copying = Copying(self._link, self._interrupts, self._channel, self._input, self._looping, self._spares)
+        self._snapshots = SnapshotRequests(self.link, self._main, self._compiler, self._evaluator.run)
+        self._stream_copies: dict[int, int] = {}
+        self._copies = Copying(
+            self.link, self._interrupts, self._output, self._input, self._event_loop, self._stream_copies
+        )
         self._inherited: dict[str, int] = {}
-        """The names that a copy came with, and what they stood for: left alone when it ends."""
+        """Names that a copy inherited, with the ids of their objects. They are left alone when it ends."""
         self.before_start: Callable[[Start], None] | None = None
-        """What has to be done, or to be waited for, before the session has its folder."""
-        # Asks for no event, so it tells of closed descriptors only (and of a hang-up, which is none of its business).
+        """Called before the session has its folder, to confine the process or to wait for its mounts."""
+        # Polls for no event, so it reports only closed descriptors and hang-ups, which are ignored.
         self._streams = select.poll()
 
     def _reset_main(self) -> None:
@@ -154,84 +138,34 @@ class Worker:
         )
 
     def prepare(self) -> None:
-        """In the zygote, before any fork: whatever does not depend on the process is done once, for all."""
+        """Do all work that does not depend on the process, once in the zygote before any fork."""
         traceback_text.install()
         warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
         self._interrupts.install()
-        sys.stdout = sys.__stdout__ = self._channel.stdout  # type: ignore[misc]
-        sys.stderr = sys.__stderr__ = self._channel.stderr  # type: ignore[misc]
-        self._channel.install()
+        sys.stdout = sys.__stdout__ = self._output.stdout  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self._output.stderr  # type: ignore[misc]
+        self._output.install()
         self._input.install()
         self._display.install()
         sys.displayhook = self._display.hook
-        # The module that started this process must stay alive, or its globals would be cleared under us.
+        # A reference keeps the module that started this process, or its globals would be cleared.
         self._booted_by = sys.modules["__main__"]
         sys.modules["__main__"] = self._main
         faulthandler.enable(2, all_threads=False)
         os.register_at_fork(after_in_child=self._forked)
         for number in (0, 1, 2):
             self._streams.register(number, 0)
-        self._keeping.record_environment()
-        self._rehearse_session()
+        self._snapshots.record_environment()
+        Rehearsal(self).run()
 
-    def _rehearse_session(self) -> None:
-        """In the zygote: be a whole session, from its descriptors to the end of its wire, and forget it.
-
-        What is looked up on this way is found again without writing anything down, so that sessions share it.
-        """
-        kept = [os.dup(number) for number in range(3)]
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        host, wire = _socket.socketpair(_socket.AF_UNIX, PACKETS)
-        host.send(encode(Start(os.getcwd(), "/", env={})))
-        for cell, code in enumerate(REHEARSAL * 2, 1):
-            host.send(encode(Execute(cell, code)))
-        host.shutdown(_socket.SHUT_WR)
-        path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
-        self._settle_in([*(os.dup(nowhere) for _ in range(3)), wire.detach()], memoryview(bytearray(64)).cast("q"))
-        self._link.send(Ready(self._pid, VERSION, sys.executable))
-        try:
-            self._serve()
-        except WireLost:
-            pass
-        self._link.detach()
-        self._interrupts.abandon()
-        self._unstart(path, tmp)
-        self._forget_cells()
-        self._pid = -1
-        for number, fd in enumerate(kept):
-            os.dup2(fd, number)
-            os.close(fd)
-        os.close(nowhere)
-        host.close()
-
-    def _rehearse(self, cells: tuple[str, ...]) -> None:
-        """Run a few cells whose output goes nowhere, then forget them."""
-        owner = self._link.mute()
-        out = os.dup(1)
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, 1)
-        path, tmp = sys.path.copy(), os.environ.get("TMPDIR")
-        self._start(Start(os.getcwd(), "/", env={}))
-        for cell, code in enumerate(cells):
-            self._execute(Execute(-cell, code))
-        self._unstart(path, tmp)
-        self._forget_cells()
-        os.dup2(out, 1)
-        os.close(out)
-        os.close(nowhere)
-        self._link.unmute(owner)
-
-    def _unstart(self, path: list[str], tmp: str | None) -> None:
-        """As if it had not been started."""
+    def forget(self, path: list[str], tmp: str | None) -> None:
+        """Undo `start` and all cells of a rehearsal, and restore `sys.path` and TMPDIR."""
         sys.path[:] = path
         _set_environment({"TMPDIR": tmp})
-        for spare in self._spares.values():
-            os.close(spare)
-        self._spares.clear()
-        self._channel.stdout.pipe, self._channel.stderr.pipe = 1, 2
-
-    def _forget_cells(self) -> None:
-        """As if none had run."""
+        for copy in self._stream_copies.values():
+            os.close(copy)
+        self._stream_copies.clear()
+        self._output.stdout.pipe, self._output.stderr.pipe = 1, 2
         self._cell = 0
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
             if hasattr(sys, name):
@@ -240,115 +174,128 @@ class Worker:
             del builtins._
         linecache.clearcache()
         provenance.forget()
-        self._channel.forget()
+        self._output.forget()
         self._names = set(self._first_names)
         self._reset_main()
 
-    def run(self, fds: list[int], shared: memoryview, *, spare: bool) -> None:
+    def run(self, fds: list[int], shared: memoryview, *, pooled: bool) -> None:
         """Become a session on these descriptors: stdin, stdout, stderr, wire. Never returns.
 
-        A spare one, which goes to the pool, rehearses first: what its first cell would copy is copied then.
+        A pooled worker rehearses first, so that the pages of its first cell are copied before a client waits.
         """
         os.setsid()
-        self._settle_in(fds, shared)
-        if spare:
-            self._rehearse(FIRST_STEPS)
-        self._link.send(Ready(self._pid, VERSION, sys.executable))
+        self.attach(fds, shared)
+        if pooled:
+            Rehearsal(self).run_in_pool()
+        self.report_ready()
         try:
-            self._serve()
+            self.serve()
         except WireLost:
             os._exit(FAILED_EXIT_CODE)
-        except BaseException as exc:  # the worker loop: what the guest itself trips over is said before it goes
+        except BaseException as exc:  # the worker loop: report a failure of the guest itself before the exit
             raised = traceback_text.bare(exc)
-            os.write(2, f"the session broke: {raised.name}: {raised.value}\n".encode("utf-8", "backslashreplace"))
+            os.write(2, f"the session failed: {raised.name}: {raised.value}\n".encode("utf-8", "backslashreplace"))
             os._exit(FAILED_EXIT_CODE)
 
-    def _settle_in(self, fds: list[int], shared: memoryview) -> None:
+    def attach(self, fds: list[int], shared: memoryview) -> None:
+        """Take over the descriptors of a session and a slot in init's memory."""
         self._interrupts.publish_to(slot_words(shared, 0))
-        self._copying.publish_to(shared)
+        self._copies.publish_to(shared)
         self._pid = os.getpid()
-        self._link.attach(_place(fds))
+        self.link.attach(_place_descriptors(fds))
+
+    def detach(self) -> None:
+        """Undo `attach`, in the zygote."""
+        self.link.detach()
+        self._interrupts.abandon()
+        self._pid = -1
+
+    def report_ready(self) -> None:
+        self.link.send(Ready(self._pid, VERSION, sys.executable))
 
     def _forked(self) -> None:
-        """In every process that the user's code forks: it is not the session."""
-        if self._copying.is_forking():
-            self._copying.forked()
+        """Release the wire in every process that user code forks: it is not the session."""
+        if self._copies.is_forking():
+            self._copies.forked()
         elif self._pid not in (-1, os.getpid()):
-            self._link.abandon()
+            self.link.abandon()
             self._interrupts.abandon()
 
     # --- the loop ---
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
+        """Carry out messages until the host closes the wire."""
         while True:
             message = self._next()
-            if not self._copying.settled:
-                self._copying.settle()
-            if isinstance(message, Execute):
-                self._execute(message)
-            elif isinstance(message, Start):
-                if self.before_start is not None:
-                    self.before_start(message)
-                    self.before_start = None
-                self._start(message)
-            elif isinstance(message, (ListVariables, AskVariable)):
-                self._inquiries.answer(message)
-            elif isinstance(message, (LoadStdlib, EditStdlib, Clear)):
-                self._preparing.answer(message)
-                self._names = set(self._first_names)  # the next cell tells all that there are
-            elif isinstance(message, ForkSelf):
-                self._fork(message)
-            elif isinstance(message, Save):
-                self._keeping.save(message, self._copying.running)
-            elif isinstance(message, Load):
-                self._keeping.load(message)
-                self._names = set(self._first_names)
-            elif isinstance(message, Rehome):
-                self._copying.rehome(message)
-                self._inherited = {name: id(value) for name, value in vars(self._main).items()}
-            elif isinstance(message, Shutdown):
-                shutdown.finish(self._main, self._looping, self._inherited)
-                os._exit(0)
+            if not self._copies.settled:
+                self._copies.settle()
+            match message:
+                case Execute():
+                    self.execute(message)
+                case Start():
+                    if self.before_start is not None:
+                        self.before_start(message)
+                        self.before_start = None
+                    self.start(message)
+                case ListVariables() | AskVariable():
+                    self._variables.answer(message)
+                case LoadStdlib() | EditStdlib() | Clear():
+                    self._namespace.answer(message)
+                    self._names = set(self._first_names)  # the next cell reports all names
+                case ForkSelf():
+                    self._fork(message)
+                case Save():
+                    self._snapshots.save(message, self._copies.running)
+                case Load():
+                    self._snapshots.load(message)
+                    self._names = set(self._first_names)
+                case Rehome():
+                    self._copies.rehome(message)
+                    self._inherited = {name: id(value) for name, value in vars(self._main).items()}
+                case Shutdown():
+                    shutdown.finish(self._main, self._event_loop, self._inherited)
+                    os._exit(0)
 
     def _fork(self, order: ForkSelf) -> None:
-        """Make live copies. In a copy, the loop goes on where it was."""
+        """Make live copies. A copy continues in the same loop."""
         try:
-            is_copy = self._copying.fork(order)
+            is_copy = self._copies.fork(order)
         except WireLost:
             raise
-        except BaseException as exc:  # a signal handler of the user's raised, as at any prompt
-            self._complain(exc)
+        except BaseException as exc:  # a signal handler of the user raised, as at any prompt
+            self._show_error(exc)
             return
         if is_copy:
             self._pid = os.getpid()
-            self._link.send(Ready(self._pid, VERSION, sys.executable))
+            self.report_ready()
 
     def _next(self) -> Any:
-        """Wait for the next message, the event loop running if there is one.
+        """Wait for the next message while the event loop runs, if there is one.
 
-        A signal handler of the user's may raise here, as at any prompt; that is shown and forgotten.
+        A signal handler of the user may raise here, as at any prompt. The error is shown and the wait continues.
         """
-        link, looping = self._link, self._looping
+        link, event_loop = self.link, self._event_loop
         while not link.received:
             try:
-                if looping.loop is not None and looping.exists:
-                    looping.idle(link.fd)
+                if event_loop.loop is not None and event_loop.exists:
+                    event_loop.idle(link.fd)
                 return link.receive()
             except WireLost:
                 raise
             except BaseException as exc:
-                if isinstance(exc, (OSError, ValueError)):  # the descriptor is gone: code has closed it
+                if isinstance(exc, (OSError, ValueError)):  # user code closed the descriptor
                     raise WireLost(str(exc)) from None
-                self._complain(exc)
-        return self._link.receive()
+                self._show_error(exc)
+        return self.link.receive()
 
-    def _complain(self, exc: BaseException) -> None:
+    def _show_error(self, exc: BaseException) -> None:
         try:
-            self._channel.stderr.write(traceback_text.describe(exc).traceback)
-        except Exception:  # the border to the cell: nothing a user left behind may end the session here
+            self._output.stderr.write(traceback_text.describe(exc).traceback)
+        except Exception:  # user code: an object it left behind must not end the session
             return
 
-    def _start(self, start: Start) -> None:
+    def start(self, start: Start) -> None:
+        """Set up folders, environment and streams of the session."""
         notices = []
         for name, value in start.env.items():
             os.environ[name] = value
@@ -363,53 +310,54 @@ class Worker:
             os.chdir(start.cwd)
         except OSError as error:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
-        if self._spares:
-            sys.path.remove("")  # it was begun ahead
+        if self._stream_copies:
+            sys.path.remove("")  # an earlier Start added it
         if packages.start(start.packages):
-            self._keeping.record_environment()
+            self._snapshots.record_environment()
         sys.path.insert(0, "")
-        if not self._spares:
+        if not self._stream_copies:
             for number in (0, 1, 2):
-                self._spares[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-            self._channel.stdout.pipe, self._channel.stderr.pipe = self._spares[1], self._spares[2]
+                self._stream_copies[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+            self._output.stdout.pipe, self._output.stderr.pipe = self._stream_copies[1], self._stream_copies[2]
         cwd = os.getcwd()
-        self._keeping.begin(start.env, cwd)
-        self._link.send(Started(cwd, notices))
+        self._snapshots.begin(start.env, cwd)
+        self.link.send(Started(cwd, notices))
 
     # --- a cell ---
 
-    def _execute(self, execute: Execute) -> None:
+    def execute(self, execute: Execute) -> None:
+        """Run one cell and report its end."""
         cell = execute.cell
         filename = f"<cell {cell}>"
-        notices = self._heal()
+        notices = self._repair()
         restore = _set_environment(execute.envs) if execute.envs else {}
         outcome = Outcome()
         self._cell = cell
-        self._channel.looping = self._looping.loop is not None and self._looping.exists
-        self._channel.cell_begins(cell)
+        self._output.looping = self._event_loop.loop is not None and self._event_loop.exists
+        self._output.cell_begins(cell)
         compiled: Compiled | None = None
         began = time.perf_counter()
         try:
             try:
                 self._interrupts.cell_begins(cell)
-                compiled = self._evaluating.evaluate(execute.code, filename, outcome)
+                compiled = self._evaluator.evaluate(execute.code, filename, outcome)
             finally:
                 self._interrupts.cell_ended()
         except KeyboardInterrupt as exc:
-            # It came between the end of the cell's code and cell_ended(): a finished cell stays as it ended.
+            # It came between the end of the cell's code and cell_ended(). A finished cell keeps its outcome.
             self._interrupts.cell_ended()
             if not outcome.finished:
                 outcome.status, outcome.error = states.INTERRUPTED, describe_safely(exc)
         took = time.perf_counter() - began
         if os.getpid() != self._pid:
-            # A process forked by the cell came back from it. The session goes on in its parent.
+            # A process forked by the cell returned from it. The session continues in its parent.
             self._leave_fork(outcome)
         if restore:
             _set_environment(restore)
         if outcome.exit is not None:
             self._exit(cell, outcome.exit, took)
         self._finish(cell, outcome, took, notices)
-        # While the host takes the answer: nobody waits for this.
+        # After the answer, so that nobody waits for this.
         if compiled is None or (outcome.status == states.OK and not compiled.lasting):
             traceback_text.forget_source(filename)
         if compiled is not None:
@@ -420,13 +368,13 @@ class Worker:
         if outcome.exit is not None:
             code, message = shutdown.exit_code(outcome.exit)
             if message is not None:
-                self._channel.stderr.write(message + "\n")
+                self._output.stderr.write(message + "\n")
         elif outcome.error is not None:
-            self._channel.stderr.write(outcome.error.traceback)
+            self._output.stderr.write(outcome.error.traceback)
         os._exit(code)
 
     def _finish(self, cell: int, outcome: Outcome, took: float, notices: list[str]) -> None:
-        crowded = self._channel.cell_ended()
+        crowded = self._output.cell_ended()
         dropped = self._input.cell_ended()
         names: Any = vars(self._main).keys()
         if library.own:
@@ -438,12 +386,12 @@ class Worker:
                 added = sorted(name for name in names - self._names if type(name) is str)
                 removed = sorted(self._names - names)
                 self._names = {name for name in names if type(name) is str}
-            except RuntimeError:  # a thread of the user's defines names meanwhile; the next cell tells
+            except RuntimeError:  # a user's thread defines names meanwhile, so the next cell reports them
                 pass
         value, self._display.value = self._display.value, None
         if self._display.notices:
             notices += self._display.take_notices()
-        self._link.send(
+        self.link.send(
             Done(
                 cell,
                 outcome.status,
@@ -459,15 +407,15 @@ class Worker:
             )
         )
 
-    def _heal(self) -> list[str]:
-        """Put back what the next cell cannot do without, and say what was put back."""
+    def _repair(self) -> list[str]:
+        """Restore what the next cell needs, and return notices of it."""
         space = vars(self._main)
         if not isinstance(space.get("__builtins__"), (types.ModuleType, dict)):
             space["__builtins__"] = builtins
         notices = []
         for number, event in self._streams.poll(0):
             if event & select.POLLNVAL:
-                os.dup2(self._spares[number], number, inheritable=True)
+                os.dup2(self._stream_copies[number], number, inheritable=True)
                 notices.append(f"descriptor {number} had been closed and was opened again")
         for name, stream in self._standard:
             current = getattr(sys, name, None)
@@ -477,18 +425,18 @@ class Worker:
         return notices
 
     def _exit(self, cell: int, exc: SystemExit, took: float) -> None:
-        """Say so, give handlers and finalizers their time, and go."""
+        """Report the exit, run exit handlers and finalizers, and end the process."""
         code, message = shutdown.exit_code(exc)
         self._display.send_value()
-        self._link.send(Exiting(cell, code, message and message[:MAX_EXIT_MESSAGE], took))
+        self.link.send(Exiting(cell, code, message and message[:MAX_EXIT_MESSAGE], took))
         if message is not None:
-            self._channel.stderr.write(message + "\n")
-        shutdown.finish(self._main, self._looping, self._inherited)
+            self._output.stderr.write(message + "\n")
+        shutdown.finish(self._main, self._event_loop, self._inherited)
         os._exit(code)
 
 
 def _set_environment(envs: dict[str, Any]) -> dict[str, Any]:
-    """Set (or with None, remove) these variables; what would undo it."""
+    """Set these variables, or remove those that are None. Return the arguments that undo it."""
     before = {}
     for name, value in envs.items():
         before[name] = os.environ.get(name)

@@ -316,10 +316,10 @@ async def test_the_cell_after_a_sabotage_still_has_values_output_and_state(run, 
 
 @pytest.mark.req("cell.shadow")
 async def test_who_breaks_the_session_itself_is_told_so_and_goes_on_with_a_fresh_one(run) -> None:
-    await run("import sys; broken = sys.modules['ingle_worker.session.worker'].Worker; broken._heal = None")
+    await run("import sys; broken = sys.modules['ingle_worker.session.worker'].Worker; broken._repair = None")
     result = await run("print('never runs')")
     assert (result.status, result.stdout, result.exit.code) == ("exit", "", 70)
-    assert result.stderr == "the session broke: TypeError: 'NoneType' object is not callable\n"
+    assert result.stderr == "the session failed: TypeError: 'NoneType' object is not callable\n"
     assert len(result.notices) == 1
     assert "variables, functions and imports are lost" in result.notices[0]
     assert (await run("print('runs')")).stdout == "runs\n"
