@@ -15,7 +15,7 @@ from ingle_worker.display.import_hooks import MODULES, ImportWatcher
 from ingle_worker.display.matplotlib_figures import Figures, choose_backends
 from ingle_worker.display.mime import PLAIN, Bundle, add_raw, make, methods_of, plain, shorten
 from ingle_worker.session.link import Link
-from ingle_worker.session.output_streams import Channel
+from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.wire.messages import Display, KeepImage, Result
 
 MAX_NOTICES = 20
@@ -25,14 +25,14 @@ MAX_ID_CHARS = 200
 class DisplayHook:
     """Display hook of the session. Everything shown goes through it."""
 
-    def __init__(self, link: Link, channel: Channel) -> None:
+    def __init__(self, link: Link, output: OutputStreams) -> None:
         self._link = link
-        self._channel = channel
+        self._output = output
         self.value: dict[str, str] | None = None
         """Value of the last expression, not yet sent."""
         self.notices: list[str] = []
         """Notices for the end of the running cell."""
-        self.figures = Figures(channel, self._publish_figure, self._add_notice)
+        self.figures = Figures(output, self._publish_figure, self._add_notice)
         self.hook = self._make_hook()
 
     def install(self) -> None:
@@ -84,14 +84,14 @@ class DisplayHook:
         """Store a result without metadata for the cell's Done, or send it."""
         self.send_value()
         if metadata:
-            self._link.hold(Result(self._channel.cell, data, metadata))
+            self._link.queue(Result(self._output.cell, data, metadata))
         else:
             self.value = data
 
     def send_value(self) -> None:
         """Send the stored value. Called before anything else is shown."""
         if self.value is not None:
-            self._link.hold(Result(self._channel.cell, self.value))
+            self._link.queue(Result(self._output.cell, self.value))
             self.value = None
 
     def _show_result(self, value: object) -> None:
@@ -152,18 +152,18 @@ class DisplayHook:
     def publish(
         self, bundle: Bundle, *, display_id: str | None = None, update: bool = False, background: bool | None = None
     ) -> None:
-        link, channel = self._link, self._channel
+        link, output = self._link, self._output
         if link.abandoned:
             # A process forked by the cell has no wire, but its output is captured.
-            channel.stdout.write(bundle.data["text/plain"] + "\n")
+            output.stdout.write(bundle.data["text/plain"] + "\n")
             return
         if background is None:
-            background = channel.crowded and channel.is_background()
+            background = output.crowded and output.is_background()
         self.send_value()
         self._send_files(bundle, background)
         data, metadata = bundle.data, bundle.metadata
         shown_as = None if display_id is None else str(display_id)[:MAX_ID_CHARS]
-        link.send_made(lambda: Display(data, channel.mark(), metadata, shown_as, bool(update), background))
+        link.send_made(lambda: Display(data, output.mark(), metadata, shown_as, bool(update), background))
 
     def _publish_figure(self, bundle: Bundle, background: bool) -> None:
         if not self._link.abandoned:

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from ingle_worker.display import images
 from ingle_worker.display.import_hooks import ImportWatcher, loaded
 from ingle_worker.display.mime import Bundle
-from ingle_worker.session.output_streams import Channel
+from ingle_worker.session.output_streams import OutputStreams
 
 PYPLOT = "matplotlib._pylab_helpers"
 """Module that holds pyplot's figures. It is loaded with pyplot."""
@@ -66,9 +66,9 @@ def choose_backends() -> None:
 
 class Figures:
     def __init__(
-        self, channel: Channel, publish: Callable[[Bundle, bool], None], add_notice: Callable[[str], None]
+        self, output: OutputStreams, publish: Callable[[Bundle, bool], None], add_notice: Callable[[str], None]
     ) -> None:
-        self._channel = channel
+        self._output = output
         self._publish = publish
         self._add_notice = add_notice
         self._seen: WeakKeyDictionary[Any, tuple[str, int]] = WeakKeyDictionary()
@@ -92,7 +92,7 @@ class Figures:
 
         def __init__(manager: Any, *args: Any, **options: Any) -> None:
             make(manager, *args, **options)
-            if self._channel.is_background():
+            if self._output.is_background():
                 self._background_figures.add(manager.canvas.figure)
 
         def show(manager: Any) -> None:
@@ -120,7 +120,7 @@ class Figures:
         def show(*args: Any, **options: Any) -> Any:
             if self._managers(screen=True):
                 return original(*args, **options)
-            self._collect(close=True, background=self._channel.is_background())
+            self._collect(close=True, background=self._output.is_background())
             return None
 
         show.__doc__, show.__name__, show.__module__ = original.__doc__, "show", original.__module__
@@ -151,7 +151,7 @@ class Figures:
             self._add_notice(f"figures of this interrupted cell took longer than {seconds} to draw and are not shown")
 
     def input_waits(self) -> None:
-        if loaded(PYPLOT, "Gcf") is not None and not self._channel.is_background():
+        if loaded(PYPLOT, "Gcf") is not None and not self._output.is_background():
             self._collect(close=False, background=False)
 
     def is_figure(self, cls: type) -> bool:
@@ -160,7 +160,7 @@ class Figures:
 
     def show(self, figure: Any) -> None:
         """Show a figure on request, unless the same picture was already shown in this cell."""
-        self._show(figure, self._channel.is_background(), asked=True)
+        self._show(figure, self._output.is_background(), asked=True)
 
     def draw(self, figure: Any) -> Bundle | None:
         """Return the bundle of a figure for a caller that shows it itself. The picture then counts as shown."""
@@ -220,12 +220,12 @@ class Figures:
         before = self._seen.get(figure)
         picture = _hash(bundle)
         self._remember(figure, picture)
-        if before is None or before[0] != picture or (asked and before[1] != self._channel.cell):
+        if before is None or before[0] != picture or (asked and before[1] != self._output.cell):
             self._publish(bundle, background)
 
     def _remember(self, figure: Any, picture: str) -> None:
         self.any = True
-        self._seen[figure] = (picture, self._channel.cell)
+        self._seen[figure] = (picture, self._output.cell)
 
     def _draw(self, figure: Any) -> Bundle | None:
         try:

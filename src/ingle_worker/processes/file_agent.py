@@ -1,10 +1,8 @@
 """File agent: reads and writes files of a session's folder for the host, from inside the session's confinement.
 
-The session's init forks one agent per request. The agent runs with the session's user, mounts, Landlock rules and
-limits, so the kernel decides what it may reach, as it does for a cell. The host sends one request (`wire.files`)
-and never opens the path itself.
-
-No link is followed below the root. A file is written beside its place and renamed when it is complete.
+The session's init forks one agent per request. The agent has the session's user, mounts, Landlock rules and limits. So
+the kernel decides what it may reach, and the host never opens a path itself. No link is followed below the root. A file
+is written under another name and renamed when it is complete.
 """
 
 import errno
@@ -76,7 +74,7 @@ def _reply(connection: socket.socket, reply: "dict[str, Any]") -> None:
     connection.sendall(LENGTH.pack(len(data)) + data)
 
 
-# --- the way to a file ---
+# --- paths ---
 
 
 def _open_root(request: "dict[str, Any]") -> int:
@@ -180,7 +178,7 @@ def _write(connection: socket.socket, request: "dict[str, Any]") -> None:
         try:
             os.unlink(draft, dir_fd=folder)
         except OSError:
-            pass  # already renamed, or somebody removed it
+            pass  # already renamed or removed
 
 
 def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:

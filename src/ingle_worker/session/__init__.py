@@ -1,1 +1,1 @@
-"""One session: the loop that runs its cells, and what it needs for that."""
+"""One session: its cell loop and the parts of it."""

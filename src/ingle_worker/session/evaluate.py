@@ -1,4 +1,4 @@
-"""One cell, compiled and run in the user's namespace: whatever it raises ends in its outcome and goes no further."""
+"""Evaluation of one cell in the user's namespace. Exceptions of the cell end in its outcome."""
 
 import sys
 import types
@@ -8,9 +8,9 @@ from ingle_worker.display.import_hooks import MODULES
 from ingle_worker.display.matplotlib_figures import PYPLOT, Figures
 from ingle_worker.session import traceback_text
 from ingle_worker.session.compiler import SYNTAX_ERRORS, Compiled, Compiler, needs_more_input
-from ingle_worker.session.event_loop import Looping
+from ingle_worker.session.event_loop import EventLoop
 from ingle_worker.session.interrupts import Interrupts
-from ingle_worker.session.output_streams import Channel
+from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.wire import states
 from ingle_worker.wire.messages import Raised
 
@@ -18,7 +18,7 @@ CO_COROUTINE = 0x80
 
 
 class Outcome:
-    """How a cell ended, as far as the guest can tell."""
+    """How a cell ended, as far as the guest knows."""
 
     def __init__(self) -> None:
         self.status = states.OK
@@ -28,25 +28,25 @@ class Outcome:
         self.finished = False
 
 
-class Evaluating:
+class Evaluator:
     def __init__(
         self,
         main: types.ModuleType,
         compiler: Compiler,
-        looping: Looping,
+        event_loop: EventLoop,
         interrupts: Interrupts,
-        channel: Channel,
+        output: OutputStreams,
         figures: Figures,
     ) -> None:
         self._main = main
         self._compiler = compiler
-        self._looping = looping
+        self._event_loop = event_loop
         self._interrupts = interrupts
-        self._channel = channel
+        self._output = output
         self.figures = figures
 
     def evaluate(self, code: str, filename: str, outcome: Outcome) -> Compiled | None:
-        """Compile and run; whatever the cell raises ends in the outcome."""
+        """Compile and run a cell, and record exceptions in `outcome`."""
         compiled: Compiled | None = None
         traceback_text.remember_source(filename, code)
         try:
@@ -81,8 +81,8 @@ class Evaluating:
     def run(self, compiled: Compiled) -> None:
         space = vars(self._main)
         if compiled.awaits:
-            self._channel.looping = self._channel.crowded = True
-            value = self._looping.run(lambda: self._run_async(compiled, space))
+            self._output.has_tasks = self._output.crowded = True
+            value = self._event_loop.run(lambda: self._run_async(compiled, space))
         else:
             if compiled.body is not None:
                 exec(compiled.body, space)
@@ -100,7 +100,8 @@ class Evaluating:
             return eval(code, space)
         running = None
         try:
-            # An interrupt between the two would leave a coroutine that nobody awaits, and Python complains about those.
+            # An interrupt between the two lines would leave a coroutine that is never awaited, which Python warns
+            # about.
             self._interrupts.shield()
             try:
                 running = eval(code, space)
@@ -117,5 +118,5 @@ def describe_safely(exc: BaseException) -> Raised:
         return traceback_text.describe(exc)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # the border to the cell: its exception's own methods
+    except BaseException:  # user code: methods of the exception
         return traceback_text.bare(exc)

@@ -13,12 +13,12 @@ from typing import Any
 from ingle_worker.session.interrupts import Interrupts
 
 
-class Looping:
+class EventLoop:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self.loop: Any = None
         self._asyncio: Any = None
-        self._left: list[Any] = []
+        self._abandoned: list[Any] = []
         """Loops of originals. They stay referenced, because a garbage collected loop closes itself."""
 
     @property
@@ -121,13 +121,13 @@ class Looping:
     def count_tasks(self) -> int:
         return len(self._asyncio.all_tasks(self.loop)) if self.exists else 0
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Abandon the loop in a copy of the session's process: it and its tasks belong to the original."""
         if self.loop is None:
             return
         for task in self._asyncio.all_tasks(self.loop):
             task._log_destroy_pending = False  # it still exists, in the original
-        self._left.append(self.loop)
+        self._abandoned.append(self.loop)
         self.loop = None
         # A signal here must not wake the original's loop, whose socket this process shares.
         _signal.set_wakeup_fd(-1)

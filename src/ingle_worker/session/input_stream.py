@@ -1,9 +1,8 @@
 """Standard input of a session: every read that would block is announced, and the right reader gets the answer.
 
-Descriptor 0 is a real pipe, so children and raw reads work (the host notices those by itself). Python's own
-readers come through here. Each call of a reader is a `Call`; when several wait, one of the running cell goes
-first, then those of earlier cells' threads in the order they came. What a call of the running cell leaves over
-stays for the next read of that cell; what a call of an earlier cell's thread leaves over is dropped.
+Descriptor 0 is a real pipe for child processes and raw reads, which the host detects itself. Python's readers use this
+module. If several wait, a read of the running cell comes first, then reads of earlier cells' threads in order. Bytes
+left over by a read of the running cell stay for its next read; others are dropped.
 """
 
 import getpass
@@ -17,15 +16,15 @@ from typing import Any
 
 from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
-from ingle_worker.session.output_streams import Channel
+from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.wire.constants import MAX_PROMPT_CHARS
 from ingle_worker.wire.messages import InputTaken, InputWait
 
-CHUNK = 65536
+CHUNK_BYTES = 65536
 
 
-class Call:
-    """One call of read or readline, for as long as it takes."""
+class ReadCall:
+    """One call of read or readline, while it lasts."""
 
     def __init__(self, cell: int, prompt: str | None, secret: bool) -> None:
         self.cell = cell
@@ -34,67 +33,67 @@ class Call:
         self.local = bytearray()
         self.until_end = False
         self.wait = 0
-        """The wait that was announced for it last, and is not over for the host."""
-        self.gate = allocate_lock()
-        self.gate.acquire()
+        """Number of the last announced wait that is not over for the host, or 0."""
+        self.wake = allocate_lock()
+        self.wake.acquire()
 
 
 class Input:
-    """The one owner of descriptor 0 among Python's readers."""
+    """Owner of descriptor 0 among Python's readers."""
 
-    def __init__(self, link: Link, channel: Channel, interrupts: Interrupts) -> None:
+    def __init__(self, link: Link, output: OutputStreams, interrupts: Interrupts) -> None:
         self._link = link
-        self._channel = channel
+        self._output = output
         self._interrupts = interrupts
         self._pending = bytearray()
-        self._calls: list[Call] = []
+        self._calls: list[ReadCall] = []
         self._waits = 0
-        self.bytes = ByteIn(self)
-        self.text = TextIn(self.bytes)
+        self.bytes = ByteInput(self)
+        self.text = TextInput(self.bytes)
         self.before_wait: Callable[[], None] | None = None
-        """Called before a reader waits, while it can still be interrupted."""
+        """Called before a reader waits, while interrupts are still possible."""
 
     # --- the cell's boundary ---
 
     def cell_ended(self) -> int:
-        """Drop what was taken from the pipe and not read. How many bytes that was; the host empties the pipe."""
+        """Drop bytes that were taken from the pipe but not read, and return their number. The host empties the pipe."""
         dropped = len(self._pending)
         if dropped:
             self._pending.clear()
         if self._calls:
-            self._open_gates()
+            self._wake_readers()
         return dropped
 
-    def start_anew(self) -> None:
-        """In a copy of the session's process: whoever waited, waits in the original."""
+    def reset_in_copy(self) -> None:
+        """Forget all waiting readers, in a copy: they wait in the original."""
         self._pending.clear()
         self._calls.clear()
 
     # --- one call ---
 
-    def begin(self, prompt: str | None = None, secret: bool = False) -> Call:
-        cell = 0 if self._channel.is_background() else self._channel.cell
-        call = Call(cell, prompt, secret)
+    def begin(self, prompt: str | None = None, secret: bool = False) -> ReadCall:
+        cell = 0 if self._output.is_background() else self._output.cell
+        call = ReadCall(cell, prompt, secret)
         if self._is_foreground(call):
             call.local += self._pending
             self._pending.clear()
         return call
 
-    def end(self, call: Call, taken: int) -> bytes:
-        """Finish a call that takes this many of the bytes it has."""
+    def end(self, call: ReadCall, taken: int) -> bytes:
+        """Finish a call that consumes this many of its bytes."""
         got = bytes(call.local[:taken])
         if self._is_foreground(call):
             self._pending[:0] = call.local[taken:]
         if call.until_end:
-            # Last: an interrupt that was held back while this is sent is raised here.
-            self._tell_taken(call)
+            # Last: an interrupt that was deferred during the send is raised here.
+            self._report_taken(call)
         return got
 
-    def fill(self, call: Call) -> bool:
-        """Wait for more bytes for this call. False at the end of input.
+    def fill(self, call: ReadCall) -> bool:
+        """Wait for more bytes for this call. Return False at end of input.
 
-        The host is told that a wait is over; but for a call that reads up to the end only when the call is, or waits
-        again: in between the host must leave the input as it is, for its end is what the call still has to read.
+        Normally the host is told at once that the wait is over. A call that reads to the end reports it only when it
+        ends or waits again. Until then the host must not drop input, because the call still has to read its end.
         """
         announced = goes_on = False
         if self.before_wait is not None:
@@ -108,7 +107,7 @@ class Input:
                     call.local += data
                     goes_on = bool(data) and call.until_end
                     return bool(data)
-                # Answers end with a newline: in the middle of a line, the rest of it is on its way.
+                # Answers end with a newline: in the middle of a line, the rest is on its way.
                 if not announced and (not call.local or call.local.endswith(b"\n")):
                     announced = True
                     before = call.wait
@@ -118,42 +117,42 @@ class Input:
                     prompt = call.prompt and call.prompt[-MAX_PROMPT_CHARS:]
                     self._link.send(InputWait(call.wait, background, prompt, call.secret))
                     if before:
-                        # After the new one, so that at no time there seems to be none.
+                        # After the new wait, so that there is always one.
                         self._link.send(InputTaken(before))
                 self._interrupts.unshield()
                 try:
                     if self._first() is call:
                         self._readable(None)
                     else:
-                        call.gate.acquire()
+                        call.wake.acquire()
                 finally:
                     self._interrupts.shield()
         finally:
             self._calls.remove(call)
-            self._open_gates()
+            self._wake_readers()
             if not goes_on:
-                self._tell_taken(call)
+                self._report_taken(call)
             self._interrupts.unshield()
 
-    def _tell_taken(self, call: Call) -> None:
+    def _report_taken(self, call: ReadCall) -> None:
         wait, call.wait = call.wait, 0
         if wait:
             self._link.send(InputTaken(wait))
 
-    def _is_foreground(self, call: Call) -> bool:
-        return call.cell != 0 and call.cell == self._channel.cell
+    def _is_foreground(self, call: ReadCall) -> bool:
+        return call.cell != 0 and call.cell == self._output.cell
 
-    def _first(self) -> Call:
+    def _first(self) -> ReadCall:
         for call in self._calls:
             if self._is_foreground(call):
                 return call
         return self._calls[0]
 
-    def _open_gates(self) -> None:
+    def _wake_readers(self) -> None:
         for call in self._calls:
             try:
-                call.gate.release()
-            except RuntimeError:  # open already: whoever comes next passes
+                call.wake.release()
+            except RuntimeError:  # already released: the next acquire passes
                 continue
 
     @staticmethod
@@ -167,7 +166,7 @@ class Input:
 
     @staticmethod
     def _read() -> bytes:
-        return os.read(0, CHUNK)
+        return os.read(0, CHUNK_BYTES)
 
     # --- what the streams are made of ---
 
@@ -192,7 +191,7 @@ class Input:
         return got
 
     def read_some(self, size: int, *, whole: bool) -> bytes:
-        """`size` bytes, or all up to the end with a negative size; without `whole`, what is there first."""
+        """Return `size` bytes, or all up to the end if negative. Without `whole`, return the first bytes available."""
         call = self.begin()
         call.until_end = size < 0
         taken = 0
@@ -208,7 +207,7 @@ class Input:
         return got
 
     def get_secret(self, prompt: str = "Password: ", stream: Any = None, **options: Any) -> str:
-        """`getpass.getpass`: the answer is not to be shown."""
+        """Replace `getpass.getpass`: read an answer that is not shown."""
         out = stream if stream is not None else sys.stderr
         if out is not None:
             out.write(prompt)
@@ -227,7 +226,7 @@ def _decode(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
 
 
-class ByteIn(io.BufferedIOBase):
+class ByteInput(io.BufferedIOBase):
     """`sys.stdin.buffer`."""
 
     def __init__(self, source: Input) -> None:
@@ -249,7 +248,7 @@ class ByteIn(io.BufferedIOBase):
         return self.source.read_some(-1 if size is None else size, whole=True)
 
     def read1(self, size: int = -1) -> bytes:
-        return self.source.read_some(CHUNK if size < 0 else size, whole=False)
+        return self.source.read_some(CHUNK_BYTES if size < 0 else size, whole=False)
 
     def readline(self, size: int | None = -1) -> bytes:
         return self.source.read_line(-1 if size is None else size)
@@ -272,14 +271,14 @@ class ByteIn(io.BufferedIOBase):
     def close(self) -> None: ...
 
 
-class TextIn(io.TextIOBase):
-    """`sys.stdin`. Closing it does nothing: `exit()` closes it, and a cell may catch that exit."""
+class TextInput(io.TextIOBase):
+    """`sys.stdin`. Closing has no effect: `exit()` closes it, and a cell may catch that exit."""
 
-    def __init__(self, source: ByteIn) -> None:
+    def __init__(self, source: ByteInput) -> None:
         self._source = source
 
     @property
-    def buffer(self) -> ByteIn:
+    def buffer(self) -> ByteInput:
         return self._source
 
     @property
@@ -306,7 +305,7 @@ class TextIn(io.TextIOBase):
         limit = -1 if size is None else size
         if limit < 0:
             return _decode(self._source.readline())
-        # By characters, so that a limit never cuts one in two.
+        # By characters, so that a limit never splits one.
         text = ""
         while len(text) < limit and not text.endswith("\n"):
             char = self._char()
@@ -345,6 +344,6 @@ class TextIn(io.TextIOBase):
         return False
 
     def reconfigure(self, **options: Any) -> None:
-        """Accepted and without effect."""
+        """Accept options without effect."""
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
 """The guest's end of the wire: blocking, one frame at a time, safe to write from any thread.
 
-A frame is written whole or not at all as far as the guest can see to it: an interrupt that arrives meanwhile is held
-back until the frame is out. A process forked from the worker never writes: it does not own the wire.
+An interrupt during a write is deferred until the frame is complete. A process forked from the worker never writes,
+because it does not own the wire.
 """
 
 import _socket
@@ -14,51 +14,51 @@ from typing import Any
 from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.wire import FrameReader, FrameTooLarge, messages
 
-CHUNK = 1 << 15
-"""Bytes of one read. From 128 KiB on, every read would map and unmap memory of its own."""
+CHUNK_BYTES = 1 << 15
+"""Bytes of one read. From 128 KiB on, each read would map and unmap memory."""
 
 ENDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_COPY * struct.calcsize("i"))
 
 
 class WireLost(Exception):
-    """The host is gone, or code in this process has closed or replaced the wire's descriptor."""
+    """The host is gone, or code in this process closed or replaced the wire's descriptor."""
 
 
 class Link:
-    """Made before there is a wire: until `attach` everything sent is encoded and dropped."""
+    """Blocking wire of a worker. Until `attach`, messages are encoded and dropped."""
 
     def __init__(self, interrupts: Interrupts) -> None:
         self.fd = -1
         self._interrupts = interrupts
-        # It knows its owner, and learns it in one step with being taken: no signal handler comes in between.
+        # An RLock knows its owner and acquires in one step, so no signal handler runs in between.
         self._lock = RLock()
         self._owner = -1
         self._reader = FrameReader()
         self.received: list[Any] = []
-        """Messages that came together with the last one taken."""
-        self._held: list[bytes] = []
+        """Messages that arrived together with the last one."""
+        self._queued: list[bytes] = []
         self._socket: Any = None
         self.abandoned = False
-        """This is a process that the user's code forked: it has no wire."""
+        """Whether this process was forked by user code and has no wire."""
 
     def attach(self, fd: int) -> None:
-        """From now on this process owns the wire."""
+        """Make this process the owner of the wire."""
         self.fd = fd
         self._owner = os.getpid()
         if self._socket is not None:
             self._socket.detach()
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
-        self._socket.setblocking(True)  # whatever a user's default for sockets is
+        self._socket.setblocking(True)  # regardless of the user's default timeout
 
     def detach(self) -> None:
-        """There is no wire any more, but may be one later."""
+        """Close the wire. Another one may be attached later."""
         self._socket.detach()
         os.close(self.fd)
         self.fd = self._owner = -1
         self._reader = FrameReader()
 
     def mute(self) -> int:
-        """Drop what is sent from now on; give back what `unmute` needs."""
+        """Drop messages from now on. Return the argument for `unmute`."""
         owner, self._owner = self._owner, -1
         return owner
 
@@ -66,7 +66,7 @@ class Link:
         self._owner = owner
 
     def abandon(self) -> None:
-        """In a process that a user's code forked: let go of the wire."""
+        """Close the wire, in a process that user code forked."""
         self._owner = -1
         self.abandoned = True
         self._socket.detach()
@@ -75,55 +75,54 @@ class Link:
         except OSError:
             pass
 
-    def hold(self, message: object) -> None:
-        """Keep a message until the next one is sent: two frames, one system call."""
-        self._held.append(_encode(message))
+    def queue(self, message: object) -> None:
+        """Queue a message until the next one is sent: two frames, one system call."""
+        self._queued.append(_encode(message))
 
     def send(self, message: object) -> None:
-        """Send a message."""
         self.send_made(lambda: message)
 
     def send_made(self, make: Callable[[], object]) -> None:
-        """Make a message and send it. No other thread's message comes between the two."""
+        """Create a message and send it. No message of another thread comes in between."""
         if os.getpid() != self._owner:
             _encode(make())
-            self._held.clear()
+            self._queued.clear()
             return
         if self._lock._is_owned():  # type: ignore[attr-defined]
-            # A signal handler or a finalizer prints while this very thread sends: it goes out behind that frame.
-            self._held.append(_encode(make()))
+            # A signal handler or finalizer prints while this thread sends. Its message follows that frame.
+            self._queued.append(_encode(make()))
             return
         interrupts = self._interrupts
         interrupts.shield()
         try:
             with self._lock:
-                self._held.append(_encode(make()))
-                self._write_held()
-            while self._held:
+                self._queued.append(_encode(make()))
+                self._write_queued()
+            while self._queued:
                 with self._lock:
-                    self._write_held()
+                    self._write_queued()
         except OSError as error:
             raise WireLost(str(error)) from None
         finally:
             interrupts.unshield()
 
-    def _write_held(self) -> None:
-        while count := len(self._held):
-            data = self._held[0] if count == 1 else b"".join(self._held[:count])
-            del self._held[:count]
+    def _write_queued(self) -> None:
+        while count := len(self._queued):
+            data = self._queued[0] if count == 1 else b"".join(self._queued[:count])
+            del self._queued[:count]
             self._write(data)
 
     def _write(self, data: bytes) -> None:
-        # As to a socket: should a user's code have put a file or a pipe in its place, it gets no frame into it.
+        # `send`, not `write`: if user code replaced the descriptor by a file or pipe, no frame gets into it.
         sent = self._socket.send(data)
         while sent < len(data):
             sent += self._socket.send(data[sent:])
 
     def receive(self) -> Any:
-        """The next message of the host. Raises WireLost when there is none to come."""
+        """Return the host's next message. Raises WireLost if there is none."""
         while not self.received:
             try:
-                data = os.read(self.fd, CHUNK)
+                data = os.read(self.fd, CHUNK_BYTES)
             except OSError as error:
                 raise WireLost(str(error)) from None
             if not data:
@@ -135,21 +134,21 @@ class Link:
         return self.received.pop(0)
 
     def receive_ends(self) -> tuple[messages.Ends, list[int]]:
-        """The next Ends of the host, with its descriptors. What else comes meanwhile waits for `receive`.
+        """Return the host's next Ends with its descriptors. Other messages wait for `receive`.
 
-        Descriptors come by another call than bytes do, so nobody but who expects some pays for that.
+        Receiving descriptors needs another call than reading bytes, so only callers that expect some pay for it.
         """
         fds: list[int] = []
         wire = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, self.fd)
         try:
             while True:
-                # The kernel gives no more than one frame's descriptors at a time, and nothing behind that frame. Those
-                # without any, which are called off, may come together.
+                # One call returns descriptors of one frame only, and no bytes behind it. Frames without descriptors may
+                # arrive together.
                 for place in range(len(self.received) - 1, -1, -1):
                     if isinstance(self.received[place], messages.Ends):
                         return self.received.pop(place), fds
                 try:
-                    data, extra, _, _ = wire.recvmsg(CHUNK, ENDS_SPACE, _socket.MSG_CMSG_CLOEXEC)
+                    data, extra, _, _ = wire.recvmsg(CHUNK_BYTES, ENDS_SPACE, _socket.MSG_CMSG_CLOEXEC)
                 except OSError as error:
                     raise WireLost(str(error)) from None
                 if not data:
@@ -160,12 +159,12 @@ class Link:
             wire.detach()
 
     def move_to(self, fd: int) -> None:
-        """In a copy of the session's process: all that was under way is the original's; this is the wire now."""
+        """Switch to the wire of a copy. All pending messages belong to the original."""
         os.dup2(fd, self.fd, inheritable=False)
         self._lock = RLock()
         self._reader = FrameReader()
         self.received.clear()
-        self._held.clear()
+        self._queued.clear()
         self.attach(self.fd)
 
 

@@ -28,47 +28,47 @@ from typing import Any
 from ingle_worker.magics import packages
 from ingle_worker.processes import clone, linux
 from ingle_worker.processes.fork import reseed_numpy
-from ingle_worker.session.event_loop import Looping
+from ingle_worker.session.event_loop import EventLoop
 from ingle_worker.session.input_stream import Input
 from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, slot_words
 from ingle_worker.session.link import Link
-from ingle_worker.session.output_streams import Channel
+from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.wire import messages
 from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, NotCopied, Rehome, Started
 
-BATCH = 16
+MAX_BATCH = 16
 """Copies per forked batch. Each needs four descriptors in the session until the fork."""
 
-PATIENCE = 5
+FORK_HOOKS_SECONDS = 5
 """Seconds for fork hooks of libraries. Then an alarm ends the new process."""
 
-NAMED = 10
+MAX_NAMED = 10
 """Maximum number of threads or children that a notice names."""
 
-Own = tuple[int, list[int]]
+CopySlot = tuple[int, list[int]]
 """A slot and its descriptors."""
 
 
-class Copying:
+class LiveCopies:
     def __init__(
         self,
         link: Link,
         interrupts: Interrupts,
-        channel: Channel,
+        output: OutputStreams,
         input: Input,
-        looping: Looping,
-        spares: dict[int, int],
+        event_loop: EventLoop,
+        stream_copies: dict[int, int],
     ) -> None:
         self._link = link
         self._interrupts = interrupts
-        self._channel = channel
+        self._output = output
         self._input = input
-        self._looping = looping
-        self._spares = spares
+        self._event_loop = event_loop
+        self._stream_copies = stream_copies
         self._shared = memoryview(b"")
         self._init = -1
-        self._under_way = False
-        self._only: Own | None = None
+        self._forking = False
+        self._only: CopySlot | None = None
         """The own slot and descriptors, if the forked process is itself a copy."""
         self.running: list[Any] = []
         """Threads that run in the original. In a copy they appear to have ended."""
@@ -82,7 +82,7 @@ class Copying:
 
     def is_forking(self) -> bool:
         """Return whether this module forked the process, and not user code in this or another thread."""
-        return self._under_way and get_ident() == threading.main_thread().ident
+        return self._forking and get_ident() == threading.main_thread().ident
 
     # --- in the original ---
 
@@ -105,17 +105,17 @@ class Copying:
         reason = ""
         notices = self._missing()
         if monotonic() > order.until:
-            failed, reason = order.slots, "it came too late to be of use"
+            failed, reason = order.slots, "the request came too late"
         else:
-            for start in range(0, len(order.slots), BATCH):
-                batch = order.slots[start : start + BATCH]
+            for start in range(0, len(order.slots), MAX_BATCH):
+                batch = order.slots[start : start + MAX_BATCH]
                 self._link.send(EndsWanted(order.ticket, batch))
-                family = [self._receive_ends() for _ in batch]
-                if not all(fds for _, fds in family):
+                copies = [self._receive_ends() for _ in batch]
+                if not all(fds for _, fds in copies):
                     reason = "no descriptors are left in the session"
-                    failed += [slot for slot, fds in family if not fds]
+                    failed += [slot for slot, fds in copies if not fds]
                 try:
-                    mine = self._breed([own for own in family if own[1]])
+                    mine = self._fork_batch([own for own in copies if own[1]])
                 except OSError as error:
                     if os.getpid() != original:
                         raise
@@ -127,33 +127,33 @@ class Copying:
                         return True
                 if failed:
                     # The next batch would fail too.
-                    failed += order.slots[start + BATCH :]
+                    failed += order.slots[start + MAX_BATCH :]
                     break
         self.running.clear()
         self._link.send(Copied(order.ticket, notices, failed, reason))
         return False
 
-    def _receive_ends(self) -> Own:
+    def _receive_ends(self) -> CopySlot:
         ends, fds = self._link.receive_ends()
         if len(fds) != FDS_PER_COPY:  # cancelled, or this process has no free descriptor
             _close(fds)
             return ends.slot, []
         return ends.slot, fds
 
-    def _breed(self, family: list[Own]) -> Own | None:
+    def _fork_batch(self, copies: list[CopySlot]) -> CopySlot | None:
         """Fork. Return None in the original, and the own slot and descriptors in a copy. Raises OSError."""
-        if not family:
+        if not copies:
             return None
         state = _random_state()
         on_alarm = _signal.getsignal(_signal.SIGALRM)
         beside = clone.can_fork_beside(self._init)
-        self._only = family[0] if len(family) == 1 else None
-        mine: Own | None = None
-        self._under_way = True
+        self._only = copies[0] if len(copies) == 1 else None
+        mine: CopySlot | None = None
+        self._forking = True
         try:
             child = self._fork_once(beside)
             if child == 0:
-                mine = self._only or self._make_each(family)
+                mine = self._only or self._fork_each(copies)
                 _signal.alarm(0)
                 if on_alarm is not None:
                     _signal.signal(_signal.SIGALRM, on_alarm)
@@ -162,9 +162,9 @@ class Copying:
                 # Both processes write the pid, so init knows it even if one of them is killed.
                 slot_words(self._shared, self._only[0])[PID] = child
         finally:
-            self._under_way = False
+            self._forking = False
             self._only = None
-            for _, fds in family:
+            for _, fds in copies:
                 if mine is None or fds is not mine[1]:
                     _close(fds)
         return mine
@@ -201,20 +201,20 @@ class Copying:
             self._claim(self._only[0])
         _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGALRM})
-        _signal.alarm(PATIENCE)
+        _signal.alarm(FORK_HOOKS_SECONDS)
 
     def _claim(self, slot: int) -> None:
         words = slot_words(self._shared, slot)
         words[TAGGED] = linux.tag(slot)
         words[PID] = os.getpid()
 
-    def _make_each(self, family: list[Own]) -> Own:
+    def _fork_each(self, copies: list[CopySlot]) -> CopySlot:
         """Fork all copies and exit; only the copies return. Failures are reported on the wires of the copies."""
         # This process has one thread. The copies get the same parent as this process.
         fork = clone.fork_beside if clone.can_clone() else linux.fork_bare
         try:
-            while family:
-                slot, fds = family[0]
+            while copies:
+                slot, fds = copies[0]
                 words = slot_words(self._shared, slot)
                 words[TAGGED] = linux.tag(slot)
                 pid = fork()
@@ -222,10 +222,10 @@ class Copying:
                 if pid == 0:
                     return slot, fds
                 _close(fds)
-                del family[0]
+                del copies[0]
         except OSError as error:
             told = messages.encode(NotCopied(f"no process could be forked: {error.strerror}"))
-            for _, fds in family:
+            for _, fds in copies:
                 os.write(fds[3], told)
         os._exit(0)
 
@@ -234,7 +234,7 @@ class Copying:
         try:
             return [f"not copied: {each}" for each in self._find_missing()]
         except Exception as error:  # user code may have changed threading or asyncio
-            return [f"what was not copied cannot be told: {type(error).__name__}"]
+            return [f"it is unknown what was not copied: {type(error).__name__}"]
 
     def _find_missing(self) -> list[str]:
         missing = []
@@ -242,7 +242,7 @@ class Copying:
         names = [each.name for each in self.running]
         if names:
             missing.append(f"{_count(names, 'thread')} of the original: {_listed(names)}")
-        tasks = self._looping.count_tasks()
+        tasks = self._event_loop.count_tasks()
         if tasks:
             missing.append(f"{tasks} {'task' if tasks == 1 else 'tasks'} of the original's event loop")
         children = [f"{linux.name_of(pid)} (pid {pid})" for pid in linux.children(os.getpid())]
@@ -257,11 +257,11 @@ class Copying:
         self.settled = False
         self._interrupts.publish_to(slot_words(self._shared, slot))
         self._take_descriptors(fds)
-        self._channel.start_anew()
-        self._input.start_anew()
-        self._looping.leave()
+        self._output.reset_in_copy()
+        self._input.reset_in_copy()
+        self._event_loop.abandon()
         threading.main_thread()._native_id = get_native_id()  # type: ignore[attr-defined]
-        _begin_again()
+        _reset_unstarted_threads()
         processes: Any = sys.modules.get("multiprocessing.process")
         if processes is not None:
             # At its exit, the copy would terminate the original's children.
@@ -269,14 +269,14 @@ class Copying:
 
     def _take_descriptors(self, fds: list[int]) -> None:
         """Replace the original's streams by the new ones wherever they are open, and unshare epoll objects."""
-        streams = {_target(self._spares[number]): fds[number] for number in self._spares}
+        streams = {_target(self._stream_copies[number]): fds[number] for number in self._stream_copies}
         for number in (0, 1, 2):
             # Unless user code redirected the stream.
             if _target(number) in streams or _target(number) == "":
                 os.dup2(fds[number], number, inheritable=True)
         self._link.move_to(fds[3])
-        for number, spare in self._spares.items():
-            os.dup2(fds[number], spare, inheritable=False)
+        for number, copy in self._stream_copies.items():
+            os.dup2(fds[number], copy, inheritable=False)
         for fd in _open_descriptors():
             target = _target(fd)
             if target == EPOLL:
@@ -313,7 +313,7 @@ class Copying:
         self._link.send(Started(os.getcwd(), []))
 
 
-def _begin_again() -> None:
+def _reset_unstarted_threads() -> None:
     """Make unstarted threads startable in a copy. Python 3.13 marks all other threads as ended after a fork."""
     handle: Any = getattr(_thread, "_ThreadHandle", None)
     if handle is None:
@@ -421,5 +421,5 @@ def _count(names: list[str], noun: str, plural: str = "s") -> str:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(name[:60] for name in names[:NAMED])
-    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
+    shown = ", ".join(name[:60] for name in names[:MAX_NAMED])
+    return shown if len(names) <= MAX_NAMED else f"{shown} and {len(names) - MAX_NAMED} more"

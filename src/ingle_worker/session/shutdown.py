@@ -1,7 +1,7 @@
-"""The orderly end of a session: what Python itself does when an interpreter exits, but for tearing itself down.
+"""Graceful end of a session: all that Python does at exit, except destroying the interpreter.
 
-Non-daemon threads are joined, exit handlers run, and the user's namespace is emptied so that finalizers run; what
-they print is still the last cell's output. The host bounds the time for all of it.
+Non-daemon threads are joined, exit handlers run, and the namespace is emptied so that finalizers run. Their output
+belongs to the last cell. The host bounds the time.
 """
 
 import atexit
@@ -12,11 +12,11 @@ import types
 from collections.abc import Callable
 
 from ingle_worker.session import traceback_text
-from ingle_worker.session.event_loop import Looping
+from ingle_worker.session.event_loop import EventLoop
 
 
 def exit_code(exc: SystemExit) -> tuple[int, str | None]:
-    """The process's exit code and the message, as the interpreter understands `SystemExit`."""
+    """Return the exit code and message of a SystemExit, as Python would."""
     code = exc.code
     if code is None:
         return 0, None
@@ -24,35 +24,35 @@ def exit_code(exc: SystemExit) -> tuple[int, str | None]:
         return code & 0xFF, None
     try:
         return 1, str(code)
-    except Exception:  # the border to the cell: any object may be the code
-        return 1, "<exit message could not be made>"
+    except Exception:  # user code: any object may be the exit code
+        return 1, "<exit message could not be created>"
 
 
-def finish(main: types.ModuleType, looping: Looping, spare: dict[str, int]) -> None:
-    """What the spared names stand for, by its id, is not touched: it belongs to another session too."""
+def finish(main: types.ModuleType, event_loop: EventLoop, spare: dict[str, int]) -> None:
+    """Run all steps of the exit. Objects in `spare`, by name and id, belong to another session too and stay."""
     for step in (
-        looping.close,
+        event_loop.close,
         threading._shutdown,  # type: ignore[attr-defined]
         atexit._run_exitfuncs,
-        lambda: _empty(main, spare),
+        lambda: _empty_namespace(main, spare),
         gc.collect,
         lambda: _flush(),
     ):
-        _attempt(step)
+        _run_step(step)
 
 
-def _attempt(step: Callable[[], object]) -> None:
+def _run_step(step: Callable[[], object]) -> None:
     try:
         step()
-    except BaseException as exc:  # the border to the cell: an exit handler may raise anything
+    except BaseException as exc:  # user code: an exit handler may raise anything
         try:
             sys.__stderr__.write(traceback_text.describe(exc).traceback)  # type: ignore[union-attr]
         except Exception:
             return
 
 
-def _empty(main: types.ModuleType, spare: dict[str, int]) -> None:
-    """Drop the user's names, those that start with an underscore first, as the interpreter does."""
+def _empty_namespace(main: types.ModuleType, spare: dict[str, int]) -> None:
+    """Drop the user's names, those with an underscore first, as Python does."""
     space = vars(main)
     names = [
         name

@@ -1,6 +1,6 @@
-"""What a person or a model reads of an exception: the user's frames only, with their source lines.
+"""Text of an exception for people and models: frames of the user only, with source lines.
 
-Sources of cells are kept in `linecache` under `<cell 12>`, where `traceback`, `pdb` and `inspect` look for them.
+Sources of cells are in `linecache` under `<cell 12>`, where `traceback`, `pdb` and `inspect` find them.
 """
 
 import inspect
@@ -14,9 +14,9 @@ from typing import Any
 
 from ingle_worker.wire.messages import Raised
 
-HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-MAX_VALUE = 100_000
-MAX_TRACEBACK = 1_000_000
+GUEST_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+MAX_VALUE_CHARS = 100_000
+MAX_TRACEBACK_CHARS = 1_000_000
 
 
 def cell_name(cell: int) -> str:
@@ -24,9 +24,8 @@ def cell_name(cell: int) -> str:
 
 
 def remember_source(filename: str, code: str) -> None:
-    # Lines end where the compiler ends them, which is in fewer places than str.splitlines() does; and the last one
-    # ends like the others, or carets come out a column too far. Without a modification time the entry survives
-    # linecache.checkcache().
+    # Split lines as the compiler does, not like str.splitlines(). End the last one with a newline, or carets are a
+    # column off. Without a modification time the entry survives linecache.checkcache().
     if "\n" not in code and "\r" not in code:
         linecache.cache[filename] = (len(code), None, [code + "\n"], filename)
         return
@@ -36,7 +35,7 @@ def remember_source(filename: str, code: str) -> None:
 
 
 def forget_sources() -> None:
-    """All cells: what they defined is gone."""
+    """Forget the sources of all cells."""
     for filename in [name for name in list(linecache.cache) if name.startswith("<cell ")]:
         forget_source(filename)
 
@@ -46,8 +45,8 @@ def forget_source(filename: str) -> None:
 
 
 def strip(tb: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is not the guest's."""
-    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(HOME):
+    """Return the traceback from the first frame outside of the guest."""
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(GUEST_FOLDER):
         tb = tb.tb_next
     return tb
 
@@ -57,7 +56,7 @@ def _drop_guest_frames(report: traceback.TracebackException, seen: set[int]) -> 
         return
     seen.add(id(report))
     if report.stack:
-        report.stack[:] = [frame for frame in report.stack if not frame.filename.startswith(HOME)]
+        report.stack[:] = [frame for frame in report.stack if not frame.filename.startswith(GUEST_FOLDER)]
     parts = [report.__cause__, report.__context__, *(getattr(report, "exceptions", None) or ())]
     for part in parts:
         if part is not None:
@@ -65,13 +64,13 @@ def _drop_guest_frames(report: traceback.TracebackException, seen: set[int]) -> 
 
 
 def describe(exc: BaseException) -> Raised:
-    """The exception as name, value and traceback. May run the exception's own `__str__`."""
+    """Return name, value and traceback of an exception. May run its `__str__`."""
     tb = strip(exc.__traceback__)
     exc.__traceback__ = tb
     _remember_as_last(exc, tb)
     name = type(exc).__qualname__ if type(exc).__module__ in ("builtins", "__main__") else _full_name(type(exc))
-    # Asked before `traceback` asks: that one swallows an interrupt which comes while __str__ runs.
-    value = _shorten(_value(exc), MAX_VALUE)
+    # Before `traceback` does: it swallows an interrupt during __str__.
+    value = _shorten(_value(exc), MAX_VALUE_CHARS)
     try:
         report = traceback.TracebackException(type(exc), exc, tb, compact=True)
         _drop_guest_frames(report, set())
@@ -79,7 +78,7 @@ def describe(exc: BaseException) -> Raised:
         text = "".join(lines)
     except RecursionError:
         text = "".join(traceback.format_exception_only(type(exc), exc))
-    return Raised(name, value, _shorten(text, MAX_TRACEBACK))
+    return Raised(name, value, _shorten(text, MAX_TRACEBACK_CHARS))
 
 
 def _without_stack(report: traceback.TracebackException) -> Any:
@@ -89,27 +88,27 @@ def _without_stack(report: traceback.TracebackException) -> Any:
 
 
 def bare(exc: BaseException, *, ask: bool = True) -> Raised:
-    """For when describing failed, be it by the exception's own methods or by a library that the user has changed.
+    """Describe an exception for which `describe` failed, because of its own methods or a library that the user changed.
 
-    Without `ask` not even the exception's `__str__` is called: it was interrupted before.
+    Without `ask` not even its `__str__` is called, because that was interrupted before.
     """
     name = type(exc).__name__
     value = "<interrupted while it was described>"
     if ask:
         try:
-            value = _shorten(_value(exc), MAX_VALUE)
-        except BaseException:  # the border to the cell: __str__ may raise anything
+            value = _shorten(_value(exc), MAX_VALUE_CHARS)
+        except BaseException:  # user code: __str__ may raise anything
             value = ""
     lines = []
     tb = strip(exc.__traceback__)
     while tb is not None:
         code = tb.tb_frame.f_code
-        if not code.co_filename.startswith(HOME):
+        if not code.co_filename.startswith(GUEST_FOLDER):
             lines.append(f'  File "{code.co_filename}", line {tb.tb_lineno}, in {code.co_name}\n')
         tb = tb.tb_next
     if lines:
         lines.insert(0, "Traceback (most recent call last):\n")
-    return Raised(name, value, _shorten("".join(lines), MAX_TRACEBACK) + f"{name}: {value}\n")
+    return Raised(name, value, _shorten("".join(lines), MAX_TRACEBACK_CHARS) + f"{name}: {value}\n")
 
 
 def _full_name(cls: type) -> str:
@@ -119,7 +118,7 @@ def _full_name(cls: type) -> str:
 def _value(exc: BaseException) -> str:
     try:
         return str(exc)
-    except Exception:  # the border to the cell: an exception may have any __str__
+    except Exception:  # user code: an exception may have any __str__
         return "<exception str() failed>"
 
 
@@ -131,7 +130,7 @@ def _shorten(text: str, limit: int) -> str:
 
 
 def _remember_as_last(exc: BaseException, tb: TracebackType | None) -> None:
-    """For `pdb.pm()` and whoever else looks there."""
+    """Set `sys.last_exc` and the like, for `pdb.pm()` and others."""
     sys.last_exc = exc  # type: ignore[attr-defined]
     sys.last_type, sys.last_value, sys.last_traceback = type(exc), exc, tb
 
@@ -142,7 +141,7 @@ _getfile = inspect.getfile
 
 
 def _getfile_of_cells(obj: Any) -> str:
-    """`inspect.getfile`, which knows no file for classes of `__main__`, extended to those made in cells and library."""
+    """Extend `inspect.getfile` to classes of `__main__` made in cells and in the library."""
     try:
         return _getfile(obj)
     except (OSError, TypeError):

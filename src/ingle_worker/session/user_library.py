@@ -1,8 +1,8 @@
-"""The user's own library: loaded into a session's namespace before its first cell, and looked at when it grows.
+"""The user's library: code that is loaded into a session's namespace before its first cell.
 
-Its text is compiled here, once for each version of Python; the host keeps the code and lends it to later sessions.
-What it holds is told from its tree, before any of it runs. What it does when it runs is its own affair: an error is
-told, and the session goes on with what was defined up to there.
+Its text is compiled here once per Python version, and the host stores the code for later sessions. Its contents are
+read from the syntax tree, before any of it runs. If it raises an error, the error is reported and the session continues
+with the names defined so far.
 """
 
 import ast
@@ -13,36 +13,36 @@ from typing import Any
 
 from ingle_worker.session import traceback_text
 from ingle_worker.session.compiler import SYNTAX_ERRORS
-from ingle_worker.session.variables import untold
+from ingle_worker.session.variables import unlisted
 
 FILENAME = "<stdlib>"
 
-SHORT = 300
-"""Characters of a signature or of a line of a docstring."""
+MAX_CHARS = 300
+"""Maximum length of a signature or a docstring line, in characters."""
 
-LISTED = 10_000
+MAX_LISTED = 10_000
 
-HIDDEN = (types.FunctionType, type, types.ModuleType)
-"""What is not counted among a session's variables, as long as it is what the library has defined. Data is."""
+UNLISTED_TYPES = (types.FunctionType, type, types.ModuleType)
+"""Kinds that are not listed as variables while they are the library's own. Data is listed."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Library:
-    """The library of this session, if it has one."""
+    """The library of this session, if there is one."""
 
     def __init__(self) -> None:
         self._code: types.CodeType | None = None
         self._source = ""
-        self.own = untold
-        """The functions, classes and modules that it has defined here, by name."""
+        self.own = unlisted
+        """Functions, classes and modules that the library defined, by name."""
 
     @property
     def loaded(self) -> bool:
         return self._code is not None
 
-    def take(self, source: str, code: bytes) -> None:
-        """Have this library. Without its code it is compiled; raises what `compile` raises."""
+    def set_source(self, source: str, code: bytes) -> None:
+        """Set the library. Without code, compile it. Raises like `compile`."""
         self._code = marshal.loads(code) if code else compile(source, FILENAME, "exec", dont_inherit=True)
         self._source = source
 
@@ -51,7 +51,7 @@ class Library:
         return marshal.dumps(self._code)
 
     def run(self, space: dict[str, Any]) -> str:
-        """Define everything in this namespace; what went wrong, if something did. KeyboardInterrupt comes out."""
+        """Run the library in this namespace. Return the problem, or "". KeyboardInterrupt is not caught."""
         assert self._code is not None
         traceback_text.remember_source(FILENAME, self._source)
         before = space.copy()
@@ -60,14 +60,14 @@ class Library:
             exec(self._code, space)
         except KeyboardInterrupt:
             raise
-        except BaseException as exc:  # the border to the user's code
+        except BaseException as exc:  # user code
             problem = problem_of(exc)
         finally:
-            self._tidy(space, before)
+            self._restore_dunders(space, before)
         return problem
 
-    def _tidy(self, space: dict[str, Any], before: dict[str, Any]) -> None:
-        """A docstring and annotations of its own are not those of the session."""
+    def _restore_dunders(self, space: dict[str, Any], before: dict[str, Any]) -> None:
+        """Restore the session's own docstring and annotations, and record the new names."""
         for name in [name for name in space if name.startswith("__") and name.endswith("__")]:
             if name in before:
                 space[name] = before[name]
@@ -76,20 +76,20 @@ class Library:
         if isinstance(space.get("__annotations__"), dict):
             space["__annotations__"].clear()
         new = {name: value for name, value in space.items() if before.get(name, space) is not value}
-        self.own.update({name: value for name, value in new.items() if isinstance(value, HIDDEN)})
+        self.own.update({name: value for name, value in new.items() if isinstance(value, UNLISTED_TYPES)})
 
     def other_names(self, space: dict[str, Any]) -> set[str]:
-        """All names but those that still stand for what the library has defined."""
+        """Return all names except those that still refer to definitions of the library."""
         # Copied in one step: threads may define names meanwhile.
         return set(space.copy()) - {name for name, value in self.own.items() if space.get(name) is value}
 
 
 library = Library()
-"""A process is one session."""
+"""The library of this process, which is one session."""
 
 
 def problem_of(exc: BaseException) -> str:
-    """What is wrong with the library, and where, in one line."""
+    """Return the problem and its line number in one line."""
     if isinstance(exc, SyntaxError):
         return f"line {exc.lineno}: {type(exc).__name__}: {exc.msg}"
     line = None
@@ -100,29 +100,29 @@ def problem_of(exc: BaseException) -> str:
         tb = tb.tb_next
     try:
         raised = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
-    except BaseException:  # the border to the user's code: an exception may have any __str__
+    except BaseException:  # user code: an exception may have any __str__
         raised = type(exc).__name__
-    return (f"line {line}: " if line is not None else "") + raised[:SHORT]
+    return (f"line {line}: " if line is not None else "") + raised[:MAX_CHARS]
 
 
-# --- what it holds, told from its tree ----------------------------------------------------------------------
+# --- contents, from the syntax tree -------------------------------------------------------------------------
 
 
 def describe(source: str) -> dict[str, Any]:
-    """Functions, modules and other names of a library, without running it. Raises what the parser raises."""
+    """Return functions, modules and other names of a library without running it. Raises like the parser."""
     functions: dict[str, dict[str, Any]] = {}
     modules: dict[str, dict[str, Any]] = {}
     other: dict[str, dict[str, Any]] = {}
-    for kind, name, told in _names(ast.parse(source).body):
+    for kind, name, fields in _names(ast.parse(source).body):
         if name.startswith("_"):
             continue
         for group in (functions, modules, other):
-            group.pop(name, None)  # the last one counts
-        {"function": functions, "module": modules}.get(kind, other)[name] = {"name": name, **told}
+            group.pop(name, None)  # the last definition wins
+        {"function": functions, "module": modules}.get(kind, other)[name] = {"name": name, **fields}
     return {
-        "functions": list(functions.values())[:LISTED],
-        "modules": list(modules.values())[:LISTED],
-        "other": list(other.values())[:LISTED],
+        "functions": list(functions.values())[:MAX_LISTED],
+        "modules": list(modules.values())[:MAX_LISTED],
+        "other": list(other.values())[:MAX_LISTED],
         "count": len(functions) + len(modules) + len(other),
     }
 
@@ -132,8 +132,8 @@ def _names(body: list[ast.stmt]) -> "list[tuple[str, str, dict[str, Any]]]":
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
-            told = {"signature": _short(f"{node.name}({ast.unparse(node.args)}){returns}"), "doc": _doc(node)}
-            found.append(("function", node.name, told))
+            fields = {"signature": _short(f"{node.name}({ast.unparse(node.args)}){returns}"), "doc": _doc(node)}
+            found.append(("function", node.name, fields))
         elif isinstance(node, ast.ClassDef):
             found.append(("class", node.name, {"kind": "class", "doc": _doc(node)}))
         elif isinstance(node, ast.Import):
@@ -146,7 +146,7 @@ def _names(body: list[ast.stmt]) -> "list[tuple[str, str, dict[str, Any]]]":
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             found += _assigned(node)
         else:
-            for part in ("handlers", "orelse", "body", "finalbody"):  # the likelier last
+            for part in ("handlers", "orelse", "body", "finalbody"):  # the most likely last
                 inner = getattr(node, part, None)
                 if isinstance(inner, list) and not isinstance(node, ast.Expr):
                     for each in inner:
@@ -169,26 +169,26 @@ def _doc(node: Definition) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= SHORT else text[: SHORT - 1] + "…"
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
-# --- adding to it -------------------------------------------------------------------------------------------
+# --- additions ----------------------------------------------------------------------------------------------
 
 
 class Refused(Exception):
-    """The addition cannot be made; the message says why."""
+    """The addition is not possible. The message says why."""
 
 
 def merged(source: str, addition: str) -> "tuple[str, list[str], list[str]]":
-    """The library with this added; the names that are new in it, and those whose definitions were replaced.
+    """Return the library with the addition, the names it defines, and those it replaced.
 
-    A function or class takes the place of those that were there under its name. What is added besides stands at the
-    end, but for imports that are there already. All else stays as it is, to the letter.
+    A function or class replaces definitions of the same name. Other statements are appended, except imports that are
+    already there. All other text stays unchanged.
     """
     try:
         old = ast.parse(source)
     except SYNTAX_ERRORS as exc:
-        raise Refused(f"the library as it is does not compile ({problem_of(exc)}); mend it first") from None
+        raise Refused(f"the library as it is does not compile ({problem_of(exc)}); fix it first") from None
     addition = textwrap.dedent(addition.replace("\r\n", "\n").replace("\r", "\n")).strip("\n")
     try:
         compile(addition, "<addition>", "exec", dont_inherit=True)
@@ -206,7 +206,7 @@ def merged(source: str, addition: str) -> "tuple[str, list[str], list[str]]":
     repeated = [node for node in new.body if ast.dump(node) in known and _alone(node, new.body)]
     text = _without(addition.split("\n"), repeated)
     if len(new.body) - len(repeated) == 1 and len(earlier) == 1:
-        # One for one: it stays in its place, where those before and after it may count on it.
+        # One for one: keep the position, on which other code may depend.
         first, last = _span(earlier[0])
         lines[first:last] = text.strip("\n").split("\n")
         return "\n".join(lines), added, replaced
@@ -216,19 +216,19 @@ def merged(source: str, addition: str) -> "tuple[str, list[str], list[str]]":
 
 
 def _span(node: ast.stmt) -> "tuple[int, int]":
-    """Its lines, its decorators among them, counted from 0."""
+    """Return the lines of a statement including decorators, counted from 0."""
     decorators = getattr(node, "decorator_list", [])
     return min([node.lineno, *(each.lineno for each in decorators)]) - 1, node.end_lineno or node.lineno
 
 
 def _alone(node: ast.stmt, body: "list[ast.stmt]") -> bool:
-    """Whether no other statement shares its lines."""
+    """Return whether no other statement shares its lines."""
     first, last = _span(node)
     return all(each is node or _span(each)[1] <= first or _span(each)[0] >= last for each in body)
 
 
 def _without(lines: "list[str]", nodes: "list[Any]") -> str:
-    """The lines without these statements and the blank ones after each."""
+    """Return the lines without these statements and the blank lines after each."""
     dropped = dict(map(_span, nodes))
     kept: list[str] = []
     number = 0
@@ -244,5 +244,5 @@ def _without(lines: "list[str]", nodes: "list[Any]") -> str:
 
 
 def decoded(data: bytes) -> str:
-    """The text of the file, with lines that end as the compiler ends them. Raises UnicodeDecodeError."""
+    """Return the text of the file, with lines that end as for the compiler. Raises UnicodeDecodeError."""
     return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

@@ -1,8 +1,8 @@
-"""What the user has in his session: each variable by name, type, extent, size and a short preview.
+"""Description of the user's variables: name, type, shape or length, size and a short preview.
 
-A listing runs no code of the user's: it looks at exact types that are known, through their own C functions, and says of
-everything else only what its type is called. It is bounded in time, in names and in bytes; beyond the bounds
-names and types are given, then a count. Only when one variable is asked for alone do its `__repr__` and `__str__` run.
+A listing runs no user code: it reads exact types it knows by their C functions, and only names the type of others. It
+is bounded in time, names and characters. Beyond the bounds there are only names and types, then a count. Only a request
+for one variable runs its `__repr__` and `__str__`.
 """
 
 import _collections  # type: ignore[import-not-found]
@@ -22,29 +22,29 @@ from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
 from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable
 
-TIME = 0.1
-"""Seconds for a whole listing; what is left then has its name and its type."""
+MAX_SECONDS = 0.1
+"""Seconds for a whole listing. Later variables have only name and type."""
 
-NAMES = 10_000
-PREVIEW = 200
-BYTES = 1_000_000
-"""Characters of a whole listing, about."""
+MAX_NAMES = 10_000
+MAX_PREVIEW_CHARS = 200
+MAX_LISTING_CHARS = 1_000_000
+"""Characters of a whole listing, roughly."""
 
-WHOLE = 1_000_000
-"""Characters of one variable's text that is asked for alone; a longer one keeps its head and its tail."""
+MAX_TEXT_CHARS = 1_000_000
+"""Characters of a single variable's text. A longer text keeps its head and tail."""
 
-ITEMS = 20
-DEPTH = 3
-DIGITS = 600
-"""Bits of an integer above which it is not written out."""
+MAX_ITEMS = 20
+MAX_DEPTH = 3
+MAX_INT_BITS = 600
+"""Bits above which an integer is not written out."""
 
-# How a type says what it is called, past anything that its metaclass may have defined.
+# Descriptors of `type` itself, which a metaclass cannot override.
 _name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 _qualname_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 _module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 _flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 HEAP_TYPE = 1 << 9
-"""Set in the flags of every class that is made by a `class` statement."""
+"""Set in the flags of every class made by a `class` statement."""
 
 _contents_of: Callable[[Any], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__  # type: ignore[index]
 _function = types.FunctionType
@@ -72,41 +72,41 @@ _sized[Lines] = list.__len__
 _mappings = (dict, collections.OrderedDict, _collections.defaultdict, collections.Counter)
 
 
-untold: dict[str, Any] = {}
-"""Names that are left out as long as they stand for these objects: what the user's library has defined."""
+unlisted: dict[str, Any] = {}
+"""Names that are left out while they refer to these objects: definitions of the user's library."""
 
 
 def names_of(space: dict[Any, Any]) -> list[str]:
-    """The names that the user made, sorted: those that begin with an underscore are his own business.
+    """Return the names that the user made, sorted, without those that begin with an underscore.
 
-    What his library has defined, and he has not changed, is told by a listing of that.
+    Unchanged definitions of the user's library are left out.
     """
-    return [name for name, _ in _made(space)]
+    return [name for name, _ in _user_names(space)]
 
 
-def _made(space: dict[Any, Any]) -> list[tuple[str, Any]]:
-    # Copied in one step, since threads go on meanwhile; and not looked up by name, since a key may be anything.
+def _user_names(space: dict[Any, Any]) -> list[tuple[str, Any]]:
+    # Copied in one step because threads run, and not looked up by name because a key may be any object.
     made = [
         (name, value)
         for name, value in space.copy().items()
-        if type(name) is str and not name.startswith("_") and (name not in untold or untold[name] is not value)
+        if type(name) is str and not name.startswith("_") and (name not in unlisted or unlisted[name] is not value)
     ]
     return sorted(made, key=itemgetter(0))
 
 
 def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
-    """Each variable, as the fields of a message, and how many more there are."""
-    made = _made(space)
-    deadline = time.monotonic() + TIME
+    """Return each variable as fields of a message, and the number of those left out."""
+    made = _user_names(space)
+    deadline = time.monotonic() + MAX_SECONDS
     libraries = Libraries()
     listed: list[dict[str, Any]] = []
     used = 0
-    for name, value in made[:NAMES]:
+    for name, value in made[:MAX_NAMES]:
         variable: dict[str, Any] = {"name": _cut(name), "type": _cut(type_name(value))}
         used += len(variable["name"]) + len(variable["type"]) + 30
-        if used > BYTES:
+        if used > MAX_LISTING_CHARS:
             break
-        if used < BYTES // 2 and time.monotonic() < deadline:
+        if used < MAX_LISTING_CHARS // 2 and time.monotonic() < deadline:
             describe(value, variable, libraries)
             used += len(variable.get("preview", ""))
         listed.append(variable)
@@ -114,7 +114,7 @@ def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
 
 
 def type_name(value: object) -> str:
-    """`list`, `Point` for a class of the session, `pandas.DataFrame`: the package where it is from, not the module."""
+    """Return the type's name with its package, not its module: `list`, `Point`, `pandas.DataFrame`."""
     kind = type(value)
     if issubclass(kind, type):
         return "type"
@@ -124,12 +124,12 @@ def type_name(value: object) -> str:
 
 
 def describe(value: Any, variable: dict[str, Any], libraries: "Libraries") -> None:
-    """Add extent, size and preview, as far as they can be told without the user's code."""
+    """Add shape, size and preview, as far as possible without user code."""
     kind = type(value)
     try:
         if libraries.describe(value, variable):
             return
-        if type(kind) is not type:  # a metaclass may have any __eq__ and __hash__: not even to be looked up
+        if type(kind) is not type:  # a metaclass may have any __eq__ and __hash__, so no lookup
             variable.update(size=object.__sizeof__(value), preview=_preview_named(value, kind))
             return
         length = _sized.get(kind)
@@ -138,40 +138,44 @@ def describe(value: Any, variable: dict[str, Any], libraries: "Libraries") -> No
         sized = kind if length is not None or kind in _plain else object
         variable["size"] = sized.__sizeof__(value)  # type: ignore[call-arg]
         variable["preview"] = _cut(preview(value))
-    except Exception:  # the border to the cell: a container may change while it is looked at
+    except Exception:  # user code: a container may change meanwhile
         variable.setdefault("preview", f"<{_cut(_name_of(kind))}>")
 
 
-def preview(value: Any, depth: int = DEPTH, room: int = PREVIEW) -> str:
-    """A short text of a value, made of exact builtin types only."""
+def preview(value: Any, depth: int = MAX_DEPTH, budget: int = MAX_PREVIEW_CHARS) -> str:
+    """Return a short text of a value, using exact builtin types only."""
     kind = type(value)
     if type(kind) is not type:
         return _preview_named(value, kind)
     if kind is str:
-        return repr(value[:room]) + ("…" if len(value) > room else "")
+        return repr(value[:budget]) + ("…" if len(value) > budget else "")
     if kind is int:
-        return repr(value) if value.bit_length() <= DIGITS else f"<int of {value.bit_length()} bits>"
+        return repr(value) if value.bit_length() <= MAX_INT_BITS else f"<int of {value.bit_length()} bits>"
     if kind is range:
-        return repr(value) if max(map(int.bit_length, (value.start, value.stop, value.step))) <= DIGITS else "<range>"
+        return (
+            repr(value)
+            if max(map(int.bit_length, (value.start, value.stop, value.step))) <= MAX_INT_BITS
+            else "<range>"
+        )
     if kind in _plain:
         return repr(value)
     if kind is bytes or kind is bytearray:
-        return repr(value[:room]) + ("…" if len(value) > room else "")
+        return repr(value[:budget]) + ("…" if len(value) > budget else "")
     if kind is Lines:
-        return _joined("[", list.__getitem__(value, slice(ITEMS + 1)), "]", depth, room)
+        return _joined("[", list.__getitem__(value, slice(MAX_ITEMS + 1)), "]", depth, budget)
     if kind is list or kind is tuple:
         opening, closing = ("[", "]") if kind is list else ("(", ",)" if len(value) == 1 else ")")
-        return _joined(opening, value[: ITEMS + 1], closing, depth, room)
+        return _joined(opening, value[: MAX_ITEMS + 1], closing, depth, budget)
     if kind is set or kind is frozenset:
         if not value:
             return f"{_name_of(kind)}()"
         opening, closing = ("{", "}") if kind is set else ("frozenset({", "})")
-        return _joined(opening, list(islice(value, ITEMS + 1)), closing, depth, room)
+        return _joined(opening, list(islice(value, MAX_ITEMS + 1)), closing, depth, budget)
     if kind is _collections.deque:
-        return _joined("deque([", list(islice(value, ITEMS + 1)), "])", depth, room)
+        return _joined("deque([", list(islice(value, MAX_ITEMS + 1)), "])", depth, budget)
     if kind in _mappings:
         opening, closing = ("{", "}") if kind is dict else (f"{_name_of(kind)}({{", "})")
-        return _joined(opening, list(islice(dict.items(value), ITEMS + 1)), closing, depth, room, pairs=True)
+        return _joined(opening, list(islice(dict.items(value), MAX_ITEMS + 1)), closing, depth, budget, pairs=True)
     return _preview_named(value, kind)
 
 
@@ -196,30 +200,30 @@ def _preview_named(value: Any, kind: type) -> str:
     return f"<{_cut(_name_of(kind))}>"
 
 
-def _joined(opening: str, items: list[Any], closing: str, depth: int, room: int, *, pairs: bool = False) -> str:
+def _joined(opening: str, items: list[Any], closing: str, depth: int, budget: int, *, pairs: bool = False) -> str:
     if not items:
         return opening + closing.removeprefix(",")
     if depth == 0:
         return f"{opening}…{closing}"
     parts: list[str] = []
     for number, item in enumerate(items):
-        if room <= 0 or number == ITEMS:
+        if budget <= 0 or number == MAX_ITEMS:
             parts.append("…")
             break
-        part = preview(item, depth - 1, room)
+        part = preview(item, depth - 1, budget)
         if pairs:
-            part = f"{preview(item[0], depth - 1, room)}: {preview(item[1], depth - 1, room)}"
+            part = f"{preview(item[0], depth - 1, budget)}: {preview(item[1], depth - 1, budget)}"
         parts.append(part)
-        room -= len(part) + 2
+        budget -= len(part) + 2
     return opening + ", ".join(parts) + closing
 
 
-def _cut(text: str, limit: int = PREVIEW) -> str:
+def _cut(text: str, limit: int = MAX_PREVIEW_CHARS) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 class Libraries:
-    """The types of numpy, pandas and the like that are imported already: looked up once for a listing."""
+    """Types of imported libraries such as numpy and pandas, looked up once per listing."""
 
     def __init__(self) -> None:
         self._describers: list[tuple[type, Callable[[Any, dict[str, Any]], None]]] = []
@@ -230,12 +234,12 @@ class Libraries:
             ("polars.dataframe.frame", "DataFrame", self._polars, False),
         ):
             kind = _attribute(module, name)
-            # numpy's types are C; one that is not is somebody else's of the same name.
+            # numpy's type is written in C. Another one has only the same name.
             if type(kind) is type and not (compiled and _flags_of(kind) & HEAP_TYPE):
                 self._describers.append((kind, describer))
 
     def describe(self, value: Any, variable: dict[str, Any]) -> bool:
-        """False where the type is none of theirs."""
+        """Return False if the type belongs to none of the libraries."""
         for kind, describer in self._describers:
             if type(value) is kind:
                 describer(value, variable)
@@ -248,8 +252,11 @@ class Libraries:
         variable.update(shape=shape, size=int(value.nbytes))
         head = f"array of {value.dtype}" if kind != "V" else "array"
         if kind in "biufcSU" and value.ndim == 1 and value.itemsize <= 1000:
-            items = value[:ITEMS].tolist()
-            head = _joined("", [*items, *([0] if shape[0] > ITEMS else [])], "", 1, PREVIEW - 30) + f" ({value.dtype})"
+            items = value[:MAX_ITEMS].tolist()
+            head = (
+                _joined("", [*items, *([0] if shape[0] > MAX_ITEMS else [])], "", 1, MAX_PREVIEW_CHARS - 30)
+                + f" ({value.dtype})"
+            )
         variable["preview"] = _cut(head)
 
     @staticmethod
@@ -270,7 +277,7 @@ class Libraries:
     @staticmethod
     def _polars(value: Any, variable: dict[str, Any]) -> None:
         variable["shape"] = [int(value.height), int(value.width)]
-        variable["preview"] = _cut("columns: " + ", ".join(value.columns[:ITEMS]))
+        variable["preview"] = _cut("columns: " + ", ".join(value.columns[:MAX_ITEMS]))
         variable["size"] = int(value.estimated_size())
 
 
@@ -280,22 +287,22 @@ def _attribute(module: str, name: str) -> Any:
 
 
 def _is_plain(array: Any) -> bool:
-    """An array of numpy's or of pandas' own, not one of a type that the user made."""
+    """Return whether this is an array of numpy or pandas itself, not of a user's type."""
     module = _module_of(type(array))
     return type(module) is str and module.partition(".")[0] in ("numpy", "pandas")
 
 
 def _columns(index: Any) -> str:
-    labels = index[: ITEMS + 1]._values.tolist()
+    labels = index[: MAX_ITEMS + 1]._values.tolist()
     names = [each[:40] if type(each) is str else preview(each, 1, 40) for each in labels]
-    return ", ".join(names[:ITEMS]) + (", …" if len(names) > ITEMS else "")
+    return ", ".join(names[:MAX_ITEMS]) + (", …" if len(names) > MAX_ITEMS else "")
 
 
 # --- one variable ------------------------------------------------------------------------------------------
 
 
 def whole(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
-    """One variable with its `repr` and its `str`; what they raise is told instead, and said apart."""
+    """Return one variable with its `repr` and `str`. If they raise, the error replaces the text and is a notice too."""
     variable: dict[str, Any] = {"name": name, "type": _cut(type_name(value))}
     describe(value, variable, Libraries())
     notices: list[str] = []
@@ -305,7 +312,7 @@ def whole(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
             if type(text) is not str:
                 text = "".join(text)  # a subclass of str may have any methods
             variable[field] = _both_ends(text)
-        except Exception as error:  # the border to the cell: any class may have any __repr__
+        except Exception as error:  # user code: any class may have any __repr__
             raised = traceback_text.bare(error)
             variable[field] = f"<{raised.name}: {_cut(raised.value)}>"
             notices.append(f"{make.__name__}() of {name} raised {raised.name}: {_cut(raised.value)}")
@@ -313,18 +320,18 @@ def whole(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _both_ends(text: str) -> str:
-    if len(text) <= WHOLE:
+    if len(text) <= MAX_TEXT_CHARS:
         return text
-    head = WHOLE * 35 // 100
-    tail = WHOLE - head
-    return f"{text[:head]}\n… {len(text) - WHOLE} characters left out …\n{text[-tail:]}"
+    head = MAX_TEXT_CHARS * 35 // 100
+    tail = MAX_TEXT_CHARS - head
+    return f"{text[:head]}\n… {len(text) - MAX_TEXT_CHARS} characters left out …\n{text[-tail:]}"
 
 
-# --- answering the host ------------------------------------------------------------------------------------
+# --- requests of the host ----------------------------------------------------------------------------------
 
 
-class Inquiries:
-    """Answers what the host asks about variables between cells. SIGINT stops an answer that takes too long."""
+class VariableRequests:
+    """Answers to the host's requests about variables between cells. SIGINT stops one that takes too long."""
 
     def __init__(self, link: Link, interrupts: Interrupts, main: types.ModuleType) -> None:
         self._link = link
@@ -341,7 +348,7 @@ class Inquiries:
             return
         try:
             try:
-                # Under a number that no cell has: an interrupt that is meant for this hits nothing else.
+                # A number that no cell has, so an interrupt for this request hits nothing else.
                 self._interrupts.cell_begins(-ticket)
                 answer = self._look(message)
             finally:
@@ -349,11 +356,11 @@ class Inquiries:
         except KeyboardInterrupt:
             self._interrupts.cell_ended()
             answer = empty
-        except BaseException as error:  # the border to the cell: __repr__ may exit, or raise anything
+        except BaseException as error:  # user code: __repr__ may exit, or raise anything
             raised = traceback_text.bare(error)
             answer = Asked(ticket, error=_cut(f"{raised.name}: {raised.value}", 1000))
         if os.getpid() != me:
-            os._exit(1)  # a process that the user's __repr__ forked
+            os._exit(1)  # a process forked by the user's __repr__
         self._link.send(answer)
 
     def _look(self, message: "ListVariables | AskVariable") -> "Listed | Asked":

@@ -26,17 +26,17 @@ from ingle_worker.display import hook
 from ingle_worker.magics import packages
 from ingle_worker.session import shutdown, traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
-from ingle_worker.session.evaluate import Evaluating, Outcome, describe_safely
-from ingle_worker.session.event_loop import Looping
+from ingle_worker.session.evaluate import Evaluator, Outcome, describe_safely
+from ingle_worker.session.event_loop import EventLoop
 from ingle_worker.session.input_stream import Input
 from ingle_worker.session.interrupts import Interrupts, slot_words
 from ingle_worker.session.link import Link, WireLost
-from ingle_worker.session.live_copy import Copying
-from ingle_worker.session.namespace import Preparing
-from ingle_worker.session.output_streams import Channel
+from ingle_worker.session.live_copy import LiveCopies
+from ingle_worker.session.namespace import NamespaceRequests
+from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.session.rehearsal import Rehearsal
 from ingle_worker.session.user_library import library
-from ingle_worker.session.variables import Inquiries
+from ingle_worker.session.variables import VariableRequests
 from ingle_worker.snapshot import provenance
 from ingle_worker.snapshot.protocol import SnapshotRequests
 from ingle_worker.wire import states
@@ -89,14 +89,14 @@ class Worker:
         self._pid = -1
         self._interrupts = Interrupts()
         self.link = Link(self._interrupts)
-        self._output = Channel(self.link)
+        self._output = OutputStreams(self.link)
         self._input = Input(self.link, self._output, self._interrupts)
         self._standard: tuple[tuple[str, Any], ...] = (
             ("stdin", self._input.text),
             ("stdout", self._output.stdout),
             ("stderr", self._output.stderr),
         )
-        self._event_loop = Looping(self._interrupts)
+        self._event_loop = EventLoop(self._interrupts)
         self._compiler = Compiler()
         self._cell = 0
         self._display = hook.DisplayHook(self.link, self._output)
@@ -106,16 +106,16 @@ class Worker:
         self._first_names = frozenset(vars(self._main))
         self._names = set(self._first_names)
         """Names that the host knows of. Each cell reports the changes."""
-        self._variables = Inquiries(self.link, self._interrupts, self._main)
-        self._namespace = Preparing(
+        self._variables = VariableRequests(self.link, self._interrupts, self._main)
+        self._namespace = NamespaceRequests(
             self.link, self._interrupts, self._main, self._reset_main, self._event_loop, self._compiler
         )
-        self._evaluator = Evaluating(
+        self._evaluator = Evaluator(
             self._main, self._compiler, self._event_loop, self._interrupts, self._output, self._display.figures
         )
         self._snapshots = SnapshotRequests(self.link, self._main, self._compiler, self._evaluator.run)
         self._stream_copies: dict[int, int] = {}
-        self._copies = Copying(
+        self._copies = LiveCopies(
             self.link, self._interrupts, self._output, self._input, self._event_loop, self._stream_copies
         )
         self._inherited: dict[str, int] = {}
@@ -333,7 +333,7 @@ class Worker:
         restore = _set_environment(execute.envs) if execute.envs else {}
         outcome = Outcome()
         self._cell = cell
-        self._output.looping = self._event_loop.loop is not None and self._event_loop.exists
+        self._output.has_tasks = self._event_loop.loop is not None and self._event_loop.exists
         self._output.cell_begins(cell)
         compiled: Compiled | None = None
         began = time.perf_counter()

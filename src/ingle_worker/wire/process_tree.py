@@ -166,7 +166,7 @@ class ZygoteReady:
 
 @dataclass(frozen=True)
 class ForkFailed:
-    """That Fork failed."""
+    """Report that a Fork failed."""
 
     ticket: int
     reason: str

@@ -161,7 +161,7 @@ async def test_a_broken_library_keeps_no_session_from_starting_and_says_what_is_
     info = await service.create_session("s")
     assert info.state == "idle"
     (notice,) = info.notices
-    assert notice.startswith("the user's library is not whole: ")
+    assert notice.startswith("the user's library was loaded only in part: ")
     assert told in notice
     assert info.variables == there
     first = await service.execute("s", "1 + 1")
@@ -278,7 +278,7 @@ async def test_additions_that_come_together_are_all_kept(service: Service, home:
 
 async def test_a_library_that_does_not_compile_is_not_added_to(service: Service, home: Path) -> None:
     path = write(home, "def broken(:\n")
-    with pytest.raises(errors.StdlibRefused, match=r"as it is does not compile \(line 1: SyntaxError.*mend it first"):
+    with pytest.raises(errors.StdlibRefused, match=r"as it is does not compile \(line 1: SyntaxError.*fix it first"):
         await service.add_to_stdlib(DOUBLE)
     assert path.read_text("utf-8") == "def broken(:\n"
 

@@ -148,7 +148,7 @@ async def test_a_listing_runs_none_of_the_users_code(service: Service, run: Run)
     assert told["loop"] == ("list", "[[[[…]]]]")
     assert told["deep"] == ("list", "[[[[…]]]]")
     assert told["huge"][1].startswith("[[0, 1, 2, 3")
-    assert len(told["huge"][1]) <= variables.PREVIEW
+    assert len(told["huge"][1]) <= variables.MAX_PREVIEW_CHARS
     assert told["Deadly"] == ("type", "<class 'Deadly'>")
     assert "named" not in told
     assert (await run("deadly is not None")).result == {"text/plain": "True"}
@@ -173,7 +173,7 @@ async def test_a_hundred_thousand_variables_are_counted_and_not_waited_for(servi
 
 
 def test_past_its_time_a_listing_gives_names_and_types_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variables, "TIME", 0.0)
+    monkeypatch.setattr(variables, "MAX_SECONDS", 0.0)
     assert variables.listing({"a": 1, "b": "x"}) == ([{"name": "a", "type": "int"}, {"name": "b", "type": "str"}], 0)
 
 
@@ -181,8 +181,8 @@ def test_a_listing_is_bounded_in_bytes() -> None:
     space = {f"{'n' * 150}{i}": "x" * 10_000 for i in range(9000)}
     listed, more = variables.listing(space)
     assert len(listed) + more == 9000
-    assert sum(len(str(each)) for each in listed) < 2 * variables.BYTES
-    assert all(len(each["name"]) <= variables.PREVIEW for each in listed)
+    assert sum(len(str(each)) for each in listed) < 2 * variables.MAX_LISTING_CHARS
+    assert all(len(each["name"]) <= variables.MAX_PREVIEW_CHARS for each in listed)
 
 
 async def test_variables_that_change_meanwhile_do_no_harm(service: Service, run: Run) -> None:

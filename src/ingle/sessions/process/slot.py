@@ -261,7 +261,7 @@ class Starting:
             self._owner.names.update(loaded.names)
             problem = loaded.problem
         if problem:
-            self._note(f"the user's library is not whole: {problem}; what it defines before that is there")
+            self._note(f"the user's library was loaded only in part: {problem}; what it defines before that is there")
 
     async def _restore(self, worker: Worker, keeper: Keeper) -> None:
         """What was saved, into a fresh worker."""
