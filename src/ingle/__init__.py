@@ -1,4 +1,4 @@
-"""ingle keeps Python alive for agents: live sessions that remember, answer at once, and leave nothing behind."""
+"""ingle runs live Python sessions for agents. Sessions remember their state, and end without leaving processes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ _OF_THE_CLIENT = ("AsyncClient", "CellFailed", "Client")
 
 
 def __getattr__(name: str) -> Any:
-    # Late: `import ingle` is part of every command, and the client brings httpx.
+    # Imported late: every command imports `ingle`, and the client imports httpx.
     if name in _OF_THE_CLIENT:
         import importlib
 

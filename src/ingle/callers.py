@@ -1,7 +1,7 @@
-"""Who asks: a tenant, what it may do, and how much.
+"""The caller of a request: its tenant, its scopes and its limits.
 
-A caller is made by a door, once for each token, and handed to the service, which checks every verb against it. The
-owner of the server is a caller too, the one of the default tenant who may do everything.
+An API makes one caller for each token. The service checks every operation against it.
+The owner of the server is the caller of the default tenant with all scopes.
 """
 
 import time
@@ -19,30 +19,30 @@ IMPLIED: dict[str, frozenset[str]] = {
     EXECUTE: frozenset({READ, EXECUTE}),
     ADMIN: frozenset({READ, EXECUTE, ADMIN}),
 }
-"""What a scope holds. `read` looks at sessions, cells, outputs and files; `execute` makes, uses and ends sessions;
-`admin` sees the server itself."""
+"""Scopes that a scope includes. `read` looks at sessions, cells, outputs and files. `execute` creates, uses and ends
+sessions. `admin` sees the server itself."""
 
 DEFAULT_TENANT = ""
 
 SERVICE = "ingle.service"
-"""Where the guard leaves, in the scope of a request, the service that acts for its caller."""
+"""Key in the scope of a request at which the guard stores the service for its caller."""
 
 MINUTE = 60.0
 
 
 class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How much; null is no limit of the caller's own."""
+    """Limits of a caller; null is no limit of its own."""
 
     sessions: int | None = None
-    """Live sessions of its tenant above which it may make no more."""
+    """Live sessions of its tenant from which on it may create no more."""
     running: int | None = None
-    """Cells of its tenant that run or wait for their turn, above which it may begin no more."""
+    """Running and queued cells of its tenant from which on it may start no more."""
     bytes_per_minute: int | None = None
-    """Bytes of requests and answers; streams are slowed down to it."""
+    """Bytes of requests and answers; streams are slowed down to this rate."""
 
 
 class Meter:
-    """Bytes against a rate: a bucket of one minute's worth that fills up again steadily."""
+    """Token bucket that limits bytes to a rate. It holds one minute's worth."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_minute / MINUTE
@@ -51,12 +51,12 @@ class Meter:
         self._at = clock()
 
     def take(self, count: int) -> None:
-        """What was sent or received. It may go below nothing: then others wait."""
+        """Record sent or received bytes. The balance may become negative; callers then wait."""
         self._fill()
         self._left -= count
 
     def delay(self) -> float:
-        """Seconds until there is something left; 0 when there is."""
+        """Return the seconds until bytes are available, or 0."""
         self._fill()
         return 0.0 if self._left > 0 else -self._left / self._per_second + 1 / self._per_second
 
@@ -73,9 +73,9 @@ class Caller:
     scopes: frozenset[str] = IMPLIED[ADMIN]
     limits: Limits = field(default_factory=Limits)
     bounds: Bounds = field(default_factory=Bounds)
-    """How its sessions are made at most."""
+    """Upper bounds of its sessions."""
     revoked: bool = False
-    """Its token is no longer good; what it still has open is refused."""
+    """Its token was revoked; requests that are still open are refused."""
 
 
 OWNER = Caller("owner")

@@ -1,49 +1,49 @@
-"""Every failure of ours has a name, a stable code, an HTTP status, and a sentence that says what to do next.
+"""All errors that ingle raises: each has a stable code, an HTTP status, and a sentence with the remedy.
 
-An exception in a user's cell is a result, not an error of ours.
+An exception in a user's cell is a result, not an error of ingle.
 
     IngleError
     ├── InvalidRequest          422  invalid_request      a field is unknown, missing, of the wrong type, or too large
     │   ├── InvalidName         422  invalid_name         a session's name breaks the rule for names
     │   ├── InterpreterRefused  422  interpreter_refused  not there, too old, or not a Python
-    │   ├── StdlibRefused       422  stdlib_refused       code that does not compile or run, for the user's library
-    │   ├── SnapshotDamaged     422  snapshot_damaged     torn, changed, or no snapshot at all
-    │   └── KeyReused           422  key_reused           an Idempotency-Key that stood for another request
+    │   ├── StdlibRefused       422  stdlib_refused       code for the user's library that does not compile or run
+    │   ├── SnapshotDamaged     422  snapshot_damaged     truncated, changed, or not a snapshot
+    │   └── KeyReused           422  key_reused           an Idempotency-Key that belongs to another request
     ├── Unauthorized            401  unauthorized         no token, or a wrong one
-    ├── Forbidden               403  forbidden            a page of a foreign origin, or a token without the scope
+    ├── Forbidden               403  forbidden            a page of another origin, or a token without the scope
     │   ├── SnapshotUntrusted   403  snapshot_untrusted   not signed by this ingle for this tenant
-    │   └── NotGranted          403  not_granted          a folder, interpreter, level or network beyond the operator's
-    ├── Misdirected             421  misdirected          a Host this server does not answer to
+    │   └── NotGranted          403  not_granted          a folder, interpreter, level or network that is not granted
+    ├── Misdirected             421  misdirected          a Host that this server does not serve
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
     │   ├── CellNotFound        404  cell_not_found
-    │   │   ├── CellElsewhere   404  cell_not_found       run before the session was forked from another
-    │   │   └── CellForgotten   410  cell_forgotten       begun before the server was started again
+    │   │   ├── CellElsewhere   404  cell_not_found       ran before the session was forked from another
+    │   │   └── CellForgotten   410  cell_forgotten       started before the server restarted
     │   ├── CheckpointNotFound  404  checkpoint_not_found
-    │   ├── FigureNotFound      404  figure_not_found     no image of that id is kept
+    │   ├── FigureNotFound      404  figure_not_found     no stored image has that id
     │   ├── FileNotThere        404  file_not_found
     │   ├── VariableNotFound    404  variable_not_found
     │   ├── SnapshotNotFound    404  snapshot_not_found
-    │   └── TaskNotFound        404  task_not_found       no such task, or it is over and was forgotten
+    │   └── TaskNotFound        404  task_not_found       unknown, or ended and removed
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
-    │   ├── Busy                409  busy                 a cell runs; nothing was started
-    │   │   └── ShellBusy       409  busy                 a command runs in that persistent shell
-    │   ├── NotWaiting          409  not_waiting          nobody waits for input
+    │   ├── Busy                409  busy                 a cell is running; nothing was started
+    │   │   └── ShellBusy       409  busy                 a command is running in that persistent shell
+    │   ├── NotWaiting          409  not_waiting          no cell waits for input
     │   ├── TaskOver            409  task_over            the task has ended
-    │   └── InputClosed         409  input_closed         the task was started without an open input
+    │   └── InputClosed         409  input_closed         the task was started without an open stdin
     ├── TooManySessions         429  too_many_sessions
     ├── TooManyTasks            429  too_many_tasks
-    ├── QuotaExceeded           429  quota_exceeded       the token's own limit is reached
-    ├── VariableUntold          504  variable_untold      its own __repr__ took too long, or ended the worker
+    ├── QuotaExceeded           429  quota_exceeded       a limit of the token is reached
+    ├── VariableUntold          504  variable_untold      its __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     ├── StartFailed             503  start_failed         no worker could be started
-    │   └── IsolationUnavailable 409 isolation_unavailable this machine cannot confine sessions as far as was asked for
-    ├── DataFolderFailed        503  data_folder_failed   something in the data folder cannot be read or written
-    │   └── RegistryBroken      503  registry_broken      that of the sessions that outlive their server
-    ├── SaveFailed              503  save_failed          a session's copy ended or broke the protocol, the disk is full
-    ├── LoadFailed              503  load_failed          the new session ended while a snapshot was loaded
+    │   └── IsolationUnavailable 409 isolation_unavailable this machine does not support the requested level
+    ├── DataFolderFailed        503  data_folder_failed   a file in the data folder cannot be read or written
+    │   └── RegistryBroken      503  registry_broken      the list of durable sessions cannot be read or written
+    ├── SaveFailed              503  save_failed          the session's copy ended or broke the protocol, or disk full
+    ├── LoadFailed              503  load_failed          the new session ended while a snapshot was being loaded
     └── Unreachable             503  unreachable          no server answers the client
 """
 
@@ -52,7 +52,7 @@ class IngleError(Exception):
     code = "internal"
     status = 500
     retry_after: float | None = None
-    """Seconds after which the same request may succeed, where that is known."""
+    """Seconds after which the same request may succeed, where known."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -82,7 +82,7 @@ class SnapshotDamaged(InvalidRequest):
     code = "snapshot_damaged"
 
     def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"the snapshot {name[:200]!r} cannot be used: {why}; take another copy of it, or save again")
+        super().__init__(f"the snapshot {name[:200]!r} cannot be used: {why}; use another copy of it, or save again")
 
 
 class KeyReused(InvalidRequest):
@@ -91,7 +91,7 @@ class KeyReused(InvalidRequest):
     def __init__(self) -> None:
         super().__init__(
             "this idempotency key was used for another request; "
-            "send the same request to get its result, or take a new key to run something else"
+            "send the same request to get its result, or use a new key to run something else"
         )
 
 
@@ -109,7 +109,7 @@ class SnapshotUntrusted(Forbidden):
     def __init__(self, name: str) -> None:
         super().__init__(
             f"the snapshot {name[:200]!r} was not written by this ingle, or was changed since, and loading it would "
-            "run its code; if you know where it comes from, load it with trust (`ingle load --trust`)"
+            "run its code; if you trust its origin, load it with trust (`ingle load --trust`)"
         )
 
 
@@ -155,11 +155,11 @@ class CellForgotten(CellNotFound):
     code, status = "cell_forgotten", 410
 
     def __init__(self, cell: int | None) -> None:
-        which = f"cell {cell}" if cell is not None else "what this request asked for"
+        which = f"cell {cell}" if cell is not None else "the cell of this request"
         NotFound.__init__(
             self,
-            f"{which} was begun before the server was started again, and is not run again; its output is gone. "
-            "The notices of the session say as of which cell it came back: look there before you send more",
+            f"{which} was started before the server restarted; it is not run again and its output is lost. "
+            "Read the notices of the session to see after which cell it was restored, before you send more",
         )
 
 
@@ -169,7 +169,7 @@ class CheckpointNotFound(NotFound):
     def __init__(self, session_id: str, name: str | None, known: list[str], why: str | None) -> None:
         which = "a checkpoint" if name is None else "a state before the last cell" if name == ".auto" else repr(name)
         there = f"it has {', '.join(map(repr, known))}" if known else "it has none; make one first"
-        super().__init__(f"session {session_id!r} has not {which} to go back to{f': {why}' if why else ''}; {there}")
+        super().__init__(f"session {session_id!r} does not have {which}{f': {why}' if why else ''}; {there}")
 
 
 class FigureNotFound(NotFound):
@@ -177,8 +177,8 @@ class FigureNotFound(NotFound):
 
     def __init__(self, session_id: str, file_id: str) -> None:
         super().__init__(
-            f"session {session_id!r} keeps no image {file_id[:80]!r}; take an id from a display's metadata, "
-            "and mind that the oldest images go when figures_disk is used up"
+            f"session {session_id!r} has no stored image {file_id[:80]!r}; use an id from a display's metadata. "
+            "The oldest images are removed when figures_disk is full"
         )
 
 
@@ -186,7 +186,7 @@ class VariableNotFound(NotFound):
     code = "variable_not_found"
 
     def __init__(self, name: str, near: list[str]) -> None:
-        hint = f"did you mean {' or '.join(near)}?" if near else "list the variables to see which there are"
+        hint = f"did you mean {' or '.join(near)}?" if near else "list the variables to see which exist"
         super().__init__(f"there is no variable {name[:80]!r} in this session; {hint}")
 
 
@@ -194,7 +194,7 @@ class SnapshotNotFound(NotFound):
     code = "snapshot_not_found"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no snapshot {name[:200]!r}; list the snapshots to see which there are")
+        super().__init__(f"there is no snapshot {name[:200]!r}; list the snapshots to see which exist")
 
 
 class VariableUntold(IngleError):
@@ -205,14 +205,14 @@ class TaskNotFound(NotFound):
     code = "task_not_found"
 
     def __init__(self, task_id: str) -> None:
-        super().__init__(f"there is no task {task_id[:80]!r}; list the tasks: those that ended long ago are forgotten")
+        super().__init__(f"there is no task {task_id[:80]!r}; list the tasks (old ones are removed after they end)")
 
 
 class FileNotThere(NotFound):
     code = "file_not_found"
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"there is no file {path[:200]!r} in the session's folder; list /files to see what there is")
+        super().__init__(f"there is no file {path[:200]!r} in the session's folder; list /files to see which exist")
 
 
 class Conflict(IngleError):
@@ -223,7 +223,7 @@ class SessionExists(Conflict):
     code = "session_exists"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"a session {session_id!r} exists already; use it, end it first, or take another name")
+        super().__init__(f"a session {session_id!r} exists already; use it, end it first, or choose another name")
 
 
 class Busy(Conflict):
@@ -245,7 +245,7 @@ class NotWaiting(Conflict):
 
 
 class ShellBusy(Busy):
-    """The one command of a persistent shell runs; nothing was started."""
+    """The one command of a persistent shell is running; nothing was started."""
 
     def __init__(self, shell_session: str, task_id: str, seconds: float) -> None:
         Conflict.__init__(
@@ -260,7 +260,7 @@ class TaskOver(Conflict):
     code = "task_over"
 
     def __init__(self, task_id: str) -> None:
-        super().__init__(f"task {task_id} has ended, so nothing was done; read it with shell_status")
+        super().__init__(f"task {task_id} has ended, so nothing was done; read its output with shell_status")
 
 
 class InputClosed(Conflict):
@@ -268,8 +268,8 @@ class InputClosed(Conflict):
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
-            f"task {task_id} has no open input, so the text was not sent; "
-            "start it with interactive or pty set to send input later, or with stdin to give it at once"
+            f"task {task_id} has no open stdin, so the text was not sent; "
+            "set interactive or pty at its start to send input later, or stdin to send it at once"
         )
 
 
@@ -285,7 +285,7 @@ class TooManyTasks(IngleError):
     code, status = "too_many_tasks", 429
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} tasks run already; cancel one, wait for one, or raise max_tasks")
+        super().__init__(f"{limit} tasks are running already; cancel one, wait for one, or raise max_tasks")
 
 
 class QuotaExceeded(IngleError):
@@ -322,17 +322,17 @@ class StartFailed(IngleError):
 
 
 class IsolationUnavailable(StartFailed):
-    """Asked for by name. Not the server's failure: what it has can be asked for."""
+    """A level that the caller requested by name; the server can offer another one."""
 
     code, status = "isolation_unavailable", 409
 
     def __init__(self, level: str, why: str) -> None:
-        choices = "--isolation auto takes the strongest that can be had, --isolation none confines nothing"
-        super().__init__(f"isolation {level} cannot be had here: {why}. {choices}")
+        choices = "--isolation auto uses the strongest level available, --isolation none confines nothing"
+        super().__init__(f"isolation {level} is not available here: {why}. {choices}")
         self.why = why
 
 
 class Unreachable(IngleError):
-    """Said by a client, never by a server."""
+    """Raised by clients only, never by a server."""
 
     code, status = "unreachable", 503

@@ -1,9 +1,7 @@
-"""The vocabulary that every door renders: events of the timeline, the result of a cell, a session as others see it.
+"""The data that every API returns: events of the timeline, results of cells, and descriptions of sessions.
 
-The shapes and names are those of docs/contract.md, section 1. What is asked for is in `wanted`. Nothing in here does
-anything.
-
-None of these can be part of a cycle, and a busy server holds a million of them: the garbage collector leaves them out.
+Names and shapes are those of docs/contract.md, section 1. Requests are in `requests`. The types have no behaviour.
+They can never form a cycle, so they are created with `gc=False`: a busy server holds a million of them.
 """
 
 from typing import Any
@@ -13,10 +11,10 @@ from msgspec import Struct, field
 from ingle.requests import SessionLimits
 
 MimeBundle = dict[str, str]
-"""By mime type: text as it is, JSON as its text, everything else in base64."""
+"""By mime type: text as it is, JSON as text, everything else in base64."""
 
 Metadata = dict[str, Any]
-"""JSON, by mime type. Of an image: `width`, `height`, and `full` with the `file` of a larger one that was kept."""
+"""JSON by mime type. For an image: `width`, `height`, and `full` with the `file` of a stored larger version."""
 
 
 class CellError(Struct, frozen=True, gc=False):
@@ -34,27 +32,27 @@ class Exit(Struct, frozen=True, gc=False):
 
 
 class Truncated(Struct, frozen=True, gc=False):
-    """Characters left out of a result's text."""
+    """Numbers of characters left out of a result's text."""
 
     stdout: int = 0
     stderr: int = 0
 
 
 class Excerpt(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Where the text of one stream in a result stands in all that the cell wrote there, when it is not all of it."""
+    """Position of a shortened text within the whole stream that the cell wrote."""
 
     first_line: int = 1
-    """The number of the line with which the text begins."""
+    """Number of the text's first line."""
     head: int = 0
     """Characters before the gap, if there is one."""
     left_out: int = 0
     """Characters in the gap."""
     left_out_lines: int = 0
-    """Ends of lines in the gap."""
+    """Line ends in the gap."""
 
 
 class Result(Struct, gc=False):
-    """The result of a cell, as it is at the moment it is asked for."""
+    """The result of a cell at the moment of the request."""
 
     session_id: str
     cell: int
@@ -77,13 +75,13 @@ class Result(Struct, gc=False):
     truncated: Truncated = Truncated()
     notices: list[str] = field(default_factory=list)
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
-    """By stream, for a text that is not whole."""
+    """By stream, for each text that is not whole."""
     next_event: int = 0
-    """Ask again with `from` this number to get only the text that came since."""
+    """Pass this number as `from` to get only newer text."""
 
 
 class Event(Struct, frozen=True, gc=False, tag_field="type", omit_defaults=True):
-    """What all events have. `cell` is the cell that was running, null when none was."""
+    """Fields of all events. `cell` is the running cell, or null."""
 
     seq: int
     time: float
@@ -107,7 +105,7 @@ class ResultShown(Event, frozen=True, gc=False, tag="result", omit_defaults=True
 
 
 class DisplayShown(Event, frozen=True, gc=False, tag="display", omit_defaults=True):
-    """`update`: it takes the place of what was shown with this id before."""
+    """`update`: it replaces the display shown earlier with this id."""
 
     data: MimeBundle
     metadata: Metadata = field(default_factory=dict)
@@ -128,7 +126,7 @@ class InputWanted(Event, frozen=True, gc=False, tag="input_wait"):
 
 
 class StateChanged(Event, frozen=True, gc=False, tag="state", omit_defaults=True):
-    """`code` stands with the state `running`: the source of the cell that begins."""
+    """`code` comes with the state `running`: the source of the cell that starts."""
 
     state: str
     code: str | None = None
@@ -139,13 +137,13 @@ class Notice(Event, frozen=True, gc=False, tag="notice"):
 
 
 class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
-    """The whole result, without repeating streamed text, and how many characters and ends of lines were streamed."""
+    """The whole result without the streamed text, and how many characters and line ends were streamed."""
 
     result: Result
     characters: Truncated
     lines: Truncated = Truncated()
     shown: list[int] = field(default_factory=list)
-    """The number of the event that each of the result's displays came with."""
+    """The sequence number of the event of each display in the result."""
 
 
 AnyEvent = Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
@@ -169,9 +167,9 @@ class SessionInfo(Struct):
     durable: bool
     notices: list[str]
     saved_at: float | None = None
-    """When it was last saved, so far as it would come back by itself."""
+    """Time of the last save from which the session can be restored automatically."""
     saved_cell: int | None = None
-    """As it was after this cell."""
+    """The last cell in that save."""
     limits: SessionLimits = SessionLimits()
 
 
@@ -183,15 +181,15 @@ class Line(Struct, frozen=True, omit_defaults=True):
     offset: int = 0
     """Characters of the line before this text."""
     left: int = 0
-    """Characters of the line after it."""
+    """Characters of the line after this text."""
     next_offset: int = 0
-    """Where on this line to go on, if some of it is left."""
+    """Offset at which the rest of this line starts, if some is left."""
     context: bool = False
-    """No match itself, but near one."""
+    """The line does not match, but is near a match."""
 
 
 class OutputPage(Struct):
-    """Some lines of a cell's output, counted from 1, and where to go on (null when there is no more)."""
+    """Some lines of a cell's output, counted from 1, and where to continue (null at the end)."""
 
     session_id: str
     cell: int
@@ -199,29 +197,29 @@ class OutputPage(Struct):
     lines: list[Line]
     next_line: int | None
     follow_line: int
-    """Once all is read: where to look for what is still to come. An unfinished line is read again."""
+    """Line at which to look for later output once all is read. An unfinished line is read again."""
     matches: int | None = None
-    """Lines among these that match, where a pattern was given."""
+    """Number of matching lines among these, if a pattern was given."""
 
 
 class CheckpointInfo(Struct, frozen=True):
-    """A state of the session that it can go back to."""
+    """A state that the session can return to."""
 
     name: str
     cell: int
     """The last cell that had run."""
     created_at: float
     memory: int | None
-    """Bytes: its share of what it has in common with others, and all that is its own; null where not known."""
+    """Bytes, with its share of the memory that it has in common with others; null where not known."""
     auto: bool
-    """Made by itself before a cell."""
+    """Made automatically before a cell."""
     notices: list[str]
-    """What of the session it does not have."""
+    """What the checkpoint lacks."""
 
 
 class RolledBack(Struct, frozen=True):
     notice: str
-    """Where the session is now, in a sentence."""
+    """A sentence about the state the session is in now."""
     checkpoint: CheckpointInfo
     session: SessionInfo
 
@@ -234,26 +232,26 @@ class SnapshotName(Struct, frozen=True):
 
 
 class Skipped(Struct, frozen=True):
-    """A variable that could not be saved, or not be loaded, and why."""
+    """A variable that could not be saved or loaded, and why."""
 
     name: str
     type: str
     reason: str
     made_by: str = ""
-    """The cell that made it, as tracebacks name it; running that again when it is loaded is an option (`rerun`)."""
+    """The cell that made it, as named in tracebacks. Loading can run that cell again (`rerun`)."""
 
 
 class SnapshotInfo(Struct, frozen=True):
-    """A session on disk. `problem` says why it cannot be used, where that is so; then nothing else is known."""
+    """A session on disk. If it cannot be used, `problem` says why and the other fields are empty."""
 
     name: str
     session_id: str = ""
     saved_at: float = 0.0
     python: str = ""
     isolation: str = ""
-    """A session that it is loaded into is confined at least so far."""
+    """Weakest level of a session that loads it."""
     cell: int = 0
-    """The last cell that it knows of."""
+    """The last cell before the save."""
     size: int = 0
     variables: list[SnapshotName] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -262,7 +260,7 @@ class SnapshotInfo(Struct, frozen=True):
 
 
 class Saved(Struct, frozen=True):
-    """What a save has kept. `paused` is how long the session could do nothing else, in seconds."""
+    """The outcome of a save. `paused` is the time in seconds for which the session was blocked."""
 
     session_id: str
     snapshot: str
@@ -270,7 +268,7 @@ class Saved(Struct, frozen=True):
     variables: int
     size: int
     new_bytes: int
-    """Bytes that were not in an earlier save."""
+    """Bytes that were in no earlier save."""
     skipped: list[Skipped]
     paused: float
     execution_time: float
@@ -285,7 +283,7 @@ class Restored(Struct, frozen=True):
     saved_at: float
     variables: int
     skipped: list[Skipped]
-    """What could not be loaded here, and what had not been saved."""
+    """Variables that could not be loaded here or had not been saved."""
     execution_time: float
     notices: list[str]
 
@@ -300,18 +298,18 @@ class StdlibFunction(Struct, frozen=True):
 class StdlibModule(Struct, frozen=True):
     name: str
     module: str
-    """What is imported under that name."""
+    """The module imported under that name."""
 
 
 class StdlibOther(Struct, frozen=True):
     name: str
     kind: str
-    """`class`, `value`, or `from` and the module that it is imported from."""
+    """`class`, `value`, or `from` and the module it is imported from."""
     doc: str = ""
 
 
 class Stdlib(Struct):
-    """The user's library, told from its text. `problem`: why it cannot be told."""
+    """The user's library, described from its source. `problem` says why it cannot be described."""
 
     functions: list[StdlibFunction] = field(default_factory=list)
     modules: list[StdlibModule] = field(default_factory=list)
@@ -321,7 +319,7 @@ class Stdlib(Struct):
 
 
 class StdlibChange(Stdlib):
-    """The user's library after something was added: the names in that, and those whose definition was replaced."""
+    """The user's library after an addition: the new names, and the names whose definition was replaced."""
 
     added: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
@@ -338,22 +336,22 @@ class CellInfo(Struct):
 
 
 class VariableInfo(Struct, omit_defaults=True):
-    """One variable of a session; `value` and `repr` only when it was asked for alone."""
+    """One variable of a session. `value` and `repr` are set only when it was requested alone."""
 
     name: str
     type: str | None = None
-    """None while a cell runs: then the names are all that is known."""
+    """None while a cell runs, because only the names are known then."""
     shape: list[int] | None = None
     length: int | None = None
     size: int | None = None
-    """Bytes, without what it refers to; for arrays and tables with their data."""
+    """Bytes without the objects it refers to; arrays and tables include their data."""
     preview: str | None = None
     value: str | None = None
     repr: str | None = None
 
 
 class Variables(Struct):
-    """The variables of a session. `more` counts those that did not fit."""
+    """The variables of a session. `more` counts the variables that did not fit."""
 
     session_id: str
     variables: list[VariableInfo]
@@ -362,7 +360,7 @@ class Variables(Struct):
 
 
 class VariableValue(Struct):
-    """One variable in full, with what there is to say about how it was told."""
+    """One variable in full, with notices about how it was read."""
 
     session_id: str
     variable: VariableInfo
@@ -372,18 +370,18 @@ class VariableValue(Struct):
 class Usage(Struct, frozen=True):
     cpu_seconds: float = 0.0
     memory: int = 0
-    """The most that was seen, in bytes."""
+    """Peak in bytes."""
 
 
 class LeftRunning(Struct, frozen=True):
-    """A process that outlived the shell which started it."""
+    """A process that outlived the shell that started it."""
 
     pid: int
     command: str
 
 
 class Task(Struct):
-    """A shell command, as it is at the moment it is asked for."""
+    """A shell command at the moment of the request."""
 
     task_id: str
     command: str
@@ -402,13 +400,13 @@ class Task(Struct):
     shell_session: str | None = None
     created_at: float = 0.0
     next_event: int = 0
-    """Ask again with `from_event` this number to get only the text that came since."""
+    """Pass this number as `from_event` to get only newer text."""
     next_line: int = 0
-    """Ask again with `from_line` this number to get the text from the first line on that was not whole yet."""
+    """Pass this number as `from_line` to continue at the first line that was not whole yet."""
 
 
 class TaskOutput(Struct):
-    """Some lines of a task's output, counted from 1, and where to go on (null when there is no more)."""
+    """Some lines of a task's output, counted from 1, and where to continue (null at the end)."""
 
     task_id: str
     stream: str
@@ -429,11 +427,11 @@ class FileList(Struct):
     folder: str
     files: list[FileInfo]
     truncated: bool
-    """There are more than are listed."""
+    """The folder has more files than are listed."""
 
 
 class Histogram(Struct):
-    """How many values lie at or below each bound; the last count is of those above all."""
+    """Number of values up to each bound; the last count is for values above all bounds."""
 
     bounds: list[float]
     counts: list[int]
@@ -441,7 +439,7 @@ class Histogram(Struct):
 
 
 class Metrics(Struct):
-    """What a node counts. Nothing in it tells one session from another."""
+    """Counters of a node. They do not identify sessions."""
 
     sessions: dict[str, int]
     cells: dict[str, int]
@@ -455,16 +453,16 @@ class Metrics(Struct):
 
 
 class Isolation(Struct):
-    """How far sessions are held on a node, by default, and why not further."""
+    """Default isolation of a node, and why it is not stronger."""
 
     level: str
     network: str
     missing: dict[str, str] = field(default_factory=dict)
-    """By level that was wanted and cannot be had: the cause and the remedy."""
+    """By level that is not available: the cause and the remedy."""
 
     @property
     def summary(self) -> str:
-        """For a line that is always there."""
+        """Return one line about the level and the network."""
         text = f"isolation {self.level}, network {self.network}"
         if self.level in ("none", "limits"):
             text += " (code in sessions has your files and your network)"
@@ -474,12 +472,12 @@ class Isolation(Struct):
 
     @property
     def sentence(self) -> str:
-        """For a banner."""
+        """Return the summary and every missing level, for a banner."""
         return "; ".join([self.summary, *(f"not {level}: {why}" for level, why in self.missing.items())])
 
 
 class Load(Struct):
-    """What one tenant has at this moment."""
+    """What one tenant uses at the moment."""
 
     sessions: int
     running: int

@@ -1,20 +1,17 @@
-"""What is asked for: a session to be made, and how much it or a shell task may use. What is told is in `events`.
-
-Nothing in here does anything.
-"""
+"""Requests as data: a new session, and what it or a shell task may use. Answers are in `events`."""
 
 from msgspec import Struct, field
 
 
 class SessionLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a session may use; null is no limit. Sizes are bytes."""
+    """Resources that a session may use; null is no limit. Sizes are in bytes."""
 
     memory: int | None = None
     """Of all its processes together."""
     processes: int | None = None
-    """At once, threads included."""
+    """At the same time, threads included."""
     files: int | None = None
-    """Open at once, in each process."""
+    """Open at the same time, in each process."""
     file_size: int | None = None
     """Of any file it writes."""
     tmp: int | None = None
@@ -24,54 +21,54 @@ class SessionLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Bounds(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a token allows of what the server does; null is all of it."""
+    """What a token allows within the server's settings; null adds no restriction."""
 
     isolation: str | None = None
-    """Confined at least so far."""
+    """Weakest level of its sessions."""
     network: str | None = None
-    """Reaching at most this."""
+    """Most access that its sessions get."""
     limits: SessionLimits = SessionLimits()
-    """Each session using at most this."""
+    """Upper limits of each of its sessions."""
 
 
 class NewSession(Struct, frozen=True, kw_only=True):
-    """How a session is to be made. What is null is as the server's settings say."""
+    """A session to create. Null means the server's setting."""
 
     session_id: str | None = None
-    """Its name; without one a random one is given."""
+    """Its name; null gives it a random one."""
     tenant: str = ""
     python: str | None = None
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     idle_timeout: float | None = None
     one_off: bool = False
-    """It ends once its one result was read."""
+    """End the session once its one result was read."""
     include_stdlib: bool = True
-    """Load the user's library into it."""
+    """Load the user's library into the session."""
     durable: bool = False
-    """Save it after each cell, and have it come back after a restart of the server."""
+    """Save the session after each cell, and restore it when the server restarts."""
     isolation: str | None = None
-    """Confined at least so far; never less than the server does it."""
+    """Requested level; never weaker than the server's."""
     network: str | None = None
-    """Reaching at most this; never more than the server allows."""
+    """Requested network; never more than the server allows."""
     limits: SessionLimits = SessionLimits()
-    """Using at most this; never more than the server allows."""
+    """Requested limits; never above the server's."""
     checkpoints: str | None = None
-    """`auto`: one before each cell; `manual`: when asked for."""
+    """`auto`: one before each cell; `manual`: on request."""
     bounds: Bounds = Bounds()
     """What the caller's token allows."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a shell task may use; null is no limit. Sizes are bytes."""
+    """Resources that a shell task may use; null is no limit. Sizes are in bytes."""
 
     memory: int | None = None
-    """Of all its processes together, without what they share with files."""
+    """Of all its processes together, without memory shared with files."""
     cpu_seconds: float | None = None
     """Of all its processes together."""
     processes: int | None = None
     files: int | None = None
-    """Open at once, in each process."""
+    """Open at the same time, in each process."""
     file_size: int | None = None
     """Of any file it writes."""
     output: int | None = None

@@ -42,7 +42,7 @@ async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
     # Where the server is root, its sessions are others, who have to get to their folders.
     home.parent.chmod(0o755)
     if not Path(PYTHON).exists() or await try_level(level, PYTHON, str(home)) is not None:
-        pytest.skip(f"{level} cannot be had here with {PYTHON}")
+        pytest.skip(f"{level} is not available here with {PYTHON}")
     settings = Settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
     async with Service.local(settings, home) as service:
         info = await service.create_session("a")
@@ -70,7 +70,7 @@ async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
 async def test_a_session_is_copied_as_anywhere(level: str, mark: str, home: Path) -> None:
     home.parent.chmod(0o755)
     if not Path(PYTHON).exists() or await try_level(level, PYTHON, str(home)) is not None:
-        pytest.skip(f"{level} cannot be had here with {PYTHON}")
+        pytest.skip(f"{level} is not available here with {PYTHON}")
     settings = Settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
     use = "import tempfile; file = tempfile.TemporaryFile(); file.write(b'x'); open('seen', 'a').write('x'); x += 1; x"
     async with Service.local(settings, home) as service:
@@ -95,7 +95,7 @@ async def test_a_session_is_copied_as_anywhere(level: str, mark: str, home: Path
 async def test_a_command_waits_until_its_room_has_its_folder(mark: str, home: Path) -> None:
     home.parent.chmod(0o755)
     if not Path(PYTHON).exists() or await try_level("restricted", PYTHON, str(home)) is not None:
-        pytest.skip(f"restricted cannot be had here with {PYTHON}")
+        pytest.skip(f"restricted is not available here with {PYTHON}")
     settings = Settings(preload=[], pool=1, isolation="restricted", python=PYTHON, mount=[])
     async with Service.local(settings, home) as service:
         await service._placement.manager.warm()
@@ -114,7 +114,7 @@ async def test_a_server_with_a_level_that_cannot_be_had_does_not_start(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_test, "read", lambda proof: "it is forbidden")
-    with pytest.raises(IsolationUnavailable, match="restricted cannot be had here: it is forbidden"):
+    with pytest.raises(IsolationUnavailable, match="restricted is not available here: it is forbidden"):
         await Service.local(Settings(preload=[], isolation="restricted"), home).start()
     async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
         held = await service.isolation()

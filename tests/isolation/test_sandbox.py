@@ -139,7 +139,7 @@ async def test_a_level_that_cannot_be_had_is_refused_with_its_cause(
     mark: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_test, "read", lambda proof: self_test.with_remedy("a new user namespace: no"))
-    with pytest.raises(IsolationUnavailable, match=r"sandbox cannot be had here.*apparmor_restrict.*--isolation auto"):
+    with pytest.raises(IsolationUnavailable, match=r"not available here.*apparmor_restrict.*--isolation auto"):
         await Service.local(Settings(preload=[], isolation="sandbox"), home).start()
     async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
         held = await service.isolation()

@@ -293,7 +293,7 @@ async def until_text(service: Service, task_id: str, text: str) -> bool:
 
 async def test_input_for_a_task_without_one_is_refused_in_words(service: Service, gate: Path) -> None:
     task = await service.shell(WAIT.format(gate=gate), wait=0)
-    with pytest.raises(errors.InputClosed, match="start it with interactive or pty"):
+    with pytest.raises(errors.InputClosed, match="set interactive or pty at its start"):
         await service.shell_input(task.task_id, "x\n")
     gate.touch()
 

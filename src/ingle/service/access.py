@@ -45,7 +45,7 @@ class Acting:
         caller = self.caller
         if scope not in caller.scopes:
             raise errors.Forbidden(
-                f"this token has not the scope {scope!r}; make one that has it with `ingle token new`"
+                f"this token lacks the scope {scope!r}; create one with `ingle token new --scope {scope}`"
             )
         if caller.revoked:
             raise errors.Unauthorized("this token was revoked; ask for another")

@@ -146,9 +146,9 @@ async def test_over_mcp(service: Service) -> None:
     assert (await call(door, "fork_repl_session", new_session_id="many", count=2)).startswith(
         "2 copies of main as of cell 1: many-1, many-2. Use them"
     )
-    assert "[1, 2]" in await call(door, "python_session", code="x.append(2); x", session_id="try")
-    told = await call(door, "rollback_repl_session")
-    assert "has not a checkpoint to go back to" in told
+    assert "[1, 2]" in await call(tools, "python_session", code="x.append(2); x", session_id="try")
+    told = await call(tools, "rollback_repl_session")
+    assert "does not have a checkpoint" in told
     assert "action='checkpoint'" in told
     assert await call(door, "rollback_repl_session", action="checkpoint", checkpoint="base") == (
         'kept as \'base\': rollback_repl_session(session_id="main", checkpoint="base") brings this state back.'

@@ -108,7 +108,7 @@ async def test_what_ran_before_is_told_apart_from_what_never_ran(kept: Path) -> 
         await first.create_session("s", durable=True)
         await first.execute("s", "print('gone')")
     async with serving(kept) as second:
-        with pytest.raises(errors.CellForgotten, match="cell 1 was begun before the server was started again"):
+        with pytest.raises(errors.CellForgotten, match="cell 1 was started before the server restarted"):
             await second.wait("s", 1)
         with pytest.raises(errors.CellNotFound, match="has no cell 2"):
             await second.wait("s", 2)
@@ -489,7 +489,7 @@ async def test_a_request_that_is_repeated_after_a_restart_runs_nothing(kept: Pat
         await first.execute("s", "x = []", key="make")
         await first.execute("s", "x.append(1)", key="add")
     async with serving(kept) as second:
-        with pytest.raises(errors.CellForgotten, match=r"cell 2 was begun before .* and is not run again"):
+        with pytest.raises(errors.CellForgotten, match=r"cell 2 was started before .*; it is not run again"):
             await second.execute("s", "x.append(1)", key="add")
         with pytest.raises(errors.KeyReused):
             await second.execute("s", "x.append(2)", key="add")
