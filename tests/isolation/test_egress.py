@@ -17,7 +17,7 @@ import pytest
 from ingle.isolation.egress import package_index, tls_hello
 from ingle.isolation.egress import proxy as egress_module
 from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, as_address, public, read_entry, read_host
-from ingle.isolation.egress.proxy import Door, Egress, Route, Upstream
+from ingle.isolation.egress.proxy import Egress, Listener, Route, Upstream
 from support.package_index import serve_index
 
 LOOP = "127.0.0.1"
@@ -67,20 +67,20 @@ Opening = Callable[..., Any]
 
 @pytest.fixture
 async def opened() -> AsyncIterator[Opening]:
-    """Open a door with this list; its port, the proxy, and what it said of refusals."""
-    doors: list[Door] = []
+    """Open a listener with this list; its port, the proxy, and what it said of refusals."""
+    listeners: list[Listener] = []
 
     async def make(*hosts: str, route: Route | None = None, near: bool = False) -> tuple[int, Egress, list[str]]:
         proxy = Egress(AllowList(read_entry(each, near=near) for each in hosts), route)
         said: list[str] = []
         sock = listening()
         port = sock.getsockname()[1]
-        doors.append(await proxy.open(sock, said.append))
+        listeners.append(await proxy.open(sock, said.append))
         return port, proxy, said
 
     yield make
-    for door in doors:
-        await door.close()
+    for listener in listeners:
+        await listener.close()
 
 
 async def exchange(port: int, data: bytes, *, eof: bool = False) -> bytes:
@@ -138,7 +138,7 @@ async def test_what_is_not_listed_is_refused_with_the_flag_that_grants_it(opened
     port, proxy, said = await opened("pypi.org")
     data = request("files.example.org:8443", method="CONNECT") if tunnel else request("http://files.example.org:8443/x")
     text = (
-        "files.example.org:8443 is not on the list of hosts; the operator grants it by "
+        "files.example.org:8443 is not on the list of hosts; the operator allows it with "
         "--allow-host files.example.org:8443"
     )
     answer = await exchange(port, data)
@@ -265,8 +265,8 @@ async def test_a_name_is_resolved_once_and_a_near_address_refused_unless_listed(
     answer = await reader.read()
     writer.close()
     text = (
-        f"rebinding:{origin.port} has the address {LOOP}, which is not a public one; "
-        f"the operator grants it by --allow-host {LOOP}:{origin.port}"
+        f"rebinding:{origin.port} has the address {LOOP}, which is not public; "
+        f"the operator allows it with --allow-host {LOOP}:{origin.port}"
     )
     assert answer.startswith(f"HTTP/1.1 403 {text}\r\n".encode())
     assert (asked, connected, origin.connections) == (["rebinding"], [], 0)
@@ -340,7 +340,7 @@ def split_records(data: bytes, size: int) -> bytes:
 
 def named(data: bytes) -> object:
     """What a greeting that came at once tells."""
-    return tls_hello.Greeting().feed(data)
+    return tls_hello.ClientHello().feed(data)
 
 
 def test_a_greeting_tells_its_host_in_whatever_pieces_it_comes() -> None:
@@ -350,7 +350,7 @@ def test_a_greeting_tells_its_host_in_whatever_pieces_it_comes() -> None:
     for end in range(len(whole)):
         assert named(whole[:end]) is tls_hello.MORE
     for data in (whole, split_records(whole, 1)):
-        coming = tls_hello.Greeting()
+        coming = tls_hello.ClientHello()
         assert [coming.feed(bytes([byte])) for byte in data] == [tls_hello.MORE] * (len(data) - 1) + ["pypi.org"]
     assert named(hello(None)) is None
     assert named(b"GET / HTTP/1.1\r\n") is None
@@ -369,8 +369,8 @@ def test_a_greeting_is_looked_at_once_in_however_many_pieces_it_comes(monkeypatc
             read += 1
             return super().__getitem__(at)
 
-    coming = tls_hello.Greeting()
-    coming.said = Counted()
+    coming = tls_hello.ClientHello()
+    coming.data = Counted()
     pieces = split_records(b"\x16\x03\x01\x00\x00" + b"\x01\x00\x40\x00" + bytes(3000), 1)
     for byte in pieces:
         assert coming.feed(bytes([byte])) is tls_hello.MORE
@@ -405,7 +405,7 @@ async def test_a_tunnel_to_one_host_is_not_used_for_another(
         return origin.bodies
 
     await greet(hello("elsewhere.example") if pieces > 1 else split_records(hello("elsewhere.example"), 1))
-    assert said == ["a tunnel to pypi.org was used for elsewhere.example; ask for that host by its own name"]
+    assert said == ["a tunnel to pypi.org was used for elsewhere.example; request that host by its own name"]
     await greet(hello("pypi.org")[:100])
     assert len(said) == 2
     await greet(hello("PyPI.org"))
@@ -423,7 +423,7 @@ async def test_what_a_greeting_makes_up_is_not_said_in_our_words(
     made_up = hello("xxxxxxxxxx.example").replace(b"xxxxxxxxxx", b"\n\x1b[2J ok; ")
     await exchange(port, request(f"pypi.org:{origin.port}", method="CONNECT") + made_up)
     assert said == [
-        "a tunnel to pypi.org was used for something that could not be told; ask for that host by its own name"
+        "a tunnel to pypi.org was used for a host that could not be read; request that host by its own name"
     ]
 
 
@@ -458,7 +458,7 @@ async def test_a_body_keeps_its_length(opened: Opening, origin: Origin) -> None:
 
 async def test_a_download_may_last_longer_than_silence(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who downloads says nothing meanwhile."""
-    monkeypatch.setattr(egress_module, "QUIET_PATIENCE", 0.4)
+    monkeypatch.setattr(egress_module, "IDLE_TIMEOUT_SECONDS", 0.4)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -482,7 +482,7 @@ async def test_a_download_may_last_longer_than_silence(opened: Opening, monkeypa
 
 
 async def test_a_connection_on_which_nothing_moves_is_closed(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress_module, "QUIET_PATIENCE", 0.2)
+    monkeypatch.setattr(egress_module, "IDLE_TIMEOUT_SECONDS", 0.2)
     ended = asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -513,7 +513,7 @@ async def test_who_does_not_take_the_last_of_an_answer_holds_no_connection_for_i
 ) -> None:
     """What is left to be sent when the far end is done would be kept, and its connection with it, for as long as the
     session likes; and no longer counted among its connections."""
-    monkeypatch.setattr(egress_module, "QUIET_PATIENCE", 0.3)
+    monkeypatch.setattr(egress_module, "IDLE_TIMEOUT_SECONDS", 0.3)
     body = bytes(6 << 20)
 
     async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -529,7 +529,7 @@ async def test_who_does_not_take_the_last_of_an_answer_holds_no_connection_for_i
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     port = sock.getsockname()[1]
     proxy = Egress(AllowList([read_entry(f"{LOOP}:{far}")]))
-    door = await proxy.open(sock)
+    listener = await proxy.open(sock)
     # Around what the kernel takes of it: one of these ends while some of the rest waits, and not all.
     sizes = list(range(4096, 400_000, 8192))
     before = descriptors()
@@ -548,7 +548,7 @@ async def test_who_does_not_take_the_last_of_an_answer_holds_no_connection_for_i
     assert descriptors() - before == len(held)
     for way in held:
         way.close()
-    await door.close()
+    await listener.close()
     server.close()
 
 
@@ -567,8 +567,8 @@ async def test_who_does_not_read_makes_the_sender_wait(opened: Opening) -> None:
 
     server = await asyncio.start_server(pour, LOOP, 0)
     port = server.sockets[0].getsockname()[1]
-    door, *_ = await opened(f"{LOOP}:{port}")
-    sock = socket.create_connection((LOOP, door))
+    listener, *_ = await opened(f"{LOOP}:{port}")
+    sock = socket.create_connection((LOOP, listener))
     sock.sendall(request(f"http://{LOOP}:{port}/"))
     before = -1
     while before != sent:
@@ -621,7 +621,7 @@ async def test_connections_are_bounded_and_end_with_the_session(
     sock = listening()
     port = sock.getsockname()[1]
     proxy = Egress(AllowList([read_entry(f"{LOOP}:{origin.port}")]))
-    door = await proxy.open(sock)
+    listener = await proxy.open(sock)
     held = []
     for _ in range(3):
         reader, writer = await asyncio.open_connection(LOOP, port)
@@ -629,7 +629,7 @@ async def test_connections_are_bounded_and_end_with_the_session(
         await reader.readuntil(b"\r\n\r\n")
         held.append((reader, writer))
     assert (await exchange(port, b"")).startswith(b"HTTP/1.1 503 ")
-    await door.close()
+    await listener.close()
     for reader, writer in held:
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
@@ -640,7 +640,8 @@ async def test_connections_are_bounded_and_end_with_the_session(
 async def test_connections_of_all_sessions_leave_the_server_descriptors_of_its_own(
     opened: Opening, origin: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(egress_module, "SHARE", resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, raising=False)
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    monkeypatch.setattr(egress_module, "DESCRIPTOR_SHARE", descriptors // 4)
     port, *_ = await opened(f"{LOOP}:{origin.port}")
     held = []
     for _ in range(2):
@@ -655,7 +656,7 @@ async def test_connections_of_all_sessions_leave_the_server_descriptors_of_its_o
 
 async def test_of_many_refusals_only_some_are_told(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may become a line of a log, and asking is cheap."""
-    monkeypatch.setattr(egress_module, "TOLD_PER_MINUTE", 3, raising=False)
+    monkeypatch.setattr(egress_module, "REPORTS_PER_MINUTE", 3, raising=False)
     port, proxy, said = await opened("pypi.org")
     for number in range(5):
         await exchange(port, request(f"a{number}.example:443", method="CONNECT"))
@@ -692,14 +693,14 @@ async def test_a_slow_resolver_is_asked_once_for_all_who_wait(
 
 
 async def test_silence_is_not_waited_for_without_end(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress_module, "HEAD_PATIENCE", 0.2)
+    monkeypatch.setattr(egress_module, "HEAD_TIMEOUT_SECONDS", 0.2)
     port, *_ = await opened("pypi.org")
     assert (await exchange(port, b"CONNECT pypi")).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_only_a_socket_that_listens_is_served() -> None:
     ours, theirs = socket.socketpair()
-    with theirs, pytest.raises(ValueError, match="listens"):
+    with theirs, pytest.raises(ValueError, match="listening"):
         await Egress(AllowList()).open(ours)
 
 
@@ -829,7 +830,7 @@ async def test_pip_installs_through_it(opened: Opening, tmp_path: Path) -> None:
         sock = listening()
         port = sock.getsockname()[1]
         said: list[str] = []
-        door = await proxy.open(sock, said.append)
+        listener = await proxy.open(sock, said.append)
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
@@ -849,4 +850,4 @@ async def test_pip_installs_through_it(opened: Opening, tmp_path: Path) -> None:
         out, err = await done.communicate()
         assert done.returncode != 0
         assert b"--allow-host elsewhere.example" in out + err
-        await door.close()
+        await listener.close()

@@ -152,7 +152,7 @@ def test_bait_that_was_left_by_a_killed_server_is_cleared_with_the_next(apart: P
         (apart / f".probe-{name}").mkdir()
         (apart / f".probe-{name}" / "secret").touch()
     os.utime(apart / ".probe-old", (0, 0))
-    bait = self_test.Bait(str(apart))
+    bait = self_test.AttackTargets(str(apart))
     assert not (apart / ".probe-old").exists()
     bait.remove()
     # It may be that of a server which starts at this moment.

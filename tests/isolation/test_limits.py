@@ -192,7 +192,7 @@ async def test_limits_are_shown_and_a_request_can_lower_them(service: Service) -
     assert (await service.execute("lower", code)).result == {"text/plain": "((200, 200), (0, 0))"}
     with pytest.raises(errors.NotGranted, match=f"--limit-memory {300 * MIB}"):
         await service.create_session("more", limits=SessionLimits(memory=300 * MIB))
-    with pytest.raises(errors.InvalidRequest, match="needs 128 at least"):
+    with pytest.raises(errors.InvalidRequest, match="at least 128"):
         await service.create_session("none", limits=SessionLimits(files=127))
 
 
@@ -490,14 +490,14 @@ def test_files_are_counted_however_deep_they_are(tmp_path: Path) -> None:
     os.fsync(file)
     os.close(file)
     os.close(fd)
-    assert watchdog.size(tmp_path) == MIB + depth * watchdog.ENTRY
+    assert watchdog.size(tmp_path) == MIB + depth * watchdog.MIN_FILE_BYTES
     subprocess.run(["rm", "-rf", str(tmp_path / ("d" * 200))], check=True)
 
 
 def test_links_lead_the_count_nowhere(tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to("/")
     (tmp_path / "self").symlink_to(tmp_path)
-    assert watchdog.size(tmp_path) == 2 * watchdog.ENTRY
+    assert watchdog.size(tmp_path) == 2 * watchdog.MIN_FILE_BYTES
 
 
 @pytest.mark.parametrize(

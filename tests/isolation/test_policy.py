@@ -202,7 +202,7 @@ def test_folders_with_modules_of_the_servers_own_are_kept_from_writing(
     assert caplog.messages == []
     monkeypatch.setattr(sys, "path", [*sys.path, str(granted)])
     assert Mount(str(granted)) in policy(tmp_path, mount=[str(granted)]).settle(NewSession()).mounts
-    assert caplog.messages == [f"this server loads modules from {granted}, where sessions write: start it elsewhere"]
+    assert caplog.messages == [f"this server loads modules from {granted}, where sessions write; start it elsewhere"]
 
 
 def test_an_interpreter_is_not_started_over_a_link_that_sessions_could_turn(

@@ -149,13 +149,13 @@ async def test_a_level_that_cannot_be_had_is_refused_with_its_cause(
 
 def leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on those who attack find what they look for: a file of the server's is one that every session has."""
-    make = self_test.Bait.__init__
+    make = self_test.AttackTargets.__init__
 
-    def make_open(self: self_test.Bait, home: str) -> None:
+    def make_open(self: self_test.AttackTargets, home: str) -> None:
         make(self, home)
         self.order = replace(self.order, secret="/etc/hosts")
 
-    monkeypatch.setattr(self_test.Bait, "__init__", make_open)
+    monkeypatch.setattr(self_test.AttackTargets, "__init__", make_open)
 
 
 LEAKS = "code held in it could still read a file of the server"

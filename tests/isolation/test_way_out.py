@@ -52,7 +52,7 @@ async def test_a_refused_host_is_named_in_the_cells_notices_with_the_flag(sandbo
     code = "import urllib.request\nurllib.request.urlopen('https://elsewhere.example/', timeout=10)"
     result = await sandboxed.execute("s", code)
     granted = (
-        "elsewhere.example:443 is not on the list of hosts; the operator grants it by --allow-host elsewhere.example"
+        "elsewhere.example:443 is not on the list of hosts; the operator allows it with --allow-host elsewhere.example"
     )
     assert result.error is not None
     assert granted in result.error.value

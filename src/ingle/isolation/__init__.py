@@ -1,1 +1,1 @@
-"""What code in a session may reach and use: granted by the operator, bounded by the kernel, watched where it cannot."""
+"""Isolation of sessions: levels, the operator's policy, network egress and resource limits."""

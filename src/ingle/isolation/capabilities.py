@@ -1,7 +1,6 @@
-"""What this machine offers to confine code with, each tried for real in a child, and what is lost where one is missing.
+"""The kernel features that isolation needs, each tried in a child process, for `ingle doctor`.
 
-For `ingle doctor`. Whether a level holds is found out by `probe`, which locks a child down and lets it attack; this
-tells the reasons apart. Blocks, for half a second.
+`self_test` decides whether a level holds; this module explains why not. It blocks for half a second.
 """
 
 import json
@@ -12,7 +11,7 @@ from msgspec import Struct
 
 from ingle.isolation.limits.cgroups import CPU, MEMORY, PROCESSES, Groups
 
-PATIENCE = 20.0
+TRIAL_SECONDS = 20.0
 
 TRIALS = r"""
 import ctypes, json, os, sys
@@ -62,29 +61,29 @@ for trial in (user, spaces, mounts, landlock, seccomp):
         os.write(writing, json.dumps(said).encode())
         os._exit(0)
     os.close(writing)
-    found[trial.__name__] = json.loads(os.read(reading, 4096) or b'{"error": "it ended without a word"}')
+    found[trial.__name__] = json.loads(os.read(reading, 4096) or b'{"error": "the trial ended without an answer"}')
     os.close(reading)
     os.waitpid(pid, 0)
 print(json.dumps(found))
 """
 
-AS_FOR_MEMORY = "the remedy is that for memory"
+AS_FOR_MEMORY = "the remedy is the same as for memory"
 
 LOST = {
-    "user": "an ordinary user's server cannot have sandboxes; on Ubuntu set "
+    "user": "a server of an ordinary user cannot have sandboxes; on Ubuntu set "
     "kernel.apparmor_restrict_unprivileged_userns=0, elsewhere raise user.max_user_namespaces, or run as root",
-    "spaces": "there are no sandboxes, so sessions share the network and see each other; in a container give "
+    "spaces": "there are no sandboxes, so sessions share the network and see each other; start the container with "
     "--cap-add SYS_ADMIN, or run outside of it",
     "mounts": "a sandbox cannot have a root of its own; start the container with "
     "--security-opt systempaths=unconfined --security-opt apparmor=unconfined",
-    "landlock": "`restricted` does not keep code from files; the kernel needs 5.13 or later with landlock in lsm=",
+    "landlock": "`restricted` does not protect files; use a kernel 5.13 or later with landlock in lsm=",
     "seccomp": "dangerous system calls are not refused; use a kernel or a container profile that allows filters",
-    MEMORY: "memory is looked at every 50 ms instead of bounded, so that a quick program gets more; run as root, or "
+    MEMORY: "memory is only checked every 50 ms, so a fast program can exceed its limit; run as root, or "
     "under systemd with Delegate=yes (systemd-run --user --scope -p Delegate=yes ingle serve)",
-    PROCESSES: f"processes are counted every 50 ms instead of bounded; {AS_FOR_MEMORY}",
+    PROCESSES: f"processes are only counted every 50 ms; {AS_FOR_MEMORY}",
     CPU: f"sessions share the CPU by their nice value alone; {AS_FOR_MEMORY}",
 }
-"""By primitive: the promise that is lost without it, and the remedy."""
+"""By feature: the promise that is lost without it, and the remedy."""
 
 TITLES = {
     "user": "User namespaces",
@@ -98,43 +97,47 @@ TITLES = {
 }
 
 
-class Primitive(Struct, frozen=True):
+class Capability(Struct, frozen=True):
     name: str
     works: bool
     text: str
 
 
-def examine() -> list[Primitive]:
-    """Each of them, in the order in which they matter."""
+def examine() -> list[Capability]:
+    """Return all features, the most important first."""
     if sys.platform != "linux":
-        text = f"only Linux confines code in this way, and this is {sys.platform}; use a virtual machine, or WSL"
-        return [Primitive("Isolation", False, text)]
+        text = f"only Linux can confine sessions, and this is {sys.platform}; use a virtual machine, or WSL"
+        return [Capability("Isolation", False, text)]
     return [*_kernel(), *_groups()]
 
 
-def _kernel() -> list[Primitive]:
+def _kernel() -> list[Capability]:
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", TRIALS], capture_output=True, text=True, timeout=PATIENCE, check=True
+            [sys.executable, "-I", "-c", TRIALS],
+            capture_output=True,
+            text=True,
+            timeout=TRIAL_SECONDS,
+            check=True,
         )
         found: dict[str, dict[str, object]] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return [Primitive("Namespaces", False, f"nothing could be tried: {error}")]
+        return [Capability("Namespaces", False, f"the features could not be tried: {error}")]
     told = []
     for name, said in found.items():
         if "error" in said:
-            told.append(Primitive(TITLES[name], False, f"{said['error']}; {LOST[name]}"))
+            told.append(Capability(TITLES[name], False, f"{said['error']}; {LOST[name]}"))
         else:
             version = f", version {said['value']}" if said["value"] is not None else ""
-            told.append(Primitive(TITLES[name], True, f"tried, and works{version}"))
+            told.append(Capability(TITLES[name], True, f"tried, and works{version}"))
     return told
 
 
-def _groups() -> list[Primitive]:
-    """With a process in one: that a folder could be made is not enough."""
+def _groups() -> list[Capability]:
+    """Try cgroups with a process inside, because creating the folder is not enough."""
     groups = Groups.find()
     working: frozenset[str] = frozenset()
-    why = "no cgroup can be made"
+    why = "no cgroup can be created"
     try:
         group = groups.make()
         if group is not None:
@@ -143,7 +146,7 @@ def _groups() -> list[Primitive]:
                     group.attach(process.pid)
                     group.bound(64 * 1024**2, 10)
                     working = groups.controllers
-                    why = "this controller is not given"
+                    why = "this controller is not available"
                 finally:
                     process.kill()
             group.remove()
@@ -152,8 +155,8 @@ def _groups() -> list[Primitive]:
     finally:
         groups.close()
     return [
-        Primitive(TITLES[name], True, "tried, and works")
+        Capability(TITLES[name], True, "tried, and works")
         if name in working
-        else Primitive(TITLES[name], False, f"{why}; {LOST[name]}")
+        else Capability(TITLES[name], False, f"{why}; {LOST[name]}")
         for name in (MEMORY, PROCESSES, CPU)
     ]

@@ -1,4 +1,4 @@
-"""The levels of isolation, and what of one is told to the guest, which carries it out on itself."""
+"""The isolation levels, and the plan that tells the guest how to confine itself."""
 
 import itertools
 import os
@@ -11,32 +11,32 @@ import ingle_worker.wire
 from ingle_worker.wire.constants import PROXY_PORT
 
 GUEST = Path(ingle_worker.wire.__file__).resolve().parent.parent / "__main__.py"
-"""The guest's first file: it is run by path, in whatever interpreter."""
+"""The guest's first file. Any interpreter runs it by path."""
 
 CANNOT_CONFINE = 42
-"""Exit code by which the guest says that it cannot be confined as it should, for the reason on its stderr."""
+"""Exit code of a guest that cannot confine itself; the reason is on its stderr."""
 
 
 FIRST_USER = 2_000_000_000
 USERS = 100_000_000
-"""Where a server that is root takes the users of its sessions from: numbers that nobody else has, each used once."""
+"""Range of user ids for sandboxes of a server that is root. No one else has them, and each is used once."""
 
 KEPT_VARIABLES = ("PATH", "LANG", "LANGUAGE", "TZ", "TERM", "SOURCE_DATE_EPOCH")
-"""What a confined session sees of the server's environment, beside those of LC_*."""
+"""Variables of the server's environment that confined sessions see, in addition to LC_*."""
 
 HOME = "/home/session"
 TMP = "/tmp"
-"""Where a sandboxed session has its home and its temporary files; see `ingle_worker.lockdown.root_fs`."""
+"""Home and folder for temporary files in a sandbox; see `ingle_worker.lockdown.root_fs`."""
 
 
 class Confinement(msgspec.Struct, frozen=True):
-    """What the guest is told. A zygote is started for each of them that differs."""
+    """Plan for the guest. Each different plan has its own zygote."""
 
     level: str
     network: str
     data_folder: str
     granted: tuple[tuple[str, bool], ...] = ()
-    """Folders of the host's that sessions see at their own paths, and whether they may write there."""
+    """Folders of the host that sessions see at the same paths, and whether they may write there."""
     tmp_size: int = 512 * 1024**2
     processes: int = 256
     files: int = 1024
@@ -45,15 +45,15 @@ class Confinement(msgspec.Struct, frozen=True):
     nice: int = 5
     memfd: bool = True
     kept: tuple[str, ...] = ()
-    """Variables of the server's environment that sessions see."""
+    """Names of the server's environment variables that sessions see."""
 
     @property
-    def has_rooms(self) -> bool:
-        """Sessions have a root of their own, into which their folders are laid when they begin."""
+    def has_own_root(self) -> bool:
+        """Whether each session has its own root file system, into which its folders are mounted."""
         return self.level == "sandbox"
 
     def open_plan(self) -> int:
-        """A descriptor from which the guest reads this."""
+        """Return a file descriptor from which the guest reads this plan."""
         fd = os.memfd_create("plan", os.MFD_CLOEXEC)
         os.write(fd, msgspec.json.encode({**msgspec.structs.asdict(self), "environment": self._kept_values()}))
         return fd
@@ -63,18 +63,20 @@ class Confinement(msgspec.Struct, frozen=True):
 
 
 def environment(confinement: Confinement | None) -> dict[str, str]:
-    """What workers see of the server's environment: without confinement all but the server's own settings and secrets,
-    else next to nothing. Where there are rooms, what the operator keeps is set in there: it may lead an interpreter to
-    modules and libraries that sessions write, and the first one runs outside."""
+    """Return the environment of workers.
+
+    Without confinement it is the server's, without its settings and secrets. Otherwise it is nearly empty. In a
+    sandbox the operator's variables are set inside: the zygote runs outside, and they may point to session files.
+    """
     if confinement is None:
         return {name: value for name, value in os.environ.items() if not name.startswith("INGLE_")}
-    kept = () if confinement.has_rooms else confinement.kept
+    kept = () if confinement.has_own_root else confinement.kept
     seen = {
         name: value
         for name, value in os.environ.items()
         if name in KEPT_VARIABLES or name.startswith("LC_") or name in kept
     }
-    if confinement.has_rooms:
+    if confinement.has_own_root:
         seen |= {"HOME": HOME, "USER": "session", "LOGNAME": "session", "SHELL": "/bin/sh", "TMPDIR": TMP}
         if confinement.network == "allowlist":
             seen |= proxy_variables()
@@ -82,7 +84,7 @@ def environment(confinement: Confinement | None) -> dict[str, str]:
 
 
 def proxy_variables() -> dict[str, str]:
-    """For programs in a session whose only way out is the host's proxy."""
+    """Return variables that send programs in a session through the host's proxy."""
     proxy = f"http://127.0.0.1:{PROXY_PORT}"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     own = "localhost,127.0.0.1,::1"
@@ -98,7 +100,7 @@ _users = itertools.count(secrets.randbelow(USERS))
 
 
 def next_user() -> int:
-    """The number of a user that only one sandbox ever has; 0 where the server may not choose one."""
+    """Return a user id that only one sandbox ever has, or 0 if the server cannot choose users."""
     if os.geteuid() != 0:
         return 0
     return FIRST_USER + next(_users) % USERS

@@ -1,11 +1,10 @@
-"""What the operator grants, and what becomes of a request under it.
+"""The operator's grants, and the check of each request against them.
 
-The policy is made once, from the settings. Neither a request nor a file that a session can write adds anything to it:
-both can only ask for less. Each refusal says which setting would grant it.
+The policy is made once from the settings. Requests and files that sessions can write can only reduce it.
+Each refusal names the setting that would grant the request.
 
-At the levels `none` and `limits` code of a session has the rights of the server anyway. There the owner may name any
-folder and any interpreter, as in a shell of his own; those with a token for others are held to what is granted, so that
-a stronger level later takes nothing from them.
+At the levels `none` and `limits` code has the rights of the server, so the owner may name any folder and interpreter.
+Other tenants are restricted to the grants there too, so a stronger level later takes nothing from them.
 """
 
 import contextlib
@@ -31,23 +30,23 @@ READ_ONLY = ":ro"
 NO_LIMITS = SessionLimits()
 
 OPEN_LEVELS = ("none", "limits")
-"""Code has the rights of the server there."""
+"""Levels at which code has the rights of the server."""
 
 OWN_FOLDERS = ("workspace", "tenants")
-"""Folders in the data folder of which each tenant has a part by its name."""
+"""Folders in the data folder that have a subfolder for each tenant."""
 
 OWNERS_PART = ".owner"
 
-MOST_PARTS = 1000
-"""Of a path whose links are looked at: they may lead in circles."""
+MAX_PATH_PARTS = 1000
+"""Maximum number of parts of a path to resolve, because links may be circular."""
 
 INDEX = "index"
-"""In the list of hosts it stands for those of pip's package index."""
+"""Entry in the list of hosts that stands for pip's package index."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder that sessions may use."""
+    """A folder of the host that sessions may use."""
 
     folder: str
     read_only: bool = False
@@ -64,44 +63,46 @@ class Grant:
     network: str = "full"
     limits: SessionLimits = NO_LIMITS
     cwd: str | None = None
-    """Where it starts, with every link resolved; None is its own workspace."""
+    """Start folder with every link resolved; None is the session's workspace."""
     python: str = ""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables by which programs in it find what they may reach."""
+    """Variables that configure pip and uv for the reachable package index."""
     mounts: tuple[Mount, ...] = ()
-    """Folders that it sees beside its own. One that lies in another comes after it, and its rights are what counts."""
+    """Folders in addition to its own. A nested folder comes after its parent, and its rights take precedence."""
 
 
 NOTHING_ASKED = (None, None, None, None, SessionLimits())
-MAX_USUAL = 1000
-"""Grants that are remembered: one for each token with bounds of its own."""
+MAX_CACHED_GRANTS = 1000
+"""Cached grants: one for each token with its own bounds."""
 
 NO_GRANT = Grant()
-"""Code that is trusted."""
+"""Grant for trusted code."""
 
 
 def read_mount(text: str) -> Mount:
-    """`DIR` or `DIR:ro`, as the operator writes it."""
+    """Return the mount that the operator wrote as `DIR` or `DIR:ro`."""
     read_only = text.endswith(READ_ONLY)
     path = os.path.expanduser(text.removesuffix(READ_ONLY) if read_only else text)
     folder = os.path.realpath(path)
     if not os.path.isdir(folder):
-        raise InvalidRequest(f"there is no folder {path!r} to mount; make it, or leave it out of --mount")
+        raise InvalidRequest(f"there is no folder {path!r} to mount; create it, or remove it from --mount")
     if folder == "/":
         raise InvalidRequest("the whole file system cannot be mounted; name the folders that sessions need")
     return Mount(folder, read_only)
 
 
 def can_be_granted(folder: str, home: Path) -> bool:
-    """Whether sessions may have this folder without being named: not everything there is, nor all that a user has, and
-    nothing that the server's own data is in."""
+    """Return whether sessions may use this folder without a grant.
+
+    They may not have the root, the user's home, or a folder that overlaps the server's data.
+    """
     asked, data = Mount(os.path.realpath(folder)), Mount(os.path.realpath(home))
     whole = ("/", os.path.realpath(os.path.expanduser("~")))
     return asked.folder not in whole and not asked.holds(data.folder) and not data.holds(asked.folder)
 
 
 class Policy:
-    """`level` is the one in force, once `auto` has been settled."""
+    """The grants of a server. `level` is the level in force, with `auto` resolved."""
 
     def __init__(self, settings: Settings, home: Path, level: str | None = None) -> None:
         self.level = level or ("none" if settings.isolation == "auto" else settings.isolation)
@@ -112,18 +113,18 @@ class Policy:
             if Mount(self._home).holds(mount.folder) or (mount.holds(self._home) and not mount.read_only):
                 raise InvalidRequest(
                     f"sessions could write the server's own data through --mount {mount.folder}; "
-                    "mount a folder beside it, or set INGLE_HOME to another place"
+                    "mount another folder, or set INGLE_HOME to another place"
                 )
             if self.level == "restricted" and mount.holds(self._home):
                 raise InvalidRequest(
-                    f"sessions at 'restricted' could read the server's own data, its token among it, through --mount "
+                    f"sessions at 'restricted' could read the server's own data and its token through --mount "
                     f"{mount.folder}:ro; mount folders beside {self._home}, or set INGLE_HOME to another place"
                 )
         self.limits = limits.of_settings(settings) if self.level != "none" else SessionLimits()
         self._own_python = self._listed(settings.python)
         self._pythons = {self._own_python, *map(self._listed, settings.pythons)}
         self._kept = self._kept_from_writing()
-        self._usual: dict[tuple[Bounds, bool], Grant] = {}
+        self._cached: dict[tuple[Bounds, bool], Grant] = {}
         prefix = os.path.dirname(os.path.dirname(self._own_python))
         self._index = package_index.find(prefix=prefix, written=self._is_left_to_sessions)
         self._index_folders = tuple(
@@ -132,11 +133,11 @@ class Policy:
 
     @property
     def network(self) -> str:
-        """What sessions can reach: only a sandbox has a network of its own."""
+        """Return the network of sessions. Only a sandbox has its own network."""
         return self._settings.network if self.level == "sandbox" else "full"
 
     def hosts(self) -> AllowList:
-        """What a session with the network `allowlist` may reach."""
+        """Return the hosts that a session with the network `allowlist` may reach."""
         entries: list[Entry] = []
         for text in self._settings.allow_host:
             try:
@@ -146,16 +147,16 @@ class Policy:
         return AllowList(entries)
 
     def settle(self, wanted: NewSession) -> Grant:
-        """What this session gets, or why it can't be had. Looks at the files that a request names: blocks then."""
+        """Return the grant for a new session, or raise. Blocks if the request names files."""
         if (wanted.isolation, wanted.network, wanted.cwd, wanted.python, wanted.limits) != NOTHING_ASKED:
             return self._settle(wanted)
-        # Nearly all ask for nothing, and get the same.
-        usual = (wanted.bounds, not wanted.tenant)
-        if usual not in self._usual:
-            if len(self._usual) >= MAX_USUAL:
-                self._usual.clear()
-            self._usual[usual] = self._settle(wanted)
-        return self._usual[usual]
+        # Nearly all requests name nothing and get the same grant.
+        key = (wanted.bounds, not wanted.tenant)
+        if key not in self._cached:
+            if len(self._cached) >= MAX_CACHED_GRANTS:
+                self._cached.clear()
+            self._cached[key] = self._settle(wanted)
+        return self._cached[key]
 
     def _settle(self, wanted: NewSession) -> Grant:
         level = self._level(wanted)
@@ -179,7 +180,7 @@ class Policy:
             raise InvalidRequest(f"isolation is {asked[:80]!r}; it must be one of {', '.join(LEVELS)}")
         if LEVELS.index(asked) < LEVELS.index(floor):
             raise NotGranted(
-                f"isolation {asked!r} is weaker than {floor!r}, which {_who(floor == self.level)} keeps to; leave it "
+                f"isolation {asked!r} is weaker than {floor!r}, which {_who(floor == self.level)} requires; leave it "
                 f"out, or ask the operator for a server with --isolation {asked}"
             )
         return asked
@@ -197,7 +198,7 @@ class Policy:
         network = asked or allowed
         if network != "full" and level != "sandbox":
             raise NotGranted(
-                f"only a sandbox keeps code from the network, and this session would be at {level!r}; "
+                f"only a sandbox can restrict the network, and this session would be at {level!r}; "
                 "ask for isolation 'sandbox', or for network 'full' if it is allowed"
             )
         return network
@@ -206,12 +207,12 @@ class Policy:
         allowed = limits.lower(self.limits, wanted.bounds.limits)
         for name in limits.NAMES:
             value, most = getattr(wanted.limits, name), getattr(allowed, name)
-            least = limits.LEAST.get(name, 1)
+            least = limits.MINIMUM.get(name, 1)
             if value is not None and value < least:
-                raise InvalidRequest(f"the limit {name} is {value}; a session needs {least} at least, or leave it out")
+                raise InvalidRequest(f"the limit {name} is {value}; it must be at least {least}, or leave it out")
             if value is not None and most is not None and value > most:
                 raise NotGranted(
-                    f"the limit {name} can be lowered only: {value} is above the {most} of "
+                    f"the limit {name} can only be lowered: {value} is above {most}, the limit of "
                     f"{_who(getattr(self.limits, name) == most)}; ask for less, or ask the operator for "
                     f"--limit-{name.replace('_', '-')} {value}"
                 )
@@ -220,7 +221,7 @@ class Policy:
     # --- folders ---
 
     def folder(self, path: str, tenant: str = "", *, free: bool | None = None) -> str:
-        """The folder that a request names, with every link resolved, if it is granted."""
+        """Return the folder that a request names, with every link resolved, or raise if it is not granted."""
         if free is None:
             free = self.level in OPEN_LEVELS and not tenant
         if "\0" in path or not os.path.isabs(path) or not os.path.isdir(path):
@@ -231,12 +232,12 @@ class Policy:
         if any(mount.holds(real) for mount in (*self.mounts, *self._own_part(real, tenant))):
             return real
         raise NotGranted(
-            f"{path[:200]!r} is not in a folder that sessions may use; leave cwd out to start in a folder of its own, "
-            f"or ask the operator for --mount {path[:200]}"
+            f"{path[:200]!r} is not in a folder that sessions may use; leave cwd out to start in the session's own "
+            f"folder, or ask the operator for --mount {path[:200]}"
         )
 
     def _own_part(self, path: str | None, tenant: str) -> tuple[Mount, ...]:
-        """The part of the data folder that is this tenant's, if the path lies there."""
+        """Return the tenant's parts of the data folder that contain the path."""
         if path is None:
             return ()
         real = os.path.realpath(path)
@@ -248,42 +249,42 @@ class Policy:
     # --- interpreters ---
 
     def _listed(self, python: str) -> str:
-        """One that the operator has named. Not over a link that a session could turn before the server's next start."""
+        """Return an interpreter that the operator named. Refuse a path over a link that sessions could change."""
         path = interpreter(python)
         place = self._in_place(path)
         if place != path and self.level not in OPEN_LEVELS and path != os.path.abspath(sys.executable):
             raise InvalidRequest(
-                f"sessions could put another interpreter in the place of {path}: they may write the folder of a link "
-                f"on the way to it; name it as {place}"
+                f"sessions could replace the interpreter {path}, because they may write the folder of a link "
+                f"on its path; name it as {place}"
             )
         return place
 
     def _in_place(self, path: str) -> str:
-        """Where an interpreter is, whatever becomes of links on the way to it that sessions could turn."""
+        """Return a path to the interpreter without links that sessions could change."""
         folder, name = os.path.split(path)
         turned = any(self._is_written(os.path.dirname(link)) for link in _links(folder))
         return os.path.join(os.path.realpath(folder), name) if turned else path
 
     def _python(self, wanted: str | None, free: bool) -> str:
-        """An interpreter of the operator's. It is started by the server, so it may not be what a session has made."""
+        """Return a granted interpreter. The server starts it, so sessions must not be able to write it."""
         path = self._in_place(interpreter(wanted)) if wanted else self._own_python
         if free or path in self._pythons:
             return path
         within = self._within(path)
         if within is None or not _in_environment(path):
             raise NotGranted(
-                f"the interpreter {path[:200]!r} is not on the operator's list; leave python out, "
+                f"the interpreter {path[:200]!r} is not granted; leave python out, "
                 f"or ask the operator for --pythons {path[:200]}"
             )
         if not within.read_only:
             raise InterpreterRefused(
-                f"sessions can write the folder of {path[:200]!r}, so it is not started for one; ask the operator for "
-                f"--pythons {path[:200]}, which keeps sandboxes from writing it, or for --mount {within.folder}:ro"
+                f"sessions can write the folder of {path[:200]!r}, so it is not started; ask the operator for "
+                f"--pythons {path[:200]}, which makes it read-only in sandboxes, or for --mount {within.folder}:ro"
             )
         return path
 
     def loads_code_from(self, folder: str) -> bool:
-        """Whether this server, or an interpreter of the operator's, loads code from this folder or one around it."""
+        """Return whether this server or a granted interpreter loads code from this folder or a parent of it."""
         pythons = {*self._pythons, os.path.abspath(sys.executable)}
         prefixes = {os.path.dirname(os.path.dirname(each)) for python in pythons for each in (python, *_bases(python))}
         modules = {path for path in sys.path if path and os.path.isdir(path)}
@@ -294,14 +295,14 @@ class Policy:
         return any(mount.holds(real) for mount in self.mounts if not mount.read_only)
 
     def _is_left_to_sessions(self, folder: str) -> bool:
-        """Whether they write it, and are not kept from that."""
+        """Return whether sessions can write the folder, with read-only mounts considered."""
         real = os.path.realpath(folder)
         within = self._within(os.path.join(real, "any"))
         kept = self.level != "restricted" and any(mount.holds(real) for mount in self._kept)
         return within is not None and not within.read_only and not kept
 
     def _within(self, path: str) -> Mount | None:
-        """The mount whose rights an interpreter is under: the innermost. `restricted` gives what any of them gives."""
+        """Return the mount that decides an interpreter's rights: the innermost, or at `restricted` any writable."""
         folder = os.path.realpath(os.path.dirname(path))
         around = [mount for mount in self.mounts if mount.holds(folder)]
         if self.level == "restricted":
@@ -309,8 +310,10 @@ class Policy:
         return max(around, key=lambda mount: (len(mount.folder), not mount.read_only), default=None)
 
     def _kept_from_writing(self) -> tuple[Mount, ...]:
-        """Interpreters of the operator's that lie in a folder which sessions write: other sessions load them, too. And
-        the one that this server runs on; and those that they are environments of."""
+        """Return read-only mounts for interpreters in folders that sessions write.
+
+        They are the granted interpreters, the server's own, and the base interpreters of their environments.
+        """
         found = []
         named = {*self._pythons, self._in_place(os.path.abspath(sys.executable))}
         for path in sorted({*named, *(base for each in named for base in _bases(each))}):
@@ -321,26 +324,28 @@ class Policy:
         return (*found, *(Mount(folder, read_only=True) for folder in self._own_modules()))
 
     def _own_modules(self) -> list[str]:
-        """Folders with modules of this server's own that sessions write: it would run what they put there."""
+        """Return folders with modules of this server that sessions could write."""
         found = []
         for path in sorted({os.path.realpath(path) for path in sys.path if path and os.path.isdir(path)}):
             if any(mount.folder == path and not mount.read_only for mount in self.mounts):
-                logger.warning("this server loads modules from %s, where sessions write: start it elsewhere", path)
+                logger.warning("this server loads modules from %s, where sessions write; start it elsewhere", path)
             elif self._is_written(path):
                 found.append(path)
         return found
 
 
 def interpreter(python: str) -> str:
-    """The path of an interpreter, found as a shell finds it. A link is not followed: it may be what makes a
-    virtual environment."""
+    """Return the path of an interpreter, found as a shell finds it.
+
+    Links are not followed, because a link may be what makes a virtual environment.
+    """
     return os.path.abspath(shutil.which(python) or python) if "\0" not in python else python
 
 
 def _links(path: str) -> Iterator[str]:
-    """Every link on the way to a folder, by its real place."""
+    """Yield every link on the path to a folder, by its real location."""
     real, todo = "/", path.split("/")
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PATH_PARTS):
         if not todo:
             return
         part = todo.pop(0)
@@ -355,7 +360,7 @@ def _links(path: str) -> Iterator[str]:
 
 
 def _in_environment(path: str) -> bool:
-    """Whether it is that of a virtual environment, by the file that marks one."""
+    """Return whether the interpreter belongs to a virtual environment."""
     return os.path.isfile(_mark(path))
 
 
@@ -364,7 +369,7 @@ def _mark(path: str) -> str:
 
 
 def _bases(path: str) -> Iterator[str]:
-    """The interpreters that this one is a link to, or an environment of."""
+    """Yield the interpreters that this one is a link to or an environment of."""
     yield os.path.realpath(path)
     with contextlib.suppress(OSError, UnicodeDecodeError), open(_mark(path), encoding="utf-8") as file:
         for line in file:

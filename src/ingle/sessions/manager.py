@@ -433,7 +433,7 @@ class Manager:
                 running=session.running is not None,
                 memory=MEMORY not in places,
                 processes=PROCESSES not in places,
-                network=session.launcher.confinement is not None and session.launcher.confinement.has_rooms,
+                network=session.launcher.confinement is not None and session.launcher.confinement.has_own_root,
                 folder=session.home.root,
             )
 

@@ -19,7 +19,7 @@ import msgspec
 from ingle import errors, events
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.isolation.egress.proxy import Egress
-from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.limits import behind as limit_behind
 from ingle.output.image_store import Figures
 from ingle.output.pages import OutputPage, Reading
@@ -73,7 +73,7 @@ class Session:
         launcher: Launcher,
         settings: Settings,
         record: Record | None = None,
-        bounding: Bounding | None = None,
+        bounding: LimitApplier | None = None,
         egress: Egress | None = None,
     ) -> None:
         self.id = plan.session_id
@@ -671,7 +671,7 @@ class Session:
             return []
         met = {
             f"{text}: what it asked for beyond that was refused, or the process that asked was killed"
-            for text in Bounding.passed(worker.group, limits, ended=False)
+            for text in LimitApplier.passed(worker.group, limits, ended=False)
         }
         error = cell.error
         if not met and error is not None and (text := limit_behind(error.name, error.value, limits)) is not None:
@@ -741,7 +741,7 @@ class Session:
         cell = self._cell
         if self._worker is not None and self._worker.group is not None:
             group = self._worker.group
-            met = Bounding.passed(group, self.plan.grant.limits, ended=True)
+            met = LimitApplier.passed(group, self.plan.grant.limits, ended=True)
             if met and not self._ended and exit.code is None:
                 exit = Exit(exit.code, exit.signal, f"was killed: {met[0]}")
         self._record.worker_ended(self.key, exit, self._ended)

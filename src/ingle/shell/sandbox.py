@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.apply import LimitApplier
 from ingle.requests import SessionLimits
 from ingle.workers.worker import Worker
 
@@ -24,7 +24,7 @@ class Room:
         """Limits that something in it was stopped by since this was last asked."""
         return [
             f"{text}: what asked for more was refused or killed"
-            for text in Bounding.passed(self.worker.group, self.limits, ended=False)
+            for text in LimitApplier.passed(self.worker.group, self.limits, ended=False)
         ]
 
     def give(self, path: Path) -> None:

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ingle.events import Exit
-from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
 from ingle.support import processes
 from ingle.workers.copies import Copies, Family, Forks
@@ -629,7 +629,7 @@ class Worker:
         if self.owner is not None:
             self.owner.on_gone(exit)
         if self.group is not None:
-            self.letting_go = self._loop.run_in_executor(None, Bounding.release, self.group)
+            self.letting_go = self._loop.run_in_executor(None, LimitApplier.release, self.group)
 
     def close(self) -> None:
         """Let go of every descriptor."""

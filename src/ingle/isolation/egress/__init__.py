@@ -1,1 +1,1 @@
-"""The proxy that is a sandbox's only way to the network."""
+"""The HTTP proxy that is a sandbox's only access to the network."""

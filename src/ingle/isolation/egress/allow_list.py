@@ -1,8 +1,7 @@
-"""Which hosts a session may reach: names and addresses on the operator's list, read and compared without any guessing.
+"""The allow-list of hosts that sessions may reach.
 
-A host has one spelling here. Whatever a resolver might take for an address although it is not written as one (`127.1`,
-`0x7f.0.0.1`, `2130706433`), a name with a dot at its end, a NUL, an address of version 4 inside one of version 6 is
-refused, so that what was compared is what is connected to.
+Every host has one spelling here, so the compared host is the one that is connected to. Refused are ambiguous spellings:
+short or numeric addresses (`127.1`, `0x7f.0.0.1`), a final dot, NUL bytes, and IPv4 addresses inside IPv6.
 """
 
 import ipaddress
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 USUAL_PORTS = (80, 443)
-"""What an entry without a port stands for."""
+"""Ports of an entry without a port."""
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC = re.compile(r"(?:[0-9]+|0x[0-9a-f]*)")
@@ -24,23 +23,22 @@ _EMBEDDING = [
         *("2002::/16", "2001::/32"),
     )
 ]
-"""Addresses of version 6 that stand for one of version 4."""
+"""IPv6 networks whose addresses stand for an IPv4 address."""
 
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-"""What of version 6 is given out for the Internet. Elsewhere lie networks that `is_global` does not know to be near:
-those of a site, as they once were (fec0::/10), at which a virtual machine still finds its host."""
+"""IPv6 addresses of the Internet. `is_global` also accepts old site-local ones (fec0::/10), which may be the host's."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BadHost(ValueError):
-    """Its text says what is wrong with it."""
+    """A host that is not accepted; the text says why."""
 
 
 def read_host(text: str) -> str:
-    """The one spelling of a host: a name in lower case, or an address."""
+    """Return the one spelling of a host: a name in lower case, or an address."""
     if "\0" in text or not text.isascii() or not text.isprintable():
-        raise BadHost("it has characters that no host's name has")
+        raise BadHost("it has characters that host names cannot have")
     host = text.lower()
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -50,9 +48,9 @@ def read_host(text: str) -> str:
         except ValueError:
             raise BadHost("it is not an address") from None
         if address.scope_id is not None:
-            raise BadHost("an address may name no interface")
+            raise BadHost("it names a network interface")
         if embeds(address):
-            raise BadHost("it is an address of version 4 inside one of version 6")
+            raise BadHost("it is an IPv4 address inside an IPv6 address")
         return address.compressed
     if host.endswith("."):
         raise BadHost("it ends with a dot")
@@ -63,19 +61,19 @@ def read_host(text: str) -> str:
         except ValueError:
             raise BadHost("it is an address in an unusual notation") from None
     if len(host) > MAX_NAME or not all(_LABEL.fullmatch(label) for label in labels):
-        raise BadHost("it is not the name of a host")
+        raise BadHost("it is not a host name")
     return host
 
 
 def embeds(address: Address) -> bool:
-    """Whether it stands for an address of version 4."""
+    """Return whether the address stands for an IPv4 address."""
     if not isinstance(address, ipaddress.IPv6Address) or address.is_loopback:
         return False
     return any(address in network for network in _EMBEDDING)
 
 
 def public(address: Address) -> bool:
-    """Whether it is an address of the Internet, and of nothing nearer."""
+    """Return whether the address belongs to the Internet and to nothing nearer."""
     if isinstance(address, ipaddress.IPv6Address) and address not in _UNICAST:
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved and not embeds(address)
@@ -89,11 +87,11 @@ def as_address(host: str) -> Address | None:
 
 
 def split_port(text: str) -> tuple[str, int | None]:
-    """`HOST`, `HOST:PORT` or `[ADDRESS]:PORT`."""
+    """Split `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`."""
     if text.startswith("["):
         host, bracket, rest = text.partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise BadHost("its brackets are not closed as they should be")
+            raise BadHost("its brackets are not closed")
         host, port = host[1:], rest[1:] if rest else None
     elif text.count(":") > 1:
         host, port = text, None
@@ -109,12 +107,12 @@ def split_port(text: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the list."""
+    """One entry of the allow-list."""
 
     host: str
     port: int | None = None
     near: bool = False
-    """It may have an address that is not public: the operator's own package index is often near."""
+    """Whether private addresses are allowed: the operator's own package index often has one."""
 
     def allows(self, host: str, port: int) -> bool:
         return host == self.host and (port in USUAL_PORTS if self.port is None else port == self.port)
@@ -126,7 +124,7 @@ def read_entry(text: str, *, near: bool = False) -> Entry:
 
 
 class AllowList:
-    """Hosts that may be reached; an empty list allows nothing."""
+    """Hosts that may be reached; an empty list allows none."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = tuple(entries)
@@ -135,7 +133,7 @@ class AllowList:
         return next((entry for entry in self.entries if entry.allows(host, port)), None)
 
     def allows_address(self, entry: Entry, address: Address, port: int) -> bool:
-        """Whether an address that a listed name has may be connected to."""
+        """Return whether an address of a listed name may be connected to."""
         if embeds(address):
             return False
         return public(address) or entry.near or self.find(address.compressed, port) is not None

@@ -1,7 +1,7 @@
-"""The package index that pip is configured with on this machine: what a session needs to install from it.
+"""pip's package index on this machine, and what a session needs to install from it.
 
-Read from pip's own files and variables, as pip reads them, and from uv's variables. A password in an address is not
-handed on: sessions would see it.
+It is read from pip's files and variables as pip reads them, and from uv's variables. Passwords in addresses are
+removed, because sessions would see them.
 """
 
 import configparser
@@ -17,18 +17,18 @@ from ingle.isolation.egress.allow_list import BadHost, Entry, read_entry
 
 PYPI = "https://pypi.org/simple"
 FILES = {"pypi.org": ("files.pythonhosted.org",), "test.pypi.org": ("test-files.pythonhosted.org",)}
-"""Where an index has its files, when not beside itself."""
+"""Hosts with an index's files, where they differ from the index."""
 
 SECTIONS = ("global", "install")
 OPTIONS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "cert", "default-timeout")
-SEEN = ("/etc/ssl/", "/etc/pki/", "/usr/")
-"""Where a file of certificates lies that sessions see anyway; elsewhere it is left out."""
+VISIBLE_FOLDERS = ("/etc/ssl/", "/etc/pki/", "/usr/")
+"""Folders whose certificate files sessions can see; other certificate files are left out."""
 
 UV = ("UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX")
 PORTS = {"http": 80, "https": 443}
 LINK = re.compile(r"""href=["']([^"'#]+)""")
-PAGE = 100_000
-"""Characters of a page that are looked at: its first link tells where the files lie."""
+MAX_PAGE_CHARS = 100_000
+"""Characters of a page to read: its first link shows where the files are."""
 
 
 logger = logging.getLogger(__name__)
@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 class PackageIndex:
     hosts: tuple[Entry, ...] = ()
     folders: tuple[str, ...] = ()
-    """Folders and files of this machine that it is made of, in part or as a whole."""
+    """Local folders and files that the index consists of."""
     environment: dict[str, str] = field(default_factory=dict)
-    """How pip and uv in a session are told of it."""
+    """Variables that configure pip and uv in a session."""
 
 
 def find(
@@ -49,7 +49,10 @@ def find(
     root: Path = Path("/"),
     written: Callable[[str], bool] = lambda folder: False,
 ) -> PackageIndex:
-    """`prefix` is that of the sessions' interpreter, `written` tells which folders sessions write. Blocks."""
+    """Find the package index. Blocks.
+
+    `prefix` belongs to the sessions' interpreter. `written` returns whether sessions write a folder.
+    """
     environ = os.environ if environ is None else environ
     given = _options(environ, [file for file in _files(environ, prefix, root) if not _is_written(file, written)])
     variables = {f"PIP_{name.upper().replace('-', '_')}": value for name, value in given.items()}
@@ -83,10 +86,10 @@ def _add(url: str, hosts: dict[Entry, None], folders: list[str], written: Callab
         return
     if parts.scheme == "file":
         folder = unquote(parts.path).rstrip("/")
-        # What a session could have written there grants nothing.
+        # Files that a session could have written grant nothing.
         folders += [folder, *([] if written(folder) else _beside(folder))]
     elif port is not None and parts.hostname:
-        # One of the operator's own is often near; one that all the world uses is not.
+        # The operator's own index often has a private address; a public one does not.
         near = parts.hostname not in FILES
         for host in (parts.hostname, *FILES.get(parts.hostname, ())):
             try:
@@ -96,10 +99,10 @@ def _add(url: str, hosts: dict[Entry, None], folders: list[str], written: Callab
 
 
 def _beside(folder: str) -> list[str]:
-    """Where the pages of an index on the disk have their files: often in a folder next to it (simple/, packages/)."""
+    """Return the folder with the files of an index on disk, often next to it (simple/, packages/)."""
     for page in sorted(Path(folder).glob("*/index.html"))[:1]:
         try:
-            links = LINK.findall(page.read_text("utf-8", "replace")[:PAGE])
+            links = LINK.findall(page.read_text("utf-8", "replace")[:MAX_PAGE_CHARS])
         except OSError:
             continue
         for link in links:
@@ -111,23 +114,23 @@ def _beside(folder: str) -> list[str]:
 
 
 def _bare(url: str) -> str:
-    """Without user and password."""
+    """Return the URL without user and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _is_written(file: Path, written: Callable[[str], bool]) -> bool:
-    """By sessions, or a link to it: then it grants nothing."""
+    """Return whether sessions can write the file or a link to it; such a file grants nothing."""
     path = os.path.abspath(file)
     if not any(written(os.path.dirname(each)) for each in (path, os.path.realpath(path))):
         return False
     if os.path.exists(path):
-        logger.warning("%s is not read: sessions can write it, and it says which package index they may reach", path)
+        logger.warning("%s is ignored: sessions can write it, and it decides which package index they may reach", path)
     return True
 
 
 def _options(environ: Mapping[str, str], files: list[Path]) -> dict[str, str]:
-    """pip's options in force: of its files the later ones win, and the environment over all."""
+    """Return pip's options in force: later files win, and the environment wins over all files."""
     given: dict[str, str] = {}
     for file in files:
         parser = configparser.RawConfigParser()
@@ -143,7 +146,7 @@ def _options(environ: Mapping[str, str], files: list[Path]) -> dict[str, str]:
         value = environ.get(f"PIP_{name.upper().replace('-', '_')}")
         if value:
             given[name] = value
-    if not given.get("cert", SEEN[0]).startswith(SEEN):
+    if not given.get("cert", VISIBLE_FOLDERS[0]).startswith(VISIBLE_FOLDERS):
         del given["cert"]
     return given
 

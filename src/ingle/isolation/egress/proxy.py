@@ -1,13 +1,11 @@
-"""An HTTP proxy that connects sessions to listed hosts, and to nothing else.
+"""HTTP proxy that connects sessions to allowed hosts only.
 
-It accepts on a socket that was made inside of a session's own network, where it is the only way out. A host is compared
-with the list as it is written, resolved once, and the address that was vetted is the one connected to. What is refused
-is said in plain words, with the flag that would grant it. Headers, times, connections and buffers are bounded; nothing
-outlives the session.
+It accepts connections on a socket inside a session's own network, which has no other way out. A host is compared with
+the list as written and resolved once; the checked address is the one connected to. Refusals name the flag that would
+grant them. Headers, times, connections and buffers are bounded, and nothing outlives the session.
 
-`CONNECT` makes a tunnel; a TLS greeting in it that names another host than the tunnel's is refused, since one address
-often serves many hosts. A plain request is sent on alone, with `Connection: close`: one connection, one request. So is
-one in a tunnel to the port of plain HTTP: it would name its host itself, and the next one another.
+`CONNECT` opens a tunnel. A TLS ClientHello for another host is refused, because one address often serves many hosts.
+A plain request is forwarded alone with `Connection: close`, also in a tunnel to port 80, since each names its own host.
 """
 
 import asyncio
@@ -24,36 +22,36 @@ from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, as_addr
 from ingle.isolation.egress.request_head import Refused, Request, read_inner, read_request
 
 MAX_HEAD = 32 * 1024
-HEAD_PATIENCE = 15.0
-"""For a request's head, and for the greeting in a tunnel."""
+HEAD_TIMEOUT_SECONDS = 15.0
+"""For a request's head, and for the ClientHello in a tunnel."""
 
-CONNECT_PATIENCE = 20.0
+CONNECT_TIMEOUT_SECONDS = 20.0
 """For resolving a name and connecting."""
 
-QUIET_PATIENCE = 180.0
-"""A connection on which nothing moves for so long, in neither direction, is closed."""
+IDLE_TIMEOUT_SECONDS = 180.0
+"""A connection without traffic in either direction is closed after this time."""
 
-WHOLE_PATIENCE = 3600.0
-"""For one connection, whatever moves on it."""
+CONNECTION_TIMEOUT_SECONDS = 3600.0
+"""Maximum life of one connection."""
 
 MAX_CONNECTIONS = 64
-"""Of one session at once. One counts until nothing of it is left, whoever has yet to take what was sent to him."""
+"""Per session. A connection counts until all of its data was taken."""
 
-SHARE = 8
-"""The part of the server's descriptors that connections of all sessions may take. Each has two."""
+DESCRIPTOR_SHARE = 8
+"""Connections of all sessions may use one in this many of the server's file descriptors. Each uses two."""
 
-TOLD_PER_MINUTE = 60
-"""Refusals of one session that somebody is told of: each may become a line in a log."""
+REPORTS_PER_MINUTE = 60
+"""Reported refusals of one session: each may become a line in a log."""
 
 PLAIN_PORT = 80
 
-CHUNK = 64 * 1024
-"""Read at once, and buffered in each direction before the sender has to wait."""
+CHUNK_BYTES = 64 * 1024
+"""Bytes read at once, and buffered in each direction before the sender has to wait."""
 
 
 @dataclass
 class Counts:
-    """What went through, for the metrics."""
+    """Counters for the metrics."""
 
     allowed: int = 0
     refused: int = 0
@@ -63,7 +61,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Upstream:
-    """The proxy that this machine itself goes through."""
+    """The proxy that this machine itself uses."""
 
     host: str
     port: int
@@ -87,7 +85,7 @@ class Upstream:
 
 @dataclass
 class Route:
-    """How this machine itself reaches others, by its own proxy variables."""
+    """How this machine itself reaches other hosts, by its proxy variables."""
 
     plain: Upstream | None = None
     tunnel: Upstream | None = None
@@ -96,7 +94,7 @@ class Route:
     @classmethod
     def read(cls, environ: dict[str, str]) -> "Route":
         def of(name: str) -> str:
-            # In upper case HTTP_PROXY may come from a request to a CGI program, and is not heard by everybody.
+            # The lower case has priority: a CGI request can set HTTP_PROXY in upper case.
             return (
                 environ.get(name)
                 or environ.get(name.upper())
@@ -118,7 +116,7 @@ class Route:
 
 
 class Egress:
-    """The proxy of a server: one list, and a door for each session."""
+    """The proxy of a server: one allow-list, and one listener for each session."""
 
     def __init__(self, allowed: AllowList, route: Route | None = None) -> None:
         self.allowed = allowed
@@ -130,37 +128,37 @@ class Egress:
 
     @property
     def is_full(self) -> bool:
-        return self.connections > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARE // 2
+        return self.connections > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTOR_SHARE // 2
 
-    async def open(self, listening: socket.socket, on_refused: Callable[[str], None] | None = None) -> "Door":
-        """Serve what comes in on this socket, until the door is closed. `on_refused` is told in words."""
+    async def open(self, listening: socket.socket, on_refused: Callable[[str], None] | None = None) -> "Listener":
+        """Serve connections on this socket until the listener is closed. `on_refused` gets each refusal as text."""
         if listening.type != socket.SOCK_STREAM or not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             listening.close()
-            raise ValueError("only a socket that listens can be served")
-        door = Door(self, on_refused or (lambda text: None))
+            raise ValueError("only a listening socket can be served")
+        listener = Listener(self, on_refused or (lambda text: None))
         listening.setblocking(False)
         for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            # Of each connection to come. Left to itself, the kernel keeps megabytes of ours for one who does not read;
-            # that pays for long ways, and to a session the way is short.
-            listening.setsockopt(socket.SOL_SOCKET, kind, 2 * CHUNK)
-        door.server = await asyncio.start_server(door.serve, sock=listening, limit=MAX_HEAD)
-        return door
+            # Connections inherit this. By default the kernel buffers megabytes for a client that does not read, which
+            # only helps over long distances.
+            listening.setsockopt(socket.SOL_SOCKET, kind, 2 * CHUNK_BYTES)
+        listener.server = await asyncio.start_server(listener.serve, sock=listening, limit=MAX_HEAD)
+        return listener
 
     async def connect(
         self, host: str, port: int, *, tunnel: bool
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bool]:
-        """A connection to a listed host, and whether it leads to another proxy that takes whole addresses."""
+        """Connect to an allowed host. Also return whether the peer is a proxy that expects absolute URLs."""
         entry = self.allowed.find(host, port)
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if entry is None:
             grant = f"[{host}]" if ":" in host else host
             grant += "" if port in (80, 443) else f":{port}"
             raise Refused(
-                403, f"{shown} is not on the list of hosts; the operator grants it by --allow-host {grant}", shown
+                403, f"{shown} is not on the list of hosts; the operator allows it with --allow-host {grant}", shown
             )
         upstream = self._route.for_host(host, tunnel=tunnel)
         try:
-            async with asyncio.timeout(CONNECT_PATIENCE):
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 if upstream is not None:
                     reader, writer = await asyncio.open_connection(upstream.host, upstream.port, limit=MAX_HEAD)
                     if tunnel:
@@ -169,14 +167,14 @@ class Egress:
                 reader, writer = await self._connect_vetted(entry, host, port, shown)
                 return reader, writer, False
         except TimeoutError:
-            raise Refused(504, f"{shown} did not answer within {CONNECT_PATIENCE:g} s") from None
+            raise Refused(504, f"{shown} did not answer within {CONNECT_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
             raise Refused(502, f"{shown} could not be reached: {error.strerror or type(error).__name__}") from None
 
     async def _connect_vetted(
         self, entry: Entry, host: str, port: int, shown: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Resolve once, and connect to an address that was looked at."""
+        """Resolve the host once, and connect to an allowed address of it."""
         last: OSError | None = None
         near = None
         for text in await self._look_up(host, port):
@@ -193,14 +191,16 @@ class Egress:
         grant = f"[{near}]" if near is not None and ":" in near else near
         raise Refused(
             403,
-            f"{shown} has the address {near}, which is not a public one; the operator grants it by "
+            f"{shown} has the address {near}, which is not public; the operator allows it with "
             f"--allow-host {grant}{'' if port in (80, 443) else f':{port}'}",
             shown,
         )
 
     async def _look_up(self, host: str, port: int) -> list[str]:
-        """Its addresses. Whoever asks while another does is told the same: threads that wait for a slow resolver are
-        few, and one session shall not have them all."""
+        """Return the addresses of a host. Concurrent lookups of one host share a task.
+
+        The threads that wait for a slow resolver are few, and one session must not occupy all of them.
+        """
         looking = self._lookups.get((host, port))
         if looking is None:
             looking = asyncio.create_task(_resolve(host, port))
@@ -211,7 +211,7 @@ class Egress:
     def _forget_lookup(self, host: str, port: int, done: "asyncio.Task[list[str]]") -> None:
         del self._lookups[host, port]
         if not done.cancelled():
-            done.exception()  # those who wait are told, and there may be none left
+            done.exception()  # retrieved here, because there may be no waiter left
 
 
 async def _resolve(host: str, port: int) -> list[str]:
@@ -222,7 +222,7 @@ async def _resolve(host: str, port: int) -> list[str]:
 async def _tunnel_on(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, authority: str, upstream: Upstream
 ) -> None:
-    """A tunnel through the machine's own proxy."""
+    """Open a tunnel through the machine's own proxy."""
     head = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n"
     if upstream.authorization is not None:
         head += f"Proxy-Authorization: Basic {upstream.authorization}\r\n"
@@ -234,13 +234,13 @@ async def _tunnel_on(
             status = int(answer.split(None, 2)[1])
     finally:
         if not 200 <= status < 300:
-            writer.transport.abort()  # also when nobody waits any longer
+            writer.transport.abort()  # also after a cancellation
     if not 200 <= status < 300:
-        raise Refused(502, f"this machine's own proxy does not connect to {authority} (status {status})")
+        raise Refused(502, f"this machine's own proxy refuses to connect to {authority} (status {status})")
 
 
-class Door:
-    """One session's way out."""
+class Listener:
+    """The proxy's listener in one session's network."""
 
     def __init__(self, egress: Egress, on_refused: Callable[[str], None]) -> None:
         self._egress = egress
@@ -249,7 +249,7 @@ class Door:
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._minute = 0.0
-        self._told = 0
+        self._reported = 0
         self.server: asyncio.Server | None = None
 
     def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -266,7 +266,7 @@ class Door:
         self._closing = asyncio.get_running_loop().create_task(self.close())
 
     async def close(self) -> None:
-        """Let nothing more through, and end what goes on."""
+        """Accept no more connections, and end the open ones."""
         self._closed = True
         if self.server is not None:
             self.server.close()
@@ -278,9 +278,9 @@ class Door:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
         try:
-            async with asyncio.timeout(WHOLE_PATIENCE):
+            async with asyncio.timeout(CONNECTION_TIMEOUT_SECONDS):
                 try:
-                    self._check_room()
+                    self._check_capacity()
                     await self._carry_out(reader, writer, ends)
                 except Refused as refused:
                     self._note(refused)
@@ -292,25 +292,25 @@ class Door:
             for each in ends:
                 each.transport.abort()
 
-    def _check_room(self) -> None:
+    def _check_capacity(self) -> None:
         if len(self._serving) > MAX_CONNECTIONS or self._closed:
-            raise Refused(503, f"this session has {MAX_CONNECTIONS} connections open already; close some")
+            raise Refused(503, f"this session already has {MAX_CONNECTIONS} open connections; close some")
         if self._egress.is_full:
-            raise Refused(503, "all sessions together have as many connections open as this server allows; try later")
+            raise Refused(503, "all sessions together have as many open connections as this server allows; retry later")
 
     def _note(self, refused: Refused) -> None:
         if refused.host is None:
             self._egress.counts.failed += 1
         else:
             self._egress.counts.refused += 1
-            self._tell(refused.text)
+            self._report(refused.text)
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._minute > 60:
-            self._minute, self._told = now, 0
-        self._told += 1
-        if self._told <= TOLD_PER_MINUTE:
+            self._minute, self._reported = now, 0
+        self._reported += 1
+        if self._reported <= REPORTS_PER_MINUTE:
             self._on_refused(text)
 
     async def _carry_out(
@@ -321,7 +321,7 @@ class Door:
         ends.append(far_writer)
         self._egress.counts.allowed += 1
         for each in ends:
-            each.transport.set_write_buffer_limits(high=CHUNK)
+            each.transport.set_write_buffer_limits(high=CHUNK_BYTES)
         most: int | None = request.body
         if request.tunnel:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -329,41 +329,47 @@ class Door:
         else:
             first = request.head(upstream)
         far_writer.write(first)
-        await _Passage(self._egress.counts).carry(reader, writer, far_reader, far_writer, most)
+        await _Relay(self._egress.counts).carry(reader, writer, far_reader, far_writer, most)
 
     async def _begin_tunnel(self, reader: asyncio.StreamReader, tunnel: Request) -> tuple[bytes, int | None]:
-        """The first bytes in a tunnel, and how many more may follow: None for any. Those of TLS must be meant for this
-        host."""
-        async with asyncio.timeout(QUIET_PATIENCE):
+        """Return the first bytes of a tunnel, and how many more may follow (None: any number).
+
+        A TLS ClientHello must name the tunnel's host.
+        """
+        async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
             first = await reader.read(1)
         if not first or first[0] not in tls_hello.RECORDS:
             if not first or tunnel.port != PLAIN_PORT:
                 return first, None
             inner = read_inner(await _read_head(reader, first), tunnel)
             return inner.head(upstream=False), inner.body
-        hello = tls_hello.Greeting()
+        hello = tls_hello.ClientHello()
         found = hello.feed(first)
-        async with asyncio.timeout(HEAD_PATIENCE):
-            while found is tls_hello.MORE and len(hello.said) < tls_hello.MAX and (more := await reader.read(CHUNK)):
+        async with asyncio.timeout(HEAD_TIMEOUT_SECONDS):
+            while (
+                found is tls_hello.MORE
+                and len(hello.data) < tls_hello.MAX_BYTES
+                and (more := await reader.read(CHUNK_BYTES))
+            ):
                 found = hello.feed(more)
         if found is None or found == tunnel.host:
-            return bytes(hello.said), None
-        text = f"a tunnel to {tunnel.host} was used for {_shown(found)}; ask for that host by its own name"
+            return bytes(hello.data), None
+        text = f"a tunnel to {tunnel.host} was used for {_shown(found)}; request that host by its own name"
         self._egress.counts.refused += 1
-        self._tell(text)
+        self._report(text)
         raise ConnectionAbortedError(text)
 
 
 def _shown(found: object) -> str:
-    """The host of a greeting, if it has the look of one: what a session made up is not repeated in our words."""
+    """Return the host of a ClientHello if it is valid: text made up by a session is not repeated."""
     with contextlib.suppress(BadHost):
         if isinstance(found, str):
             return read_host(found)
-    return "something that could not be told"
+    return "a host that could not be read"
 
 
-class _Passage:
-    """Two connections that are one to those at its ends."""
+class _Relay:
+    """Copies bytes between two connections, in both directions."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -378,13 +384,13 @@ class _Passage:
         far_writer: asyncio.StreamWriter,
         most: int | None,
     ) -> None:
-        """Until the far end has said all. Of the session's side no more than this goes on, if it is a number."""
+        """Copy until the far end is finished. If `most` is set, the session's side sends no more bytes than that."""
         out = asyncio.create_task(self._relay(reader, far_writer, most))
         back = asyncio.create_task(self._relay(far_reader, writer, None))
         try:
-            # Who has said all may still listen; what the far end says last is the end.
+            # The session may close its sending side and still read, so only the far end decides.
             while not back.done():
-                left = self._moved + QUIET_PATIENCE - self._loop.time()
+                left = self._moved + IDLE_TIMEOUT_SECONDS - self._loop.time()
                 if left <= 0:
                     raise TimeoutError
                 await asyncio.wait({back}, timeout=left)
@@ -397,7 +403,7 @@ class _Passage:
         left = most
         try:
             while left is None or left > 0:
-                data = await reader.read(CHUNK if left is None else min(CHUNK, left))
+                data = await reader.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
                 if not data:
                     break
                 left = None if left is None else left - len(data)
@@ -415,32 +421,34 @@ class _Passage:
 
 async def _read_head(reader: asyncio.StreamReader, first: bytes = b"") -> bytes:
     try:
-        async with asyncio.timeout(HEAD_PATIENCE):
+        async with asyncio.timeout(HEAD_TIMEOUT_SECONDS):
             return first + await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
         raise Refused(431, f"the head of the request is longer than {MAX_HEAD} bytes") from None
     except TimeoutError:
-        raise Refused(408, f"no request came within {HEAD_PATIENCE:g} s") from None
+        raise Refused(408, f"no request came within {HEAD_TIMEOUT_SECONDS:g} s") from None
 
 
 async def _flush(ends: list[asyncio.StreamWriter]) -> None:
-    """Close, and wait for what is still to be taken by the other ends. Who takes nothing has his connection cut off:
-    while it is closing, it would be open for as long as he likes."""
+    """Close the connections and wait until the other ends have read everything.
+
+    The wait is bounded: a peer that reads nothing could keep a closing connection open for ever.
+    """
     for each in ends:
         each.close()
-    async with asyncio.timeout(QUIET_PATIENCE):
+    async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
         for each in ends:
             with contextlib.suppress(OSError):
                 await each.wait_closed()
 
 
 async def _answer(writer: asyncio.StreamWriter, refused: Refused) -> None:
-    # Clients show the words of the status line, and often nothing else.
+    # Clients show the reason in the status line, and often nothing else.
     text = refused.text.encode("ascii", "replace").decode()
     body = f"ingle: {text}\n"
     writer.write(
         f"HTTP/1.1 {refused.status} {text}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
         f"Connection: close\r\n\r\n{body}".encode()
     )
-    async with asyncio.timeout(HEAD_PATIENCE):
+    async with asyncio.timeout(HEAD_TIMEOUT_SECONDS):
         await writer.drain()

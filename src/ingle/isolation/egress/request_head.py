@@ -1,4 +1,4 @@
-"""The head of a request to the proxy: read so that it can mean one thing only, and written anew to be sent on. Pure."""
+"""Request heads of the proxy: parsed strictly so that they have one meaning, and written anew. No I/O."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ _HOP_BY_HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encod
 
 
 class Refused(Exception):
-    """A request that is not carried out: the status to answer with, and a sentence."""
+    """A refused request: the status to answer with, and a sentence."""
 
     def __init__(self, status: int, text: str, host: str | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.host = host
-        """The host and port that was asked for and is not granted."""
+        """The requested host and port, if it is not granted."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Request:
         return host if self.port == 80 and not self.tunnel else f"{host}:{self.port}"
 
     def head(self, upstream: bool) -> bytes:
-        """As it is sent on: of its own fields only those that are meant for the other end."""
+        """Return the head to forward, with the end-to-end fields only."""
         target = f"http://{self.authority}{self.path}" if upstream else self.path
         lines = [self.method + b" " + target.encode("latin-1") + b" HTTP/1.1", b"Host: " + self.authority.encode()]
         lines += [name + b": " + value for name, value in self.fields]
@@ -52,7 +52,7 @@ class Request:
 
 
 def _read_head(head: bytes) -> tuple[bytes, str, list[bytes]]:
-    """Its method, what it asks for, and its fields."""
+    """Return the method, the target and the field lines."""
     first, *lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     words = first.split(b" ")
     if len(words) != 3 or not _METHOD.fullmatch(words[0]) or words[2] not in (b"HTTP/1.1", b"HTTP/1.0"):
@@ -63,7 +63,7 @@ def _read_head(head: bytes) -> tuple[bytes, str, list[bytes]]:
 
 
 def read_request(head: bytes) -> Request:
-    """A request's head, or why it is none of ours."""
+    """Parse the head of a request, or raise `Refused`."""
     method, target, lines = _read_head(head)
     try:
         if method == b"CONNECT":
@@ -74,9 +74,7 @@ def read_request(head: bytes) -> Request:
         else:
             found = _ABSOLUTE.fullmatch(target)
             if found is None:
-                raise Refused(
-                    400, "only http:// addresses can be asked for here; for others make a tunnel with CONNECT"
-                )
+                raise Refused(400, "only http:// addresses can be requested here; use CONNECT for others")
             if "@" in found[1]:
                 raise BadHost("it has a user name before it")
             name, port = split_port(found[1])
@@ -88,10 +86,10 @@ def read_request(head: bytes) -> Request:
 
 
 def read_inner(head: bytes, tunnel: Request) -> Request:
-    """The head of a plain request in a tunnel. Whatever host it names, it is for the tunnel's."""
+    """Parse the head of a plain request in a tunnel. Its host is always the tunnel's."""
     method, target, lines = _read_head(head)
     if not _PATH.fullmatch(target):
-        raise Refused(400, "in a tunnel only a path can be asked for")
+        raise Refused(400, "only a path can be requested in a tunnel")
     return _with_fields(Request(method, tunnel.host, tunnel.port, target), lines)
 
 
@@ -106,16 +104,16 @@ def _with_fields(request: Request, lines: list[bytes]) -> Request:
             raise Refused(400, "a header field of the request is malformed")
         lower = name.lower()
         if lower == b"transfer-encoding":
-            raise Refused(411, "a body without a known length cannot be sent through; send a Content-Length")
+            raise Refused(411, "a body without a known length cannot be forwarded; send a Content-Length")
         if lower == b"content-length":
             lengths.add(value)
         elif lower == b"connection":
             dropped |= {each.strip().lower() for each in value.split(b",")}
         fields.append((name, value))
     unclear = len(lengths) > 1 or any(not each.isdigit() or len(each) > 15 for each in lengths)
-    # Without its length, the body would be the next request.
+    # Without its length, the body would be read as the next request.
     if unclear or b"content-length" in dropped:
-        raise Refused(400, "the length of the request's body is not clear")
+        raise Refused(400, "the length of the request's body is ambiguous")
     request.body = int(lengths.pop()) if lengths else 0
     request.fields = [
         (name, value)

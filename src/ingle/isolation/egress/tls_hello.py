@@ -1,22 +1,21 @@
-"""The first message of TLS, as far as it tells which host it is meant for. Pure: bytes in, a name out."""
+"""Parser of the TLS ClientHello that finds the server name. No I/O."""
 
 from typing import Final
 
-MAX = 20_000
-"""Bytes of a greeting that are waited for."""
+MAX_BYTES = 20_000
+"""Bytes of a ClientHello to wait for."""
 
 RECORDS = range(20, 25)
-"""The first byte of a record of TLS. In the clear no other protocol begins with one of these."""
+"""First bytes of TLS records. No plain-text protocol starts with one of these."""
 
 
 class _More:
-    """It is not whole yet."""
+    """Marker for an incomplete ClientHello."""
 
 
 MORE: Final = _More()
 ODD: Final = ""
-"""What nobody who means well sends: where it is cut off inside, or begins with a record that is no greeting, servers
-take it in different ways."""
+"""Marker for a truncated message or a first record of another type. Servers interpret these in different ways."""
 
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 22, 1, 0, 0
 _RECORD_HEAD, _MESSAGE_HEAD = 5, 4
@@ -37,7 +36,7 @@ class _Reader:
         return int.from_bytes(self.take(size), "big")
 
     def block(self, size: int) -> bytes:
-        """Bytes that are preceded by their length."""
+        """Return the bytes after their length."""
         return self.take(self.number(size))
 
     @property
@@ -45,31 +44,31 @@ class _Reader:
         return len(self._data) - self._at
 
 
-class Greeting:
-    """What a client says first, as it comes: every byte is looked at once, in however many pieces."""
+class ClientHello:
+    """A client's first message, fed in any number of pieces. Every byte is read once."""
 
     def __init__(self) -> None:
-        self.said = bytearray()
+        self.data = bytearray()
         self._at = 0
-        """Where the next record begins."""
+        """Start of the next record."""
         self._message = bytearray()
-        """The handshake message, out of one record or several."""
+        """The handshake message, from one record or several."""
 
     def feed(self, more: bytes) -> "str | _More | None":
-        """The name in it; None when there is none, or when this is no TLS; MORE when more must come."""
-        self.said += more
-        if not self.said:
+        """Return the server name; None without a name or without TLS; MORE while the message is incomplete."""
+        self.data += more
+        if not self.data:
             return MORE
-        if self.said[0] not in RECORDS:
+        if self.data[0] not in RECORDS:
             return None
         while not self._is_whole:
-            if self._at < len(self.said) and self.said[self._at] != _HANDSHAKE:
+            if self._at < len(self.data) and self.data[self._at] != _HANDSHAKE:
                 return ODD
             begins = self._at + _RECORD_HEAD
-            ends = begins + int.from_bytes(self.said[begins - 2 : begins], "big")
-            if len(self.said) < max(begins, ends):
+            ends = begins + int.from_bytes(self.data[begins - 2 : begins], "big")
+            if len(self.data) < max(begins, ends):
                 return MORE
-            self._message += self.said[begins:ends]
+            self._message += self.data[begins:ends]
             self._at = ends
         try:
             return _name(_Reader(bytes(self._message)))

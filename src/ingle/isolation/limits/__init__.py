@@ -1,1 +1,1 @@
-"""What a session may use: limits, how they are applied, and who watches them."""
+"""Resource limits of sessions: the limits, how they are applied, and the watchdog."""

@@ -1,4 +1,4 @@
-"""Putting a worker under its limits before it runs anybody's code, and telling afterwards which of them it passed."""
+"""Applies limits to a worker before it runs user code, and reports later which limits were reached."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,14 @@ from ingle.isolation.limits.cgroups import MEMORY, PROCESSES, Group, Groups
 from ingle.requests import SessionLimits
 
 REMOVE_TRIES = 20
-REMOVE_PAUSE = 0.05
-"""A process that has just ended may be counted in its group for a moment."""
+REMOVE_PAUSE_SECONDS = 0.05
+"""The kernel may count an ended process in its group for a moment."""
 
 logger = logging.getLogger(__name__)
 
 
-class Bounding:
-    """`defaults` are what a prepared worker is under, so that a session without limits of its own costs no more."""
+class LimitApplier:
+    """Applies limits to workers. `defaults` are set on pre-started workers, so most sessions need no change."""
 
     def __init__(self, defaults: SessionLimits, nice: int) -> None:
         self._defaults = defaults
@@ -25,7 +25,7 @@ class Bounding:
         self._groups: Groups | None = None
 
     def find(self) -> None:
-        """Look for what the kernel can count and bound. Blocks."""
+        """Find the cgroup controllers of this machine. Blocks."""
         if self._groups is None and self.wanted:
             self._groups = Groups.find()
 
@@ -36,16 +36,16 @@ class Bounding:
 
     @property
     def groups(self) -> Groups:
-        """As far as they are known: they are looked for when the first worker is prepared."""
+        """Return the groups found so far; the search runs when the first worker is prepared."""
         return self._groups or Groups()
 
     @property
     def wanted(self) -> bool:
-        """Whether every worker is to be prepared."""
+        """Return whether every worker must be prepared."""
         return self._defaults != SessionLimits()
 
     def open(self) -> tuple[Group | None, list[int]]:
-        """A group for a worker to come, and the way into it (see `Group.open`). Blocks."""
+        """Create a group for a future worker, and return it with its descriptors (see `Group.open`). Blocks."""
         group = self._found().make()
         if group is None:
             return None, []
@@ -57,7 +57,7 @@ class Bounding:
             return None, []
 
     async def hold(self, group: Group | None, pids: tuple[int, ...], *, joined: bool) -> Group | None:
-        """Init and worker, which wait for their first order, under what every worker is under; their group."""
+        """Apply the defaults to an init and its worker, which wait for their first order. Return their group."""
         if joined or group is None:
             if group is not None:
                 group.opened_to(pids[0])
@@ -66,7 +66,7 @@ class Bounding:
         return await asyncio.to_thread(self._move, group, pids, self._defaults)
 
     async def prepare(self, *pids: int) -> Group | None:
-        """The same for processes that were promised no group."""
+        """Apply the defaults to processes that have no group yet."""
         return await asyncio.to_thread(self._prepare, pids, self._defaults)
 
     def _prepare(self, pids: tuple[int, ...], bounds: SessionLimits) -> Group | None:
@@ -79,7 +79,7 @@ class Bounding:
                     group.attach(pid)
                 group.bound(bounds.memory, bounds.processes)
         except ProcessLookupError:
-            return group  # gone already, which is told as always
+            return group  # the process has ended, and its owner is notified as usual
         except OSError as error:
             assert group is not None
             self._do_without(group, error)
@@ -88,14 +88,14 @@ class Bounding:
         return group
 
     def _do_without(self, group: Group, error: OSError) -> None:
-        logger.warning("no cgroup for sessions (%s); their memory and processes are looked at instead", error)
+        logger.warning("no cgroup for sessions (%s); their memory and processes are checked periodically", error)
         self._found().give_up()
         group.remove()
 
     async def settle(self, group: Group | None, pids: tuple[int, ...], wanted: SessionLimits) -> Group | None:
-        """The limits of one session, on its worker; its group."""
+        """Apply the limits of one session to its worker, and return its group."""
         if wanted in (SessionLimits(), self._defaults):
-            # It is under them already, with or without a group: nobody waits for that.
+            # The worker has these limits already, with or without a group.
             return group
         if group is None:
             group = await asyncio.to_thread(self._prepare, pids, wanted)
@@ -106,12 +106,12 @@ class Bounding:
         return group
 
     def _set_for(self, pids: tuple[int, ...], wanted: SessionLimits, group: Group | None) -> None:
-        # The last of them is the worker, and all that a cell starts comes from it.
+        # The last one is the worker, and everything that a cell starts descends from it.
         limits.set_for(pids[-1], wanted, self._nice, memory_too=group is None or MEMORY not in group.places)
 
     @staticmethod
     def passed(group: Group | None, wanted: SessionLimits, *, ended: bool) -> list[str]:
-        """Limits that were passed since this was last asked, each by its name."""
+        """Return the limits that were reached since the last call, each by its name."""
         found = []
         if group is not None and wanted.memory is not None and group.take_kills():
             found.append(limits.words("memory", wanted.memory))
@@ -121,13 +121,13 @@ class Bounding:
 
     @staticmethod
     def release(group: Group | None) -> None:
-        """Let go of a group whose processes are gone. Blocks."""
+        """Release a group whose processes have ended. Blocks."""
         if group is None or not group.let_go():
             return
         for _ in range(REMOVE_TRIES):
             if group.remove():
                 return
-            time.sleep(REMOVE_PAUSE)
+            time.sleep(REMOVE_PAUSE_SECONDS)
 
     def close(self) -> None:
         if self._groups is not None:

@@ -1,9 +1,8 @@
-"""Groups of processes whose memory, number and share of the CPU the kernel bounds: cgroups, version 2 or 1.
+"""cgroups, version 2 or 1: groups of processes whose memory, number and CPU share the kernel limits.
 
-One group for each session's tree, below one of this server's own, which is made where this process itself is. A
-process is in before it runs anybody's code, so whatever it starts is in the group too. Where the system gives no
-group, or not all controllers, `Groups` says which bounds hold, and the watchdog does the rest. Groups of servers that
-died are removed by the next one. Every function here blocks, for a moment: to move a process may take 20 ms.
+Each session's tree has a group below one of this server. A process joins before it runs user code, so its children are
+in the group too. `Groups` reports which controllers are available; the watchdog does the rest. A server removes the
+groups of dead servers. Every function blocks for a moment: moving a process may take 20 ms.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ CONTROLLERS = (MEMORY, PROCESSES, CPU)
 PREFIX = "ingle-"
 
 CPU_WEIGHT = {1: ("cpu.shares", 1024, 262144), 2: ("cpu.weight", 100, 10000)}
-"""The file, what one busy process counts, and the most there is."""
+"""By version: the file, the weight of one busy process, and the maximum."""
 
 MEMORY_FILES = {1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), 2: ("memory.max", "memory.swap.max")}
 CONNECTIONS, CONNECTIONS_SHARE = "memory.kmem.tcp.limit_in_bytes", 4
@@ -28,7 +27,7 @@ USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where groups can be made for one controller: a folder of the cgroup file system, and its version."""
+    """Folder of the cgroup file system in which groups of one controller are made, and its version."""
 
     folder: Path
     version: int
@@ -36,29 +35,28 @@ class Place:
 
 @dataclass
 class Group:
-    """One group. Several workers of one tree may share it; the last that lets go removes it."""
+    """One group. Several workers of one tree may share it; the last holder removes it."""
 
     places: dict[str, Place]
     _kills_told: int = 0
     _refusals_told: int = 0
     _holders: int = field(default=1)
     outside: int = 0
-    """An init whose worker was born into the group, and which is not in it itself."""
+    """Pid of an init whose worker was forked into the group while the init itself is outside."""
 
     def hold(self) -> None:
         self._holders += 1
 
     def let_go(self) -> bool:
-        """True for the last who holds it."""
+        """Drop one hold. Return True for the last one."""
         self._holders -= 1
         return self._holders == 0
 
     def open(self) -> list[int]:
-        """Descriptors by which an init brings its worker in. Raises OSError.
+        """Return descriptors with which an init puts its worker into the group. Raises OSError.
 
-        To move a process, with all its threads, the kernel holds every fork of the machine still and waits until all
-        processors have noticed: 10 ms and more. Two ways need none of that. In version 1 a thread can move itself, by
-        writing `0` to `tasks`. In version 2 a process can be forked into a group, by the group's folder.
+        Moving a whole process stops every fork on the machine for 10 ms and more. These two ways do not. In version 1
+        a thread moves itself by writing `0` to `tasks`. In version 2 a process is forked into the group's folder.
         """
         opened: list[int] = []
         try:
@@ -75,52 +73,52 @@ class Group:
         return opened
 
     def opened_to(self, init: int) -> None:
-        """This init has brought its worker in, by what `open` gave it."""
+        """Record that this init has put its worker into the group with the descriptors of `open`."""
         if any(place.version == 2 for place in self.places.values()):
             self.outside = init
 
     def complete(self) -> None:
-        """Before an init starts anything but its worker: that is to be in the group, too. Raises OSError."""
+        """Move the init in too, before it starts anything but its worker. Raises OSError."""
         if self.outside:
             self.attach(self.outside)
             self.outside = 0
 
     def attach(self, pid: int) -> None:
-        """Put a process in; those that it starts from now on are in, too. Raises OSError."""
+        """Move a process into the group; its later children will be in it too. Raises OSError."""
         for place in set(self.places.values()):
             _write(place.folder / "cgroup.procs", pid)
 
     def bound(self, memory: int | None, processes: int | None) -> None:
-        """Set the bounds for all of the group together; None changes nothing. Raises OSError."""
+        """Set limits for the whole group; None changes nothing. Raises OSError."""
         if memory is not None and (place := self.places.get(MEMORY)) is not None:
             most, with_swap = MEMORY_FILES[place.version]
             _write(place.folder / most, memory)
-            # Without swap in the kernel there is no such file.
+            # The file does not exist if the kernel has no swap.
             with contextlib.suppress(OSError):
                 _write(place.folder / with_swap, memory if place.version == 1 else 0)
             if place.version == 1:
-                # What connections hold is counted apart there, and only where it is bounded.
+                # Version 1 counts buffers of connections separately, and only if they have a limit.
                 with contextlib.suppress(OSError):
                     _write(place.folder / CONNECTIONS, memory // CONNECTIONS_SHARE)
         if processes is not None and (place := self.places.get(PROCESSES)) is not None:
             _write(place.folder / "pids.max", processes)
 
     def take_kills(self) -> bool:
-        """Whether the kernel has killed something in it for want of memory since this was last asked."""
+        """Return whether the kernel killed a process for memory since the last call."""
         place = self.places.get(MEMORY)
         kills = _counted(place.folder / KILLS[place.version], b"oom_kill") if place is not None else 0
         told, self._kills_told = self._kills_told, max(kills, self._kills_told)
         return kills > told
 
     def take_refusals(self) -> bool:
-        """Whether a process or thread was refused in it since this was last asked."""
+        """Return whether a process or thread was refused since the last call."""
         place = self.places.get(PROCESSES)
         refusals = _counted(place.folder / "pids.events", b"max") if place is not None else 0
         told, self._refusals_told = self._refusals_told, max(refusals, self._refusals_told)
         return refusals > told
 
     def memory(self) -> int | None:
-        """Bytes that all of it uses now, files it has read or written included."""
+        """Return the bytes that the group uses now, page cache included."""
         place = self.places.get(MEMORY)
         if place is None:
             return None
@@ -130,7 +128,7 @@ class Group:
             return None
 
     def remove(self) -> bool:
-        """Whether it is gone; as long as a process is left in it, it is not."""
+        """Remove the group if it has no processes, and return whether it is gone."""
         gone = True
         for folder in {place.folder for place in self.places.values()}:
             try:
@@ -143,7 +141,7 @@ class Group:
 
 
 class Groups:
-    """The groups of this server. Without a place to make them in, `make` gives None."""
+    """The groups of this server. `make` returns None if no group can be made."""
 
     def __init__(self, places: dict[str, Place] | None = None) -> None:
         self._places = places or {}
@@ -151,7 +149,7 @@ class Groups:
 
     @classmethod
     def find(cls, root: Path = Path("/")) -> "Groups":
-        """Make this server's own group wherever the system allows it."""
+        """Create this server's own group wherever the system allows it."""
         name = f"{PREFIX}{_own_name(root)}"
         places: dict[str, Place] = {}
         for controller, base in _bases(root).items():
@@ -162,7 +160,7 @@ class Groups:
                 if base.version == 2:
                     _write(own / "cgroup.subtree_control", f"+{controller}")
                 if controller == CPU:
-                    # All sessions together count as much as one busy process on each processor.
+                    # All sessions together weigh as much as one busy process on each CPU.
                     file, one, most = CPU_WEIGHT[base.version]
                     _write(own / file, min(most, one * (os.cpu_count() or 1)))
             except OSError:
@@ -174,11 +172,11 @@ class Groups:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """What is bounded by the kernel."""
+        """The controllers that the kernel enforces."""
         return frozenset(self._places)
 
     def make(self) -> Group | None:
-        """A new group without bounds; None where there can be none, which is then so for good."""
+        """Return a new group without limits. After a first failure, return None for ever."""
         if not self._places:
             return None
         number = str(next(self._numbers))
@@ -195,7 +193,7 @@ class Groups:
         return Group(places)
 
     def give_up(self) -> None:
-        """A process could not be attached: this system does not really give groups."""
+        """Stop making groups, because a process could not be attached."""
         self._places = {}
 
     def close(self) -> None:
@@ -222,11 +220,11 @@ def _counted(file: Path, name: bytes) -> int:
     return 0
 
 
-# --- where ------------------------------------------------------------------------------------------------------------
+# --- finding the folders ----------------------------------------------------------------------------------------------
 
 
 def _bases(root: Path) -> dict[str, Place]:
-    """For each controller the folder in which this process may make groups, as far as the files tell."""
+    """Return by controller the folder in which this process may make groups, according to /proc."""
     try:
         mounts = _mounts((root / "proc/self/mountinfo").read_text())
         own = _own_paths((root / "proc/self/cgroup").read_text())
@@ -249,7 +247,7 @@ def _bases(root: Path) -> dict[str, Place]:
 
 
 def _mounts(text: str) -> list[tuple[int, set[str], str, str]]:
-    """Version, controllers, the part of the tree that is mounted, and where."""
+    """Return version, controllers, mounted part of the tree and mount point of each cgroup mount."""
     found = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -261,7 +259,7 @@ def _mounts(text: str) -> list[tuple[int, set[str], str, str]]:
 
 
 def _own_paths(text: str) -> dict[str, str]:
-    """This process's group for each controller; that of version 2 has the name ''."""
+    """Return this process's group for each controller; version 2 has the name ''."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
@@ -271,7 +269,7 @@ def _own_paths(text: str) -> dict[str, str]:
 
 
 def _below(root: Path, point: str, top: str, own: str) -> Path | None:
-    """The folder of a group. A container may see only its own part of the tree, under the same or another name."""
+    """Return the folder of a group. A container may see only its part of the tree, under another name."""
     within = own.removeprefix(top) if top != "/" and own.startswith(top) else own
     for path in (within, ""):
         folder = root / point.lstrip("/") / path.lstrip("/")
@@ -281,7 +279,7 @@ def _below(root: Path, point: str, top: str, own: str) -> Path | None:
 
 
 def _unified(own: Path, top: Path, wanted: list[str]) -> dict[str, Place]:
-    """Version 2: a group with processes in it can have no bounded groups below it, so one above may have to do."""
+    """Find a folder of version 2. A group with processes cannot have limited children, so a parent may be needed."""
     base = own
     while wanted:
         try:
@@ -322,7 +320,7 @@ def _alone_in(folder: Path) -> bool:
 
 
 def _own_name(root: Path) -> str:
-    """Who we are: the namespace of our number, our number, and when we began, since numbers come again."""
+    """Return a unique name of this process: pid namespace, pid, and start time, because pids are reused."""
     pid = os.getpid()
     return f"{_namespace(root)}-{pid}-{_began(root, pid)}"
 
@@ -342,7 +340,7 @@ def _began(root: Path, pid: int) -> int:
 
 
 def _clear_dead(folder: Path, root: Path) -> None:
-    """Remove what servers left that are gone. A group with a process in it stays, whoever it belongs to."""
+    """Remove groups of dead servers. A group that has a process stays."""
     for each in folder.glob(f"{PREFIX}*-*-*"):
         try:
             namespace, pid, began = (int(part) for part in each.name.removeprefix(PREFIX).split("-"))

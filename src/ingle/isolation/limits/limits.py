@@ -1,7 +1,7 @@
-"""What a session may use: the limits in force, how each is named, and those that the kernel keeps for one process.
+"""Limits of a session: their names, their units, and those that the kernel applies to single processes.
 
-Memory and processes are bounded for the whole tree, by its cgroup or by the watchdog. What is bounded for each process
-is set here, from outside, on a process that has not run anybody's code yet: all that it starts inherits it.
+Memory and processes are limited for the whole tree by its cgroup or by the watchdog. The other limits are set here from
+outside, on a process that has not run user code yet. Its children inherit them.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ from ingle.requests import SessionLimits
 from ingle.settings import Settings
 from ingle.support import processes
 
-EXPENDABLE = 200
-"""Of 1000; it counts as much as a fifth of all memory."""
+OOM_SCORE = 200
+"""oom_score_adj of sessions, out of 1000: counts as much as a fifth of all memory."""
 
 UNITS = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 
@@ -26,8 +26,8 @@ NAMES = {
     "disk": "disk limit",
 }
 
-LEAST = {"memory": 16 * 1024**2, "processes": 4, "files": 128}
-"""What the interpreter of a session needs itself."""
+MINIMUM = {"memory": 16 * 1024**2, "processes": 4, "files": 128}
+"""What the interpreter of a session itself needs."""
 
 ERRORS = {
     "[Errno 11]": ("processes",),
@@ -35,16 +35,16 @@ ERRORS = {
     "[Errno 27]": ("file_size",),
     "[Errno 28]": ("tmp", "disk"),
 }
-"""What Python says when a limit of a process is reached (EAGAIN, EMFILE, EFBIG, ENOSPC)."""
+"""Limits by the error that Python raises for them (EAGAIN, EMFILE, EFBIG, ENOSPC)."""
 
 
 def of_settings(settings: Settings) -> SessionLimits:
-    """The operator's."""
+    """Return the operator's limits."""
     return SessionLimits(**{name: getattr(settings, f"limit_{name}") or None for name in NAMES})
 
 
 def lower(first: SessionLimits, second: SessionLimits) -> SessionLimits:
-    """The smaller of each."""
+    """Return the smaller value of each limit."""
     return SessionLimits(**{name: _smaller(getattr(first, name), getattr(second, name)) for name in NAMES})
 
 
@@ -53,7 +53,7 @@ def _smaller(first: int | None, second: int | None) -> int | None:
 
 
 def words(name: str, value: int) -> str:
-    """A limit as an answer names it: `memory limit 2 GiB`."""
+    """Return a limit as answers name it: `memory limit 2 GiB`."""
     if name in ("processes", "files"):
         return f"{NAMES[name]} {value}"
     for unit, short in UNITS:
@@ -63,7 +63,7 @@ def words(name: str, value: int) -> str:
 
 
 def behind(name: str, error: str, limits: SessionLimits) -> str | None:
-    """The limit that a cell's error tells of, if it does."""
+    """Return the limit that caused a cell's error, if any."""
     if name == "MemoryError" and limits.memory is not None:
         return words("memory", limits.memory)
     for sign, names in ERRORS.items():
@@ -74,13 +74,13 @@ def behind(name: str, error: str, limits: SessionLimits) -> str | None:
 
 
 def set_for(pid: int, limits: SessionLimits, nice: int, *, memory_too: bool) -> None:
-    """The limits of each process, on one that has not begun. One that has just gone is told as always.
+    """Set the limits of a process that has not started yet. A process that has just ended is ignored.
 
-    `memory_too`: there is no cgroup that does it, so at least no single process shall get more.
+    `memory_too` is set without a cgroup: then at least no single process can exceed the memory limit.
     """
     memory = None
     if memory_too and limits.memory is not None:
-        # What it has of the libraries that were loaded before it was forked, it is not asked to pay for.
+        # Memory of libraries that were loaded before the fork does not count.
         memory = limits.memory + processes.data_memory(pid)
     wanted = {
         resource.RLIMIT_NOFILE: limits.files,
@@ -94,9 +94,9 @@ def set_for(pid: int, limits: SessionLimits, nice: int, *, memory_too: bool) -> 
                 hard = resource.prlimit(pid, kind)[1]
                 value = value if hard == resource.RLIM_INFINITY else min(value, hard)
                 resource.prlimit(pid, kind, (value, value))
-        # When memory is short a session's processes go first, before its init and before the server.
+        # When memory is short the kernel kills session processes before their init and the server.
         with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
-            file.write(str(EXPENDABLE))
+            file.write(str(OOM_SCORE))
         if nice:
-            # Relative to ours, which an ordinary user cannot get below.
+            # Relative to the server's value, because an ordinary user cannot lower it.
             os.setpriority(os.PRIO_PROCESS, pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice))

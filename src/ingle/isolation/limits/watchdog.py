@@ -1,8 +1,7 @@
-"""Looks at sessions that run, where the kernel bounds nothing itself: memory and processes of a tree, files on disk.
+"""The watchdog, which checks what the kernel does not limit: memory and processes of a tree, files on disk.
 
-A look costs a few reads of /proc for each process, and happens in a thread. Between two of them a program can take what
-the machine gives it in that time; a cgroup has no such gap, so this is the second choice for memory and processes. For
-the disk it is the only one, and comes late by as much as counting takes.
+A check reads a few files in /proc for each process, in a thread. Between two checks a program can exceed its limit, so
+a cgroup is preferred for memory and processes. Disk use has no alternative, and counting it takes time.
 """
 
 import asyncio
@@ -15,41 +14,41 @@ from ingle.isolation.limits.limits import words
 from ingle.requests import SessionLimits
 from ingle.support import processes
 
-LOOK = 0.05
-"""Between two looks at the memory of running cells."""
+CHECK_SECONDS = 0.05
+"""Time between two checks of running cells."""
 
-IDLE_LOOK = 1.0
-"""Between two looks at sessions that run no cell: their threads and children may."""
+IDLE_CHECK_SECONDS = 1.0
+"""Time between two checks of sessions that run no cell: their threads and children may grow."""
 
-DISK_LOOK = 1.0
+DISK_CHECK_SECONDS = 1.0
 DISK_SHARE = 20
 """Counting files may take a twentieth of the time."""
 
-ENTRY = 4096
-"""What a file counts at least: an empty one takes room too."""
+MIN_FILE_BYTES = 4096
+"""Least size of a file: an empty one occupies disk too."""
 
-REGROWTH = 16 * 1024**2
-"""After a breach of the disk the next worker may still write so much: it is needed to clean up."""
+CLEANUP_BYTES = 16 * 1024**2
+"""Bytes that may still be written after a disk limit was reached, because cleaning up needs some."""
 
-LONG = 3000
-MOST_OPENED = 64
+MAX_PATH_CHARS = 3000
+MAX_OPENED_FOLDERS = 64
 TOO_DEEP = 1 << 62
-"""Folders whose paths are longer are opened, so many at most: nobody but who wants to hide something nests so far."""
+"""Folders with longer paths are opened, up to this number. Only an attack nests folders that deep."""
 
 
 @dataclass(eq=False)
 class Watched:
-    """A session's tree, and what to do when it is past a limit."""
+    """A session's process tree, and the callback for a reached limit."""
 
     root: int
     limits: SessionLimits
     on_breach: Callable[[str], None]
     running: bool = True
     memory: bool = True
-    """Whether memory and processes are to be looked at; the kernel may do it."""
+    """Whether to check the memory; the kernel may limit it."""
     processes: bool = True
     network: bool = False
-    """It has a network of its own, with its forks: what waits in the connections there is its memory too."""
+    """It shares a network with its forks only, so data queued in that network counts as its memory."""
     folder: Path | None = None
     """Its own folder, with `workspace` and `tmp-N` in it."""
 
@@ -60,7 +59,7 @@ class _Disk:
 
 
 class Watchdog:
-    """`who` tells whom to look at, each time anew."""
+    """Checks the sessions that `who` returns, which is called for each check."""
 
     def __init__(self, who: Callable[[], Iterable[Watched]]) -> None:
         self._who = who
@@ -68,23 +67,23 @@ class Watchdog:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._look_at_trees())
-            both.create_task(self._look_at_disks())
+            both.create_task(self._check_trees())
+            both.create_task(self._check_disks())
 
-    async def _look_at_trees(self) -> None:
+    async def _check_trees(self) -> None:
         rounds = 0
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_SECONDS)
             rounds += 1
-            idle_too = rounds % int(IDLE_LOOK / LOOK) == 0
+            idle_too = rounds % int(IDLE_CHECK_SECONDS / CHECK_SECONDS) == 0
             watched = [each for each in self._who() if (each.memory or each.processes) and (each.running or idle_too)]
             if watched:
                 for each, breach in await asyncio.to_thread(_breaches, watched):
                     each.on_breach(breach)
 
-    async def _look_at_disks(self) -> None:
+    async def _check_disks(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = DISK_LOOK
+        pause = DISK_CHECK_SECONDS
         while True:
             await asyncio.sleep(pause)
             watched = [
@@ -96,7 +95,7 @@ class Watchdog:
             if watched:
                 for each, breach in await asyncio.to_thread(self._full, watched):
                     each.on_breach(breach)
-            pause = max(DISK_LOOK, (loop.time() - began) * DISK_SHARE)
+            pause = max(DISK_CHECK_SECONDS, (loop.time() - began) * DISK_SHARE)
 
     def _full(self, watched: list[Watched]) -> list[tuple[Watched, str]]:
         found = []
@@ -110,7 +109,7 @@ class Watchdog:
                 if used <= limit:
                     disk.allowed[name] = limit
                 elif used > disk.allowed.get(name, limit):
-                    disk.allowed[name] = used + REGROWTH
+                    disk.allowed[name] = used + CLEANUP_BYTES
                     found.append((each, words(name, limit)))
                     break
         living = {each.folder for each in watched}
@@ -133,7 +132,7 @@ def _breaches(watched: list[Watched]) -> list[tuple[Watched, str]]:
 
 def _too_much(pids: list[int], limit: int, network: bool) -> bool:
     waiting = processes.waiting_in_network(pids[0]) if network else 0
-    # What forks share is counted for each at first, which is quick to read; only then exactly, which is not.
+    # The quick count includes shared memory once per process; the exact count is slow and comes second.
     return (
         waiting + sum(map(processes.rough_memory, pids)) > limit
         and waiting + sum(map(processes.exact_memory, pids)) > limit
@@ -141,9 +140,9 @@ def _too_much(pids: list[int], limit: int, network: bool) -> bool:
 
 
 def size(folder: Path) -> int:
-    """Bytes that a folder takes on the disk, following no link. What vanishes meanwhile is not counted.
+    """Return the bytes that a folder occupies on disk, without following links.
 
-    Nested deeply enough, a folder has a path longer than the kernel takes. It is opened on the way, then.
+    Files that vanish meanwhile are not counted. A path longer than the kernel accepts is opened in steps.
     """
     total, todo = 0, [os.fspath(folder)]
     opened: list[int] = []
@@ -151,15 +150,15 @@ def size(folder: Path) -> int:
         while todo:
             path = todo.pop()
             try:
-                if len(path) > LONG:
-                    if len(opened) == MOST_OPENED:
+                if len(path) > MAX_PATH_CHARS:
+                    if len(opened) == MAX_OPENED_FOLDERS:
                         return TOO_DEEP
                     opened.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
                     path = f"/proc/self/fd/{opened[-1]}"
                 with os.scandir(path) as entries:
                     for entry in entries:
                         try:
-                            total += max(entry.stat(follow_symlinks=False).st_blocks * 512, ENTRY)
+                            total += max(entry.stat(follow_symlinks=False).st_blocks * 512, MIN_FILE_BYTES)
                             if entry.is_dir(follow_symlinks=False):
                                 todo.append(entry.path)
                         except OSError:
@@ -180,4 +179,4 @@ def _tmp_size(folder: Path) -> int:
     try:
         return sum(size(each) for each in folder.glob("tmp-*"))
     except OSError:
-        return 0  # it has just gone, with its session
+        return 0  # the session has just ended

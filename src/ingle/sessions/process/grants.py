@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from ingle import errors
-from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.self_test import STRONGEST_FIRST, Verdict, candidates
 from ingle.requests import NewSession
@@ -27,7 +27,7 @@ class Granting:
         self._loop = asyncio.get_running_loop()
         # With the level that is sure, until it is known which one is in force.
         self.policy = Policy(settings, home)
-        self.bounding = Bounding(self.policy.limits, settings.nice)
+        self.bounding = LimitApplier(self.policy.limits, settings.nice)
         self._settling: asyncio.Task[Verdict] | None = None
         self._verdict: Verdict | None = None
 
@@ -71,10 +71,10 @@ class Granting:
         self._verdict = Verdict(level, asked, missing)
         return self._verdict
 
-    async def _try(self, level: str) -> tuple[Policy, Bounding]:
+    async def _try(self, level: str) -> tuple[Policy, LimitApplier]:
         """What sessions are given at this level; the zygote that they come from is on its way."""
         policy = Policy(self._settings, self._home, level)
-        bounding = Bounding(policy.limits, self._settings.nice)
+        bounding = LimitApplier(policy.limits, self._settings.nice)
         await asyncio.to_thread(bounding.find)
         launcher = self._launchers.get(policy.settle(NewSession()), bounding)
         try:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ingle.isolation.levels import Confinement
-from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Grant, Mount
 from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
@@ -26,7 +26,7 @@ class Launchers:
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
 
-    def get(self, grant: Grant, bounding: Bounding) -> Launcher:
+    def get(self, grant: Grant, bounding: LimitApplier) -> Launcher:
         """Return the launcher of workers that are confined as the grant says."""
         path = shutil.which(grant.python) or grant.python
         mounts = tuple(mount for mount in grant.mounts if not self._data.holds(mount.folder))
@@ -49,7 +49,7 @@ class Launchers:
     def all(self) -> list[Launcher]:
         return list(self._launchers.values())
 
-    def _confinement(self, level: str, mounts: tuple[Mount, ...], bounding: Bounding) -> Confinement:
+    def _confinement(self, level: str, mounts: tuple[Mount, ...], bounding: LimitApplier) -> Confinement:
         settings = self._settings
         return Confinement(
             level,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ingle.isolation.egress.proxy import Egress
-from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Mount
 from ingle.requests import SessionLimits
 from ingle.sessions.process.session_folders import SHELL, Home, own_folders, start_of, tmp_of
@@ -28,7 +28,7 @@ class Lodging:
         owner: Owner,
         home: Home,
         launcher: Launcher,
-        bounding: Bounding | None,
+        bounding: LimitApplier | None,
         egress: Egress | None,
         refused: Callable[[Family, str], None],
     ) -> None:
@@ -43,7 +43,7 @@ class Lodging:
         self._told_tmp = ""
         self.tmp = ""
         """The folder for temporary files that is the host's to remove."""
-        self._has_room = launcher.confinement is not None and launcher.confinement.has_rooms
+        self._has_room = launcher.confinement is not None and launcher.confinement.has_own_root
 
     def move_in(self, worker: Worker) -> None:
         """Make a prepared worker that of this session. It need not be there yet."""

@@ -15,7 +15,7 @@ from typing import Any
 from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
 from ingle.isolation import self_test
 from ingle.isolation.levels import Confinement, next_user
-from ingle.isolation.limits.apply import Bounding
+from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
 from ingle.settings import Settings
 from ingle.workers.launch.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
@@ -40,7 +40,7 @@ class Launcher:
         loop: asyncio.AbstractEventLoop,
         python: str,
         settings: Settings,
-        bounding: Bounding | None = None,
+        bounding: LimitApplier | None = None,
         confinement: Confinement | None = None,
     ) -> None:
         self._loop = loop
@@ -83,7 +83,7 @@ class Launcher:
         zygote, held = self._zygotes.living, self.confinement
         if zygote is None or not self._forks or self._stopped:
             return
-        if self._pool and (held is None or not (held.has_rooms or network not in ("", held.network))):
+        if self._pool and (held is None or not (held.has_own_root or network not in ("", held.network))):
             return
         worker = self._new()
         grouped = self._grouped
@@ -132,7 +132,7 @@ class Launcher:
             begin(offered)
             return offered
         held = self.confinement
-        if held is not None and (user or held.has_rooms or network not in ("", held.network)):
+        if held is not None and (user or held.has_own_root or network not in ("", held.network)):
             # Rooms that are prepared are those of other sessions.
             worker = await self._make(begin, network, user)
             self._fill_later()
@@ -158,7 +158,7 @@ class Launcher:
         assert self._zygotes.coming is not None
         held = self._zygotes.coming.held
         either: tuple[asyncio.Future[Any], ...] = (starting, held)
-        await asyncio.wait(either, timeout=self_test.PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, timeout=self_test.TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
         elif not held.done():
@@ -286,7 +286,7 @@ class Launcher:
         group, ways = await opening
         try:
             if worker.gone.done():
-                await asyncio.to_thread(Bounding.release, group)
+                await asyncio.to_thread(LimitApplier.release, group)
             else:
                 worker.group = group
                 await worker.join(ways)

@@ -39,7 +39,7 @@ def start_process(
     python: str, args: list[str], fds: list[int], stderr: int, confinement: Confinement | None = None
 ) -> "subprocess.Popen[bytes]":
     """Blocking, for a thread."""
-    options = ON_THE_HOST if confinement is not None and confinement.has_rooms else ()
+    options = ON_THE_HOST if confinement is not None and confinement.has_own_root else ()
     try:
         return subprocess.Popen(
             [python, *options, str(GUEST), *args],
@@ -104,7 +104,7 @@ class Zygote:
         self.ready: asyncio.Future[messages.ZygoteReady] = loop.create_future()
         self.held: asyncio.Future[None] = loop.create_future()
         """Done when a child was confined as sessions are to be, and attacked in vain: long before it is ready."""
-        self._bait: self_test.Bait | None = None
+        self._bait: self_test.AttackTargets | None = None
         self._tidying: asyncio.Future[None] | None = None
         self._life: socket.socket | None = None
         """To the holder, which ends everything when this closes."""
@@ -134,7 +134,7 @@ class Zygote:
         if self._confinement is not None:
             fds.append(plan)
         args = [self._mode, *ends, str(plan), *self._preload]
-        if self._confinement is not None and self._confinement.has_rooms:
+        if self._confinement is not None and self._confinement.has_own_root:
             args = ["boot", str(plan), *args]
         try:
             await self._launch(args, fds, child_stderr)
@@ -169,7 +169,7 @@ class Zygote:
         """Blocking, for a thread."""
         if self._confinement is not None:
             try:
-                self._bait = self_test.Bait(self._confinement.data_folder)
+                self._bait = self_test.AttackTargets(self._confinement.data_folder)
             except OSError as error:
                 raise StartFailed(f"isolation cannot be tried: {error}; look at the data folder") from None
             # It waits in the socket for the one that is to read it first.
@@ -354,7 +354,7 @@ class Zygote:
         self._tickets += 1
         frame = messages.encode(messages.Fork(self._tickets, spare, user, network, group))
         socket.send_fds(self._control, [frame], ends.fds)
-        if self._confinement is None or not self._confinement.has_rooms:
+        if self._confinement is None or not self._confinement.has_own_root:
             worker.sweeping = self._sweeping
         for ticket in [ticket for ticket, each in self._pending.items() if each.ready.done()]:
             del self._pending[ticket]
@@ -418,7 +418,7 @@ async def try_level(level: str, python: str, home: str) -> str | None:
     """Why this interpreter's sessions cannot be held at a level; None when they can."""
     zygote = Zygote(asyncio.get_running_loop(), python, [], confinement=Confinement(level, "none", home))
     try:
-        async with asyncio.timeout(self_test.PATIENCE):
+        async with asyncio.timeout(self_test.TIMEOUT_SECONDS):
             await zygote.start()
     except IsolationUnavailable as error:
         return error.why
