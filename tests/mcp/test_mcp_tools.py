@@ -559,7 +559,7 @@ async def test_a_long_command_is_followed_by_its_task_id_and_no_line_is_lost_or_
     assert result.meta is not None
     task = result.meta["ingle/task"]
     seen = task["stdout"].splitlines()
-    assert f'shell_status(task_id="{task["task_id"]}", from_line={task["next_line"]}) goes on' in text_of(result)
+    assert f'shell_status(task_id="{task["task_id"]}", from_line={task["next_line"]}) waits for it' in text_of(result)
     while task["status"] == "running":
         given = {"task_id": task["task_id"], "from_line": task["next_line"], "wait": 0.1}
         result = await client.call_tool("shell_status", given)

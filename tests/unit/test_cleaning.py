@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingle.render.terminal_text import BLANKS, FAR_RIGHT, Row, clean, clean_line, folded, rows
+from ingle.render.terminal_text import MAX_BLANKS, MAX_COLUMNS_PAST_END, Row, clean, clean_line, folded, rows
 
 pytestmark = pytest.mark.req("out.clean")
 
@@ -171,7 +171,7 @@ class Terminal:
             self.column = max(0, self.column - 1)
         elif char != "\x07":
             visible = {"\0": "␀", "\x7f": "␡"}.get(char, "\ufffd" if "\x80" <= char < "\xa0" else char)
-            self.column = min(self.column, self.length(self.row) + FAR_RIGHT)
+            self.column = min(self.column, self.length(self.row) + MAX_COLUMNS_PAST_END)
             for column in range(self.length(self.row), self.column):
                 self.cells[self.row, column] = " "
             self.cells[self.row, self.column] = visible
@@ -179,7 +179,7 @@ class Terminal:
 
     def move(self, number: int, final: str) -> None:
         steps = max(1, number)
-        far = self.length(self.row) + FAR_RIGHT
+        far = self.length(self.row) + MAX_COLUMNS_PAST_END
         if final == "A" or final == "F":
             self.row = max(0, self.row - steps)
         elif final == "B" or final == "E":
@@ -267,9 +267,9 @@ def test_what_is_cleaned_has_no_control_characters(text: str) -> None:
 def test_no_text_takes_long_or_grows(piece: str) -> None:
     """A megabyte of it: work that grows with the square of the length would take more than the test's time."""
     text = "x" * 50_000 + "\n" + "y" * 50_000 + piece * (1_000_000 // len(piece))
-    assert len(clean(text)) <= len(text) + BLANKS
+    assert len(clean(text)) <= len(text) + MAX_BLANKS
 
 
 def test_a_cursor_that_comes_down_from_a_long_line_fills_no_rows_with_blanks() -> None:
     text = "\n" * 5_000 + "\x1b[5000A" + "x" * 100_000 + "\x1b[By" * 5_000
-    assert len(clean(text)) <= len(text) + BLANKS
+    assert len(clean(text)) <= len(text) + MAX_BLANKS

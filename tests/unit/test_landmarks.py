@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ingle.events import AnyEvent, Stderr, Stdout
 from ingle.output import line_index as room
-from ingle.output.line_index import Landmarks
+from ingle.output.line_index import LineIndex
 from ingle.output.pages import Reading, printed, read_lines
 from ingle.output.timeline import Timeline
 from sessions.output.test_timeline import Kept
@@ -36,12 +36,12 @@ def test_a_page_is_the_same_from_wherever_its_lines_are_counted(
 ) -> None:
     async def compare() -> None:
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(room, "EVERY", 8)
+            patch.setattr(room, "ENTRY_CHARS", 8)
             patch.setattr(room, "AT_ONCE", 3)
             patch.setattr(room, "READ_AT_ONCE", 3)
-            patch.setattr(room, "STREAMS_KEPT", 2)
+            patch.setattr(room, "MAX_STREAMS", 2)
             timeline = Kept(Path(folder) / "t", memory=4000)
-            landmarks = Landmarks(timeline)
+            landmarks = LineIndex(timeline)
             for some in (prints, more):
                 # What comes later changes nothing about what was there.
                 for kind, text, background in some:
@@ -75,7 +75,7 @@ async def test_the_way_to_a_line_far_down_is_counted_once(tmp_path: Path) -> Non
     for number in range(2000):
         timeline.append(Stdout(seq=number + 1, time=0.5, session_id="s", cell=1, text=line * 100))
         await asyncio.sleep(0)
-    landmarks = Landmarks(timeline)
+    landmarks = LineIndex(timeline)
     seen = []
     for from_line in (199_990, 199_980, 100_000, 150_000, 1):
         timeline.seen = 0

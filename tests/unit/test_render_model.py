@@ -14,11 +14,11 @@ from ingle.events import CellError, Excerpt, Exit, Line, OutputPage, Result
 from ingle.render import model
 from ingle.render.image_info import picture
 from ingle.render.mime import lines_of
-from ingle.render.model import ERROR_SHARE, LOOKED_AT, TEXT_LIMIT, Hints, Image, Part, Text, text, view
+from ingle.render.model import ERROR_CHARS, MAX_PROCESSED_CHARS, TEXT_LIMIT, Hints, Image, Part, Text, text, view
 from ingle.render.page import page_text
 from ingle.render.phrases import duration, left_out_notices, size
 from ingle.render.terminal_text import Row, rows
-from ingle.render.truncate import MARK_ROOM, Omitted, Passage, cut, passage, shares
+from ingle.render.truncate import MARK_CHARS, Omitted, Passage, cut, passage, shares
 
 pytestmark = pytest.mark.req("out.clean")
 
@@ -66,7 +66,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "<cell 12>", line 1, in 
         ),
         (
             result("running", stdout="so far\n", execution_time=45.0),
-            "so far\n[cell 12 · running · 45.0 s · wait(cell=12) goes on, interrupt() stops it]",
+            "so far\n[cell 12 · running · 45.0 s · wait(cell=12) waits for it, interrupt() stops it]",
         ),
         (
             result("waiting_for_input", stdout="Hello\nName? ", prompt="Name? "),
@@ -102,7 +102,7 @@ def test_another_session_than_the_usual_is_named_also_in_the_calls() -> None:
     assert running == [
         Text(
             "[cell 12 · running · session main"
-            ' · wait(session_id="main", cell=12) goes on, interrupt(session_id="main") stops it]'
+            ' · wait(session_id="main", cell=12) waits for it, interrupt(session_id="main") stops it]'
         )
     ]
     # Where no session is the usual one, none is named.
@@ -119,7 +119,7 @@ def test_another_door_says_it_in_its_own_words() -> None:
 
     shown = text(view(result("running", stdout="row\n" + "".join(f"{n}\n" for n in range(9000))), Http()))
     assert "lines omitted: GET /cells/12/output?from_line=" in shown
-    assert shown.endswith("[cell 12 · running · GET /cells/12 goes on, interrupt() stops it]")
+    assert shown.endswith("[cell 12 · running · GET /cells/12 waits for it, interrupt() stops it]")
 
 
 def test_notes_are_bounded_too() -> None:
@@ -288,7 +288,7 @@ def test_an_error_is_never_lost_to_a_flood() -> None:
     assert re.search(r'lines omitted: read_output\(cell=12, from_line=\d+, grep=…, stream="error"\) …', shown)
     assert shown.endswith("  frame 2999\nValueError: why\n[cell 12 · error]")
     assert len(shown) <= TEXT_LIMIT
-    assert ERROR_SHARE * 0.9 < len(shown[shown.index("Traceback") :]) < ERROR_SHARE * 1.1
+    assert ERROR_CHARS * 0.9 < len(shown[shown.index("Traceback") :]) < ERROR_CHARS * 1.1
 
 
 def test_of_what_is_very_long_only_the_ends_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_of_what_is_very_long_only_the_ends_are_looked_at(monkeypatch: pytest.Mo
     hostile = "\x1b[C\bx\n" * 100_000
     bundles = [{"text/plain": f"first of {n}\n{hostile}\nlast of {n}"} for n in range(10)]
     shown = text(view(result(displays=bundles), MAIN))
-    assert looked_at <= LOOKED_AT
+    assert looked_at <= MAX_PROCESSED_CHARS
     assert shown.startswith("first of 0\n")
     assert shown.endswith("\nlast of 9")
     long = {"text/plain": "begin\n" + "step\r" * 100_000 + "\nend"}
@@ -313,7 +313,7 @@ def test_of_what_is_very_long_only_the_ends_are_looked_at(monkeypatch: pytest.Mo
     looked_at = 0
     given = result("error", error=CellError("E", "why", f"Traceback\n{hostile}E: why\n"))
     assert "E: why\n[cell 12 · error]" in text(view(given, MAIN))
-    assert looked_at <= LOOKED_AT
+    assert looked_at <= MAX_PROCESSED_CHARS
     # Lines keep their numbers behind what was passed over.
     numbered = "".join(f"{n}\n" for n in range(1, 60_001))
     shown = text(view(result(displays=[{"text/plain": numbered}]), MAIN))
@@ -375,7 +375,7 @@ def test_what_is_shown_and_what_is_omitted_make_up_the_whole(
         rest = raw[start + len(missing) :]
         given = passage(raw[:start] + rest, 1, (start, len(missing), missing.count("\n")), fold=False)
 
-    mark = "…" * (MARK_ROOM - 1)
+    mark = "…" * (MARK_CHARS - 1)
 
     def say(omitted: Omitted) -> str:
         said.append(omitted)

@@ -16,7 +16,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.render.model import NOTICE_CHARS, QUICK, TEXT_LIMIT
+from ingle.render.model import NOTICE_CHARS, QUICK_SECONDS, TEXT_LIMIT
 from ingle.render.phrases import counted, duration, size
 from ingle.render.terminal_text import clean
 from ingle.render.truncate import HEAD_SHARE, Omitted, cut, passage, shares
@@ -58,7 +58,7 @@ def _streams(task: Task) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
 
 
 def _status(task: Task, something: bool) -> str:
-    slow = task.execution_time >= QUICK
+    slow = task.execution_time >= QUICK_SECONDS
     if task.status == "done" and task.exit_code == 0 and something and not slow and not task.left_running:
         return ""
     words = [f"task {task.task_id}", f"{task.status} at its timeout" if task.timed_out else task.status]
@@ -73,7 +73,7 @@ def _status(task: Task, something: bool) -> str:
         words.append(f"left running: {names}")
     if task.status in ("running", "paused"):
         call = f'shell_status(task_id="{task.task_id}", from_line={task.next_line})'
-        words.append(f'{call} goes on, action="cancel" stops it')
+        words.append(f'{call} waits for it, action="cancel" stops it')
     return f"[{' · '.join(words)}]"
 
 

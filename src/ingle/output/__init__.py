@@ -1,1 +1,1 @@
-"""Outputs: the timeline of a session, in memory and on disk, and the texts made from it."""
+"""Output of sessions: the timeline in memory and on disk, and pages read from it."""

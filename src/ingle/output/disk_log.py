@@ -1,7 +1,6 @@
-"""Events on disk: one file of JSON lines for a session, appended to, read by number.
+"""Events on disk: one append-only file of JSON lines for a session, read by number.
 
-The blocking half of the timeline: every method here is for a thread. The file is made when the first event goes
-to disk, so that most sessions never have one.
+Every method blocks and is called in a thread. The file is created with the first event, so most sessions have none.
 """
 
 import os
@@ -16,28 +15,28 @@ from ingle.events import AnyEvent
 
 INDEX_STEP = 16
 INDEX_BYTES = 1024 * 1024
-"""Every so many events, or bytes, the file's position is remembered: at most this much is read in vain."""
+"""After this many events or bytes the file position is indexed. A read skips at most that much."""
 
 READ_SIZE = 4 * 1024 * 1024
-"""Bytes read in one go, about; the rest is for the next call."""
+"""Approximate bytes read at once; the next call reads the rest."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyEvent)
 
 
-class Spill:
+class DiskLog:
     def __init__(self, path: str | Path) -> None:
         self._path = path
         self._fd = -1
         self._firsts = array("Q")
-        """The number of the first event of each block, and where in the file that begins."""
+        """Number of the first event of each block; `_starts` has its position in the file."""
         self._starts = array("Q")
         self._using = threading.Lock()
         self.count = 0
         self.size = 0
 
     def append(self, events: list[AnyEvent]) -> None:
-        """Write events; their numbers follow on those that are there."""
+        """Write events; their numbers continue those in the file."""
         if self._fd < 0:
             Path(self._path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -61,7 +60,7 @@ class Spill:
         self.size += len(lines)
 
     def read(self, first: int, last: int) -> list[AnyEvent]:
-        """Events number `first` to `last`, both included, counted from 1."""
+        """Return the events `first` to `last`, both included, counted from 1."""
         last = min(last, self.count)
         if first > last:
             return []
@@ -69,7 +68,7 @@ class Spill:
         end_block = bisect_right(self._firsts, last)
         start = self._starts[block]
         while end_block > block + 1 and self._starts[end_block - 1] - start > READ_SIZE:
-            # Events with images in them: fewer at once.
+            # Events with images are large, so fewer are read at once.
             end_block -= 1
         if end_block < len(self._firsts):
             last, end = min(last, self._firsts[end_block] - 1), self._starts[end_block]
@@ -92,13 +91,13 @@ class Spill:
             os.close(fd)
 
     def rest(self) -> None:
-        """No more is appended: hold no descriptor; the file is opened for each reading as long as it is there."""
+        """Close the descriptor after the last append. Later reads open the file again."""
         with self._using:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
 
     def __del__(self) -> None:
-        # Closed by whoever lets go of it last: a reader may still be at it when its session has ended.
+        # Not closed earlier, because a reader may still use it after its session has ended.
         if self._fd >= 0:
             os.close(self._fd)

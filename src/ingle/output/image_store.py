@@ -1,7 +1,6 @@
-"""Images of full size, kept on disk under the hash of their bytes, oldest out when there are too many.
+"""Full-size images on disk, stored under the hash of their bytes. The oldest are removed when the limit is reached.
 
-The name is made here, of the bytes that came: what a worker says an image is called means nothing. The disk is
-touched in a thread, by one at a time.
+The name is computed here from the bytes, and names from the worker are ignored. One thread at a time uses the disk.
 """
 
 import asyncio
@@ -10,11 +9,11 @@ import os
 from collections.abc import Coroutine
 from pathlib import Path
 
-LEAST = 4096
-"""What an image counts at least: so much a file takes of the disk."""
+MIN_IMAGE_BYTES = 4096
+"""Least size of an image: the disk space of a small file."""
 
 
-class Figures:
+class ImageStore:
     def __init__(self, folder: str, limit: int) -> None:
         self._name = folder
         self._limit = limit
@@ -25,16 +24,16 @@ class Figures:
         self.waiting = 0
         """Bytes that are not on disk yet."""
 
-    def keep(self, data: bytes) -> Coroutine[None, None, None]:
-        """Store these bytes. A disk that does not take them costs the image: it is not found later."""
-        self.waiting += max(len(data), LEAST)
-        return self._keep(data)
+    def store(self, data: bytes) -> Coroutine[None, None, None]:
+        """Store these bytes. If the disk fails, the image is lost and cannot be found later."""
+        self.waiting += max(len(data), MIN_IMAGE_BYTES)
+        return self._store(data)
 
     @property
     def _folder(self) -> Path:
         return Path(self._name)
 
-    async def _keep(self, data: bytes) -> None:
+    async def _store(self, data: bytes) -> None:
         try:
             async with self._lock:
                 if not self._closed:
@@ -42,10 +41,10 @@ class Figures:
         except OSError:
             return
         finally:
-            self.waiting -= max(len(data), LEAST)
+            self.waiting -= max(len(data), MIN_IMAGE_BYTES)
 
     async def close(self) -> None:
-        """Nothing is written from now on."""
+        """Stop writing."""
         self._closed = True
         async with self._lock:
             return
@@ -54,7 +53,7 @@ class Figures:
         name = hashlib.sha256(data).hexdigest()
         if name in self._sizes or len(data) > self._limit:
             return
-        size = max(len(data), LEAST)
+        size = max(len(data), MIN_IMAGE_BYTES)
         while self._sizes and self._total + size > self._limit:
             oldest = next(iter(self._sizes))
             (self._folder / oldest).unlink(missing_ok=True)
@@ -73,9 +72,9 @@ class Figures:
         self._total += size
 
     async def read(self, name: str) -> bytes | None:
-        """The bytes of that name, or None. One that is being written is waited for."""
+        """Return the bytes with that name, or None. Waits for an image that is being written."""
         async with self._lock:
-            if name not in self._sizes:  # which holds names made here: no other is ever a path
+            if name not in self._sizes:  # only names computed here are ever used as a path
                 return None
             try:
                 return await asyncio.to_thread((self._folder / name).read_bytes)

@@ -1,7 +1,7 @@
-"""Where lines are: found out while output is read, so that the next page need not count them from the start again.
+"""Index of line numbers, so that reading a later page does not count lines from the start again.
 
-Lines are counted in the text, and only an event tells where its text is. Of a stream that was once read far into, an
-event is known every so often with the number of lines that end before it.
+Lines are counted in the text, but text is found by event. For streams that were read, each index entry has an event
+and the number of lines that end before it.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from ingle.events import OutputPage, Stderr, Stdout
 from ingle.output.pages import AT_ONCE, PRINTED, Reading, printed, read_lines
 from ingle.output.timeline import READ_AT_ONCE, Timeline
 
-EVERY = 1_000_000
-"""Characters from one landmark to the next, about."""
+ENTRY_CHARS = 1_000_000
+"""Approximate number of characters between two index entries."""
 
-STREAMS_KEPT = 16
-"""Streams of cells whose landmarks are remembered, those that were read last."""
+MAX_STREAMS = 16
+"""Maximum number of indexed streams; the least recently read is dropped."""
 
 
-class Landmarks:
+class LineIndex:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._known: OrderedDict[tuple[int, str], tuple[list[int], list[int]]] = OrderedDict()
-        """By first event and stream: numbers of events, and for each the lines that end before it."""
+        """By first event and stream: event numbers, and for each the number of lines that end before it."""
 
     async def read(self, first: int, last: int, reading: Reading, owner: str, cell: int) -> OutputPage:
-        """The page that was asked for, of what was printed between two events."""
+        """Return the requested page of the text printed between two events."""
         start, passed = await self._before(first, last, reading.stream, reading.from_line)
         texts = printed(self._timeline, start, last, reading.stream)
         page = await read_lines(texts, replace(reading, from_line=reading.from_line - passed), owner, cell)
@@ -40,11 +40,11 @@ class Landmarks:
         return page
 
     async def _before(self, first: int, last: int, stream: str, line: int) -> tuple[int, int]:
-        """An event before which this line does not begin, and how many lines end before that event."""
+        """Return an event at or before the start of this line, and the number of lines that end before it."""
         if line <= 2:
             return first, 0
         events, passed = self._remembered(first, stream)
-        # The text of an event may begin within a line; so that one must not be the line that is looked for.
+        # An event's text may start within a line, so the line before the wanted one is looked up.
         place = max(0, bisect_left(passed, line - 1) - 1)
         at, count = events[place], passed[place]
         if place < len(events) - 1:
@@ -66,7 +66,7 @@ class Landmarks:
                 break
             here = sum(map(len, texts))
             at, count, size = some[-1].seq + 1, count + ends, size + here
-            if size >= EVERY and at > events[-1]:
+            if size >= ENTRY_CHARS and at > events[-1]:
                 events.append(at)
                 passed.append(count)
                 size = 0
@@ -77,6 +77,6 @@ class Landmarks:
     def _remembered(self, first: int, stream: str) -> tuple[list[int], list[int]]:
         known = self._known.setdefault((first, stream), ([first], [0]))
         self._known.move_to_end((first, stream))
-        if len(self._known) > STREAMS_KEPT:
+        if len(self._known) > MAX_STREAMS:
             self._known.popitem(last=False)
         return known

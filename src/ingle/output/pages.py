@@ -1,8 +1,7 @@
-"""Reading more of a cell's output: by line number, by pattern, over memory and disk alike, a piece at a time.
+"""Reads a cell's output by line number or pattern, from memory and disk, one piece at a time.
 
-Lines and offsets are counted in the raw text. What is shown of a line is cleaned, one line for itself, unless the raw
-text is asked for. Of a line that is very long one piece is shown, and the next is read by its offset; a pattern is
-looked for in all of it, in pieces that overlap.
+Lines and offsets are counted in the raw text. Shown lines are cleaned one by one, unless raw text is requested. Of a
+very long line one piece is shown, and the next is read by offset. Patterns are matched in overlapping pieces.
 """
 
 import asyncio
@@ -22,19 +21,19 @@ from ingle.output.timeline import READ_AT_ONCE, Timeline
 from ingle.render.terminal_text import clean_line, is_plain
 
 MAX_LINES = 10_000
-MAX_LINE = 20_000
+MAX_LINE_CHARS = 20_000
 """Characters of one line that are shown at once."""
 
-OVERLAP = 1000
-"""Of two pieces of a long line: what is no longer than this is found wherever it stands."""
+OVERLAP_CHARS = 1000
+"""Overlap of two pieces of a long line. Matches up to this length are always found."""
 
 PAGE_CHARS = 1_000_000
-"""Characters in one page, about: it ends with the line that reaches this."""
+"""Approximate characters of a page: it ends with the line that reaches this."""
 
 MAX_CONTEXT = 50
 
 AT_ONCE = 16
-"""Events read in one go where they are full ones: a million characters, and their bytes from the disk."""
+"""Events read at once if they are full: a million characters from disk."""
 
 PRINTED = {"stdout": (Stdout,), "stderr": (Stderr,), "both": (Stdout, Stderr), "background": (Stdout, Stderr)}
 STREAMS = (*PRINTED, "displays", "result", "error")
@@ -42,7 +41,7 @@ STREAMS = (*PRINTED, "displays", "result", "error")
 
 @dataclass(frozen=True)
 class Reading:
-    """What somebody wants to read of a cell."""
+    """A request to read a cell's output."""
 
     stream: str = "stdout"
     from_line: int = 1
@@ -51,7 +50,7 @@ class Reading:
     context: int = 0
     """Lines before and after each match."""
     offset: int = 0
-    """Characters to pass over on the first line."""
+    """Characters to skip on the first line."""
     raw: bool = False
 
     def check(self) -> None:
@@ -68,11 +67,11 @@ class Reading:
 
 
 Piece = tuple[int, int, str, int | None]
-"""Number of the line, offset in it, text, and the length of the whole line if it ends with this piece."""
+"""Line number, offset in the line, text, and the length of the whole line if this piece ends it."""
 
 
 class _Cutter:
-    """Cuts text that comes in chunks into pieces of lines, never holding more than one piece of it."""
+    """Cuts chunks of text into pieces of lines, holding at most one piece."""
 
     def __init__(self, from_line: int, offset: int) -> None:
         self.number = 1
@@ -80,10 +79,10 @@ class _Cutter:
         self._offset = offset
         self._held = ""
         self._at = 0
-        """Offset of what is held."""
+        """Offset of the held text."""
 
     def feed(self, text: str, matcher: Matcher | None = None) -> list[Piece]:
-        """The pieces that this text completes. A matcher may know of whole lines that none of them matches."""
+        """Return the pieces that this text completes. Lines that `matcher` excludes as a block are skipped."""
         ends = text.count("\n")
         if self.number + ends < self._from_line:
             self.number += ends
@@ -107,7 +106,7 @@ class _Cutter:
         if rest and self._offset and self.number == self._from_line:
             pieces += self._extend(rest.pop(0))
             pieces.append(self._finish())
-        if any(len(line) > MAX_LINE for line in rest) if len(text) > MAX_LINE else False:
+        if any(len(line) > MAX_LINE_CHARS for line in rest) if len(text) > MAX_LINE_CHARS else False:
             for line in rest:
                 pieces += self._extend(line)
                 pieces.append(self._finish())
@@ -120,7 +119,7 @@ class _Cutter:
         return [self._finish()] if self._held or self._at else []
 
     def _extend(self, part: str) -> list[Piece]:
-        """More of the current line; pieces of it that are full."""
+        """Add to the current line, and return its full pieces."""
         if self.number < self._from_line:
             return []
         if self._offset and self.number == self._from_line:
@@ -129,11 +128,11 @@ class _Cutter:
             part = part[passed:]
         self._held += part
         pieces: list[Piece] = []
-        if len(self._held) > MAX_LINE:
+        if len(self._held) > MAX_LINE_CHARS:
             start = 0
-            while len(self._held) - start > MAX_LINE:
-                pieces.append((self.number, self._at + start, self._held[start : start + MAX_LINE], None))
-                start += MAX_LINE - OVERLAP
+            while len(self._held) - start > MAX_LINE_CHARS:
+                pieces.append((self.number, self._at + start, self._held[start : start + MAX_LINE_CHARS], None))
+                start += MAX_LINE_CHARS - OVERLAP_CHARS
             self._held = self._held[start:]
             self._at += start
         return pieces
@@ -150,7 +149,7 @@ def _cleaned(pieces: list[Piece]) -> list[Piece]:
 
 
 class _Page:
-    """Takes pieces in order and keeps those that are wanted, until there are enough of them."""
+    """Collects wanted pieces in order until the page is full."""
 
     def __init__(self, reading: Reading, match: Matcher | None) -> None:
         self.lines: list[Line] = []
@@ -164,16 +163,16 @@ class _Page:
         self._before: deque[Line] = deque(maxlen=self._context + 1)
         self._after = 0
         self._open: Line | None = None
-        """The last line that was kept, while its end has not come."""
+        """The last collected line, while its end has not come."""
         self._size = 0
 
     async def take(self, pieces: list[Piece], *, plain: bool) -> bool:
-        """Whether there is enough."""
+        """Add the wanted pieces, and return whether the page is full."""
         from_line = self._reading.from_line
         if pieces and pieces[0][0] < from_line:
             pieces = [piece for piece in pieces if piece[0] >= from_line]
         if not self._reading.raw and not plain:
-            # Text can be made so that this takes long; it comes by the megabyte, and others are to be served meanwhile.
+            # Cleaning can take long for hostile text, so it runs in a thread.
             pieces = await asyncio.to_thread(_cleaned, pieces)
         if self._match is None:
             return any(self._add(piece, True) for piece in pieces)
@@ -186,9 +185,9 @@ class _Page:
         number, offset, text, end = piece
         if self._open is not None and self._open.number == number:
             return self._go_on(piece, matched)
-        line = Line(number, text, offset, next_offset=0 if end is not None else offset + MAX_LINE)
+        line = Line(number, text, offset, next_offset=0 if end is not None else offset + MAX_LINE_CHARS)
         if self._before and self._before[-1].number == number:
-            # An earlier piece of this very line, which is good enough as long as none matches.
+            # An earlier piece of the same line stays unless a later one matches.
             earlier = self._before.pop()
             if not matched:
                 self._before.append(
@@ -206,12 +205,12 @@ class _Page:
         return full
 
     def _go_on(self, piece: Piece, matched: bool) -> bool:
-        """Another piece of the line that was kept last: better than the first where only this one matches."""
+        """Take another piece of the last line, and prefer it if only this piece matches."""
         number, offset, text, end = piece
         kept = self._open
         assert kept is not None
         if matched and kept.context:
-            kept = Line(number, text, offset, next_offset=0 if end is not None else offset + MAX_LINE)
+            kept = Line(number, text, offset, next_offset=0 if end is not None else offset + MAX_LINE_CHARS)
             self.matches += 1
             self._after = self._context
         if end is not None and kept.next_offset:
@@ -238,7 +237,7 @@ class _Page:
 
 
 async def read_lines(texts: AsyncIterator[str], reading: Reading, session_id: str, cell: int) -> OutputPage:
-    """The page that was asked for, out of texts that together are one."""
+    """Return the requested page of a text that comes in chunks."""
     if not reading.grep:
         return await _read(texts, reading, None, session_id, cell)
     async with matcher(reading.grep) as match:
@@ -254,10 +253,10 @@ async def _read(
     enough = False
     async for text in texts:
         plain = reading.raw or is_plain(text)
-        # Lines that do not match are of no interest, unless they are neighbours or have to be cleaned first.
+        # Lines without a match can be skipped, unless they are context or must be cleaned first.
         pieces = cutter.feed(text, match if plain and not reading.context else None)
         enough = await page.take(pieces, plain=plain and not dirty)
-        # What is held of an unfinished line is part of the pieces to come.
+        # The held part of an unfinished line belongs to later pieces.
         dirty = not plain or (dirty and "\n" not in text)
         if enough:
             break
@@ -276,7 +275,7 @@ async def _read(
 
 
 async def printed(timeline: Timeline, first: int, last: int, stream: str) -> AsyncIterator[str]:
-    """The texts of a stream between two events, letting the loop run in between."""
+    """Yield the texts of a stream between two events, and let the event loop run in between."""
     kinds, background = PRINTED[stream], stream == "background"
     step = AT_ONCE
     while first <= last:
@@ -291,12 +290,12 @@ async def printed(timeline: Timeline, first: int, last: int, stream: str) -> Asy
             if isinstance(event, kinds) and event.background == background:
                 yield event.text
                 await asyncio.sleep(0)
-        # Small ones are read more at a time.
+        # Small events are read in larger batches.
         step = AT_ONCE if size > AT_ONCE * 4096 else READ_AT_ONCE
         first = some[-1].seq + 1
 
 
 async def whole(texts: Iterable[str]) -> AsyncIterator[str]:
-    """Texts that are in memory, each on lines of its own."""
+    """Yield texts from memory, each starting on a new line."""
     for index, text in enumerate(texts):
         yield text if index == 0 else "\n" + text

@@ -1,8 +1,7 @@
-"""Matching lines with a caller's regular expression, without trusting it.
+"""Matches lines with a caller's untrusted regular expression.
 
-Python's `re` can take for ever on a short line, holds the interpreter meanwhile and cannot be stopped. So a pattern
-that repeats anything is matched in a process of its own, which is killed when it takes too long. One that repeats
-nothing takes no more steps than the line has characters, and is matched here.
+Python's `re` can take for ever on a short line, blocks the interpreter meanwhile, and cannot be stopped. So patterns
+with repetition run in a child process that is killed after a timeout. Others take linear time and run here.
 """
 
 import asyncio
@@ -16,10 +15,10 @@ from dataclasses import dataclass
 
 from ingle.errors import InvalidRequest
 
-PATIENCE = 5.0
+BATCH_TIMEOUT_SECONDS = 5.0
 """For one batch of lines."""
 
-BATCH = 2000
+BATCH_LINES = 2000
 
 Match = Callable[[list[str]], Awaitable[list[bool]]]
 
@@ -27,9 +26,9 @@ Match = Callable[[list[str]], Awaitable[list[bool]]]
 @dataclass(frozen=True)
 class Matcher:
     match: Match
-    """Which of some lines match."""
+    """Return for each line whether it matches."""
     anywhere: re.Pattern[str] | None = None
-    """Where this is not found in a text of many lines, none of them matches: much quicker than one after another."""
+    """If this pattern is not found in a text of many lines, no line matches. One search is much faster."""
 
     def absent(self, text: str, start: int, end: int) -> bool:
         return self.anywhere is not None and self.anywhere.search(text, start, end) is None
@@ -45,17 +44,17 @@ for batch in sys.stdin:
 
 @asynccontextmanager
 async def matcher(grep: str) -> AsyncIterator[Matcher]:
-    """Tells which of some lines match. Raises InvalidRequest for what is no pattern."""
+    """Provide a matcher for a pattern. Raises InvalidRequest if the pattern is invalid."""
     try:
         pattern = re.compile(grep)
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidRequest(f"grep is not a regular expression: {error}") from None
+        raise InvalidRequest(f"grep is not a regular expression: {error}; correct it") from None
 
     async def here(lines: list[str]) -> list[bool]:
         return [pattern.search(line) is not None for line in lines]
 
     if not re.search(r"[*+?{]|\\[0-9]", grep):
-        # Whatever asks for its place or its neighbours may see others in many lines than in one.
+        # Anchors and look-arounds can match differently in many lines than in one.
         yield Matcher(here, None if re.search(r"[\^$]|\(\?|\\[AZbB]", grep) else pattern)
         return
     process = await asyncio.create_subprocess_exec(
@@ -74,14 +73,15 @@ async def matcher(grep: str) -> AsyncIterator[Matcher]:
     async def there(lines: list[str]) -> list[bool]:
         answers: list[bool] = []
         try:
-            async with asyncio.timeout(PATIENCE):
-                for start in range(0, len(lines), BATCH):
-                    ours.write(json.dumps(lines[start : start + BATCH]).encode() + b"\n")
+            async with asyncio.timeout(BATCH_TIMEOUT_SECONDS):
+                for start in range(0, len(lines), BATCH_LINES):
+                    ours.write(json.dumps(lines[start : start + BATCH_LINES]).encode() + b"\n")
                     await ours.drain()
                     answers += json.loads(await theirs.readline())
         except TimeoutError:
             raise InvalidRequest(
-                f"grep takes more than {PATIENCE:g} s on some lines; use a simpler pattern, without nested repetition"
+                f"grep takes more than {BATCH_TIMEOUT_SECONDS:g} s on some lines; "
+                "use a simpler pattern, without nested repetition"
             ) from None
         return answers
 

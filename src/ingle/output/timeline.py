@@ -1,8 +1,8 @@
-"""The timeline: every event of a session, numbered from 1, kept until the session ends.
+"""The timeline: every event of a session, numbered from 1, stored until the session ends.
 
-Memory is bounded: the oldest events go to disk when there are too many. Reading deletes nothing; any number of
-readers may follow from any number. When disk writes fall behind, the timeline says it is full, and the session stops
-reading its worker's output until there is room: the writer waits, nothing is lost.
+Memory is bounded: the oldest events go to disk. Reading deletes nothing, and any number of readers may follow.
+If the disk is slower than the output, the timeline reports that it is full. The session then stops reading its worker's
+output until there is capacity. This back-pressure loses nothing.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ from ingle.events import (
     Stderr,
     Stdout,
 )
-from ingle.output.disk_log import Spill
+from ingle.output.disk_log import DiskLog
 
 EVENT_COST = 300
-"""What an event is taken to weigh in memory beside its text."""
+"""Assumed bytes of an event in memory without its text."""
 
 READ_AT_ONCE = 64
-"""Events read from disk in one go: bounds memory, since each carries 64 KiB of text at most."""
+"""Events read from disk at once. Each has at most 64 KiB of text, so memory is bounded."""
 
-SPILL_AT_ONCE = 2048
-"""Events that go to disk in one go: small enough not to hold the loop up."""
+WRITE_AT_ONCE = 2048
+"""Events written to disk at once; few enough not to block the event loop."""
 
 HEAD_SHARE = 0.35
 
 
 def _done_size(event: Done) -> int:
-    # It shares value and error with the events before it, but may be the last that holds them.
+    # The event shares value and error with earlier events, but may be the last to hold them.
     value, error = event.result.result, event.result.error
     size = sum(map(len, value.values())) if value else 0
     size += sum(len(text) for shown in event.result.displays for text in shown.values())
@@ -58,7 +58,7 @@ _SIZES: dict[type, Callable[[Any], int]] = {
 
 
 def cost(event: AnyEvent) -> int:
-    """What an event weighs in memory, about."""
+    """Return the approximate bytes of an event in memory."""
     size = _SIZES.get(type(event))
     return EVENT_COST + (size(event) if size is not None else 0)
 
@@ -69,62 +69,62 @@ class Timeline:
         path: str | Path,
         memory_limit: int,
         disk_limit: int,
-        on_room: Callable[[], None],
+        on_capacity: Callable[[], None],
     ) -> None:
-        self._spill = Spill(path)
+        self._disk_log = DiskLog(path)
         self._memory_limit = memory_limit
         self._disk_limit = disk_limit
-        self._on_room = on_room
+        self._on_capacity = on_capacity
         self._events: list[AnyEvent] = []
         self._weights: list[int] = []
         self._base = 1
         self.next_seq = 1
-        """The number of the event to come."""
+        """Number of the next event."""
         self._memory = 0
-        self._spilling: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._readers: list[asyncio.Future[None]] = []
         self._closed = False
         self.broken: str | None = None
 
     @property
     def full(self) -> bool:
-        """More is in memory than the disk has taken: stop feeding."""
+        """Whether memory holds more than the disk could take so far, so that the session must stop adding."""
         return self.broken is None and self._memory > 2 * self._memory_limit
 
     @property
     def exhausted(self) -> bool:
-        """The disk's share is used up, or the disk fails: text is no longer kept."""
-        return self.broken is not None or self._spill.size + self._memory >= self._disk_limit + self._memory_limit
+        """Whether the disk limit is reached or the disk failed, so that text is dropped."""
+        return self.broken is not None or self._disk_log.size + self._memory >= self._disk_limit + self._memory_limit
 
     def append(self, event: AnyEvent, size: int | None = None) -> None:
-        """Add the event with the number `next_seq`. Who knows the length of its text says it."""
+        """Add the event with the number `next_seq`. `size` is the length of its text, if known."""
         weight = cost(event) if size is None else EVENT_COST + size
         self.next_seq += 1
         self._events.append(event)
         self._weights.append(weight)
         self._memory += weight
-        if self._memory > self._memory_limit and self._spilling is None and self.broken is None:
-            self._spilling = asyncio.get_running_loop().create_task(self._spill_oldest())
+        if self._memory > self._memory_limit and self._writing is None and self.broken is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_oldest())
         if self._readers:
             readers, self._readers = self._readers, []
             for reader in readers:
                 if not reader.done():
                     reader.set_result(None)
 
-    async def _spill_oldest(self) -> None:
+    async def _write_oldest(self) -> None:
         try:
             while self._memory > self._memory_limit // 2 and self._events and not self._closed:
                 batch: list[AnyEvent] = []
                 weight = 0
-                for event, its_weight in zip(self._events[:SPILL_AT_ONCE], self._weights, strict=False):
+                for event, its_weight in zip(self._events[:WRITE_AT_ONCE], self._weights, strict=False):
                     if weight > self._memory_limit // 2:
                         break
                     batch.append(event)
                     weight += its_weight
                 try:
-                    await asyncio.to_thread(self._spill.append, batch)
+                    await asyncio.to_thread(self._disk_log.append, batch)
                 except OSError as error:
-                    # A full disk costs this session's older output its place, not the server its life.
+                    # A full disk loses older output of this session, but must not end the server.
                     self.broken = f"older output could not be written to disk ({error.strerror}) and is lost"
                     return
                 del self._events[: len(batch)]
@@ -132,32 +132,32 @@ class Timeline:
                 self._base += len(batch)
                 self._memory -= weight
         finally:
-            self._spilling = None
-            self._on_room()
+            self._writing = None
+            self._on_capacity()
 
     # --- reading ---
 
     def in_memory(self, first: int, last: int) -> list[AnyEvent] | None:
-        """Events `first` to `last`, if all of them are in memory."""
+        """Return the events `first` to `last` if all of them are in memory."""
         if first < self._base:
             return None
         return self._events[first - self._base : last + 1 - self._base]
 
     async def read(self, first: int, last: int) -> list[AnyEvent]:
-        """Events `first` to `last`, both included, as far as they exist; a bounded number at once."""
+        """Return the existing events from `first` to `last`, both included, up to a fixed number."""
         first = max(first, 1)
         last = min(last, self.next_seq - 1, first + READ_AT_ONCE - 1)
         if last < first:
             return []
         while first < self._base:
-            # What is being spilled just now may move while we read; then look again.
-            events = await asyncio.to_thread(self._spill.read, first, min(last, self._base - 1))
+            # Events may move to disk during the read; then read again.
+            events = await asyncio.to_thread(self._disk_log.read, first, min(last, self._base - 1))
             if events:
                 return events
         return self._events[first - self._base : last + 1 - self._base]
 
     async def follow(self, first: int) -> AsyncIterator[AnyEvent]:
-        """Events from `first` on, and those to come, until the timeline is closed."""
+        """Yield the events from `first` on, and future ones, until the timeline is closed."""
         seq = max(first, 1)
         while True:
             while seq < self.next_seq:
@@ -173,7 +173,7 @@ class Timeline:
     async def text(
         self, stream: type[Stdout] | type[Stderr], first: int, last: int, total: int, limit: int
     ) -> tuple[str, str | None]:
-        """The text of one stream between two events: whole, or its head and its tail."""
+        """Return the text of one stream between two events: whole, or its head and its tail."""
 
         def parts(events: list[AnyEvent]) -> list[str]:
             return [event.text for event in events if isinstance(event, stream) and not event.background]
@@ -206,7 +206,7 @@ class Timeline:
         while len(tail) < tail_size and seq >= first:
             begin = at = max(first, seq - READ_AT_ONCE // 4 + 1)
             block: list[AnyEvent] = []
-            while at <= seq:  # twice, where the block begins on disk and ends in memory
+            while at <= seq:  # twice if the block starts on disk and ends in memory
                 some = await self.read(at, seq)
                 if not some:
                     break
@@ -219,20 +219,20 @@ class Timeline:
     # --- the end ---
 
     async def close(self) -> None:
-        """No more events; readers come to their end. The file is closed when the last of them lets go of it."""
+        """End the timeline and its readers. The file is closed when the last reader drops it."""
         self._closed = True
         readers, self._readers = self._readers, []
         for reader in readers:
             if not reader.done():
                 reader.set_result(None)
-        if self._spilling is not None:
-            await asyncio.wait({self._spilling})
-        self._on_room = _nothing
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        self._on_capacity = _nothing
 
     async def rest(self) -> None:
-        """After `close`, where the file stays: hold no descriptor for what may never be read again."""
-        await asyncio.to_thread(self._spill.rest)
+        """Close the descriptor of a file that stays after `close`, because it may never be read again."""
+        await asyncio.to_thread(self._disk_log.rest)
 
 
 def _nothing() -> None:
-    """Who waited for room has gone, and is not kept alive by this timeline's readers."""
+    """Replace the callback of a closed timeline, so that readers do not keep its owner alive."""

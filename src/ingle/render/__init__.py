@@ -1,5 +1,4 @@
-"""Rendering: from the shapes of `events` to what a reader sees. Pure functions; nothing here reads or writes.
+"""Rendering of the types in `events` for readers. Pure functions without I/O.
 
-A web page needs nothing from here: events and results carry mime bundles and colour as they came. A terminal needs
-`bundles` alone: text keeps its colour, a picture is one line.
+A web page needs none of this: events and results carry mime bundles and colours unchanged. A terminal needs `mime`.
 """

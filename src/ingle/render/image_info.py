@@ -1,7 +1,7 @@
-"""Pictures by their bytes: what they really are and how large, whatever a label says.
+"""Type and size of images, read from their bytes.
 
-What comes from a worker is untrusted, and whoever shows a picture to a model is refused for a wrong label or for broken
-base64. So only what is recognised here counts as a picture.
+Data from a worker is untrusted, and model APIs refuse images with a wrong type or broken base64. So only an image that
+is recognised here counts as one.
 """
 
 import binascii
@@ -9,19 +9,19 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MIMES = ("image/png", "image/jpeg", "image/webp", "image/gif")
-"""What models take, the better form first where a bundle has several."""
+"""Image types that models accept, the preferred first."""
 
 
 class Picture(NamedTuple):
     mime: str
     data: str
-    """Base64 in one piece."""
+    """Base64 without line breaks."""
     width: int
     height: int
 
 
 def picture(data: str) -> Picture | None:
-    """The picture in this base64, or None for what is none."""
+    """Return the image in this base64, or None."""
     text = "".join(data.split())
     try:
         raw = binascii.a2b_base64(text.encode(), strict_mode=True)
@@ -32,7 +32,7 @@ def picture(data: str) -> Picture | None:
 
 
 def media_type(raw: bytes) -> str:
-    """What these bytes are, for who is given them as they are."""
+    """Return the media type of these bytes."""
     found = _recognise(raw)
     return found[0] if found is not None else "application/octet-stream"
 
@@ -76,7 +76,7 @@ def _webp(raw: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(raw: bytes) -> tuple[int, int] | None:
-    """The size stands in the frame header, behind any number of other segments."""
+    """Return the size from the frame header, which follows any number of other segments."""
     if raw[:3] != b"\xff\xd8\xff":
         return None
     at = 2

@@ -1,7 +1,7 @@
-"""One mime bundle in words, for readers of text.
+"""Text of a mime bundle, for readers of text.
 
-`text/plain` is what is read, unless it is only the name of an object that has something better to say. HTML is for
-people: a reader of text is told that it is there. Pictures are described here; who can show them does.
+`text/plain` is used unless it is only an object's default repr and a better text exists. HTML and images are described
+in one line.
 """
 
 import re
@@ -11,7 +11,7 @@ from ingle.render.image_info import MIMES, Picture, first_picture
 from ingle.render.phrases import size
 
 _NAMELESS = re.compile(r"<[\w.]+ (?:object|Figure)(?: at 0x[0-9a-fA-F]+)?>")
-"""What `object.__repr__` says."""
+"""The default `object.__repr__`."""
 
 _OBJECT = (
     r"<[\w.]+ object at 0x[0-9a-fA-F]+>|<\w+ object of \d+ artists>"
@@ -19,12 +19,12 @@ _OBJECT = (
     r"|Text\([^()']*, (?:'[^'\n]*'|\"[^\"\n]*\")\)"
 )
 _OBJECTS = re.compile(rf"(?:{_OBJECT}|array\(|dtype=object|[\[\](),\s])+")
-"""What plotting calls return: parts of the picture by name, alone or in lists."""
+"""Values of plotting calls: parts of the figure by name, alone or in lists."""
 
 _OBJECTS_LONGEST = 2_000
 
 _WORDS = ("text/markdown", "text/latex", "application/json")
-"""Read as they are when there is no better `text/plain`."""
+"""Used as text if there is no better `text/plain`."""
 
 
 def picture_of(bundle: MimeBundle) -> Picture | None:
@@ -36,13 +36,13 @@ def described(picture: Picture) -> str:
 
 
 def names_parts_of_a_picture(bundle: MimeBundle) -> bool:
-    """Whether all there is to read are names of objects: beside the picture they are in, that says nothing."""
+    """Return whether the text only names objects, which says nothing beside the picture of them."""
     plain = bundle.get("text/plain", "")
     return len(bundle) == 1 and len(plain) <= _OBJECTS_LONGEST and _OBJECTS.fullmatch(plain) is not None
 
 
 def text_of(bundle: MimeBundle) -> str:
-    """What there is to read in a bundle."""
+    """Return the readable text of a bundle."""
     plain = bundle.get("text/plain", "")
     nameless = not plain or _NAMELESS.fullmatch(plain.strip()) is not None
     if nameless:
@@ -61,13 +61,13 @@ def text_of(bundle: MimeBundle) -> str:
 
 
 def lines_of(bundle: MimeBundle) -> str:
-    """A bundle as text alone, its picture described."""
+    """Return a bundle as text alone, with its image described."""
     picture = picture_of(bundle)
     return text_of(bundle) if picture is None else f"[{described(picture)}]"
 
 
 def shown_texts(result: Result, stream: str) -> list[str]:
-    """What a cell has shown, as texts to be read by line: `displays`, `result` or `error`."""
+    """Return the texts of a cell's `displays`, `result` or `error`, to be read by line."""
     if stream == "error":
         return [] if result.error is None else [result.error.traceback.rstrip("\n")]
     bundles = result.displays if stream == "displays" else [result.result] if result.result is not None else []

@@ -1,8 +1,7 @@
-"""What a model sees of a cell: short, in order, with nothing lost that it cannot ask for.
+"""A cell's result for a model: short, in order, and with the call that reads each omitted part.
 
-Printed text first, then displays, the value, the error, and one line of status last. All text together keeps to a
-budget; what does not fit is named with the call that reads it, in the words of the door that asks (`Hints`). An error
-has a share of its own, so that no flood of output hides it. Base64 is never cut: a picture is there whole or described.
+Printed text comes first, then displays, the value, the error, and a status line. All text shares a character budget.
+An error has its own share, so that no amount of output hides it. Base64 is never cut: an image is whole or described.
 """
 
 from dataclasses import dataclass
@@ -15,26 +14,26 @@ from ingle.render.terminal_text import Row, clean, rows, trimmed
 from ingle.render.truncate import HEAD_SHARE, Omitted, Passage, cut, passage, shares
 
 TEXT_LIMIT = 10_000
-"""Characters of text in all."""
+"""Characters of all text together."""
 
-ERROR_SHARE = 4_000
-"""Of these, for the error before all else."""
+ERROR_CHARS = 4_000
+"""Characters of these that are reserved for the error."""
 
-PICTURES = 4
-PICTURE_CHARS = 700_000
-"""Base64 in all: with it a whole answer stays below 1 MiB."""
+MAX_PICTURES = 4
+MAX_PICTURE_CHARS = 700_000
+"""Base64 of all images: the whole answer stays below 1 MiB."""
 
-PICTURE_SIDE = 1568
-"""Longer sides are scaled down by those who look, so they are not sent."""
+MAX_PICTURE_SIDE = 1568
+"""Models scale larger images down, so they are not sent."""
 
-LOOKED_AT = 100_000
-"""Characters of all displays together that are looked at, and of an error: of what is shown, many times as much."""
+MAX_PROCESSED_CHARS = 100_000
+"""Characters of all displays, and of an error, that are processed: many times what is shown."""
 
-NOTICES = 10
+MAX_NOTICES = 10
 NOTICE_CHARS = 500
 
-QUICK = 1.0
-"""A cell below so many seconds is not worth saying how long it took."""
+QUICK_SECONDS = 1.0
+"""Shorter cells are shown without their duration."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,9 @@ Part = Text | Image
 
 @dataclass(frozen=True)
 class Hints:
-    """How a door says what can be done next; these are the words of the MCP tools. Another door overrides them.
+    """Phrases that name the next call, here with the MCP tools. Other APIs override them.
 
-    Where a `default_session` is given, any other is named in the status line and in the calls.
+    With a `default_session`, the status line and the calls name any other session.
     """
 
     default_session: str | None = None
@@ -89,7 +88,7 @@ class Hints:
 
 
 def weight(result: Result) -> int:
-    """Characters that are looked at to show it: who has others to serve does not clean many of them in between."""
+    """Return the characters to process; a busy event loop renders large results in a thread."""
     bundles = [*result.displays, *([result.result] if result.result is not None else [])]
     texts = sum(len(text) for bundle in bundles for mime, text in bundle.items() if not mime.startswith("image/"))
     error = len(result.error.traceback) if result.error is not None else 0
@@ -97,18 +96,18 @@ def weight(result: Result) -> int:
 
 
 def view(result: Result, hints: Hints | None = None, limit: int = TEXT_LIMIT) -> list[Part]:
-    """The result in the order in which it is read. There is always at least one text."""
+    """Return the result in reading order. It always has at least one text."""
     return _View(result, hints or Hints(), limit).parts()
 
 
 def text(parts: list[Part]) -> str:
-    """The texts alone."""
+    """Return the texts alone."""
     return "\n".join(part.text for part in parts if isinstance(part, Text))
 
 
 @dataclass(frozen=True)
 class _Section:
-    """A passage, and what names it: the stream by which it is read, and a line before it."""
+    """A passage with the stream it is read from, and a title line."""
 
     stream: str
     passage: Passage
@@ -139,22 +138,24 @@ class _View:
         error = None
         if result.error is not None:
             told = result.error.traceback
-            if len(told) <= LOOKED_AT:
+            if len(told) <= MAX_PROCESSED_CHARS:
                 error = _Section("error", passage(told, fold=False))
             else:
-                error = _Section("error", Passage(trimmed(self._rows("error", told, 1, LOOKED_AT)), exact=False))
+                error = _Section(
+                    "error", Passage(trimmed(self._rows("error", told, 1, MAX_PROCESSED_CHARS)), exact=False)
+                )
             body.append(error)
         last = self._notices()
         status = self._status(something=bool(body or last))
         last += [status] if status else []
         sections = [part for part in body if isinstance(part, _Section) and part is not error]
-        room = self._limit - sum(len(line) + 1 for line in last)
+        budget = self._limit - sum(len(line) + 1 for line in last)
         if error is not None:
-            error_room = min(error.length, max(ERROR_SHARE, room - sum(each.length for each in sections)))
-            room -= error_room
-        given = dict(zip(map(id, sections), shares([each.length for each in sections], room), strict=True))
+            error_budget = min(error.length, max(ERROR_CHARS, budget - sum(each.length for each in sections)))
+            budget -= error_budget
+        given = dict(zip(map(id, sections), shares([each.length for each in sections], budget), strict=True))
         if error is not None:
-            given[id(error)] = error_room
+            given[id(error)] = error_budget
         lines: list[str] = []
         parts: list[Part] = []
         for part in body:
@@ -168,7 +169,7 @@ class _View:
         lines += last
         return [*parts, Text("\n".join(lines))] if lines else parts
 
-    def _cut(self, section: _Section, room: int) -> list[str]:
+    def _cut(self, section: _Section, budget: int) -> list[str]:
         def say(omitted: Omitted) -> str:
             if omitted.lines:
                 what = f"{counted(omitted.lines, 'line')} omitted"
@@ -177,7 +178,7 @@ class _View:
             return f"… {what}: {self._hints.read_output(self._result, section.stream, omitted)} …"
 
         title = [section.title] if section.title else []
-        return title + cut(section.passage, room - sum(len(line) + 1 for line in title), say)
+        return title + cut(section.passage, budget - sum(len(line) + 1 for line in title), say)
 
     # --- the body ---
 
@@ -188,22 +189,22 @@ class _View:
         gap = (part.head, part.left_out, part.left_out_lines) if part.left_out else None
         prompt = self._result.prompt
         if prompt and text.endswith(prompt) and "\n" not in prompt:
-            # It stands in the status line; `getpass` writes it to stderr.
+            # The status line shows the prompt; `getpass` writes it to stderr.
             text = text[: -len(prompt)]
         shown = passage(text, part.first_line, gap)
         return [_Section(stream, shown, title)] if shown.head else []
 
     def _bundles(self, stream: str, bundles: list[MimeBundle]) -> list[_Section | Image]:
-        """Texts that follow one another are one section; their lines are counted through, pictures as one line."""
+        """Return adjacent texts as one section. Lines are numbered across bundles, an image counts as one line."""
         body: list[_Section | Image] = []
         some: list[Row] = []
         line = 1
         texts = [lines_of(bundle) for bundle in bundles]
-        rooms = shares([len(text) for text in texts], LOOKED_AT)
-        for bundle, raw, room in zip(bundles, texts, rooms, strict=True):
+        budgets = shares([len(text) for text in texts], MAX_PROCESSED_CHARS)
+        for bundle, raw, budget in zip(bundles, texts, budgets, strict=True):
             picture = picture_of(bundle)
             if picture is None:
-                some += trimmed(self._rows(stream, raw, line, room))
+                some += trimmed(self._rows(stream, raw, line, budget))
             elif (image := self._inline(picture)) is not None:
                 if some:
                     body.append(_Section(stream, Passage(some)))
@@ -217,12 +218,12 @@ class _View:
             body.append(_Section(stream, Passage(some)))
         return body
 
-    def _rows(self, stream: str, text: str, line: int, room: int) -> list[Row]:
-        """As a terminal shows them; of a text that is longer than the room, its head and its tail."""
-        if len(text) <= room:
+    def _rows(self, stream: str, text: str, line: int, budget: int) -> list[Row]:
+        """Return the lines as a terminal shows them. Of a text longer than `budget`, return head and tail."""
+        if len(text) <= budget:
             return rows(text, line)
-        head = int(room * HEAD_SHARE)
-        tail = len(text) - (room - head)
+        head = int(budget * HEAD_SHARE)
+        tail = len(text) - (budget - head)
         at, after = line + text.count("\n", 0, head), line + text.count("\n", 0, tail)
         call = self._hints.read_output(self._result, stream, Omitted(at, 0, tail - head))
         mark = f"… {counted(tail - head, 'character')} omitted: {call} …"
@@ -231,9 +232,9 @@ class _View:
     def _inline(self, picture: Picture) -> Image | None:
         self._pictures += 1
         used = sum(len(image.data) for image in self._shown)
-        if len(self._shown) == PICTURES or used + len(picture.data) > PICTURE_CHARS:
+        if len(self._shown) == MAX_PICTURES or used + len(picture.data) > MAX_PICTURE_CHARS:
             return None
-        if max(picture.width, picture.height) > PICTURE_SIDE:
+        if max(picture.width, picture.height) > MAX_PICTURE_SIDE:
             return None
         image = Image(picture.mime, picture.data, picture.width, picture.height)
         self._shown.append(image)
@@ -244,15 +245,17 @@ class _View:
     def _notices(self) -> list[str]:
         told = left_out_notices(self._result)
         notices = [clean(notice) for notice in self._result.notices if notice not in told]
-        lines = [f"[note: {notice[:NOTICE_CHARS]}{'…' * (len(notice) > NOTICE_CHARS)}]" for notice in notices[:NOTICES]]
-        if len(notices) > NOTICES:
-            lines.append(f"[{counted(len(notices) - NOTICES, 'more note')}]")
+        lines = [
+            f"[note: {notice[:NOTICE_CHARS]}{'…' * (len(notice) > NOTICE_CHARS)}]" for notice in notices[:MAX_NOTICES]
+        ]
+        if len(notices) > MAX_NOTICES:
+            lines.append(f"[{counted(len(notices) - MAX_NOTICES, 'more note')}]")
         return lines
 
     def _status(self, something: bool) -> str | None:
-        """One line, or none where it would say nothing: ok, quick, something to read, no picture, the usual session."""
+        """Return the status line, or None if it has nothing to say."""
         result, hints = self._result, self._hints
-        slow = result.execution_time >= QUICK
+        slow = result.execution_time >= QUICK_SECONDS
         usual = hints.is_default(result)
         if result.status == "ok" and something and usual and not slow and not self._pictures:
             return None
@@ -264,7 +267,7 @@ class _View:
         if not usual:
             words.append(f"session {result.session_id}")
         if result.status == "running":
-            words.append(f"{hints.wait(result)} goes on, {hints.interrupt(result)} stops it")
+            words.append(f"{hints.wait(result)} waits for it, {hints.interrupt(result)} stops it")
         elif result.status == "waiting_for_input":
             words.append(f"answer with {hints.send_input(result)}")
         return f"[{' · '.join(words)}]"
@@ -280,7 +283,7 @@ class _View:
         if result.exit is not None:
             code, message = result.exit.code, result.exit.message or ""
             words = [result.status, result.exit.signal or ("" if code is None else f"code {code}")]
-            # Python prints the message of SystemExit, and a crash is told in a note.
+            # Python prints the message of SystemExit, and a notice reports a crash.
             if message != f"exit({code})" and not any(message in told for told in [*result.notices, result.stderr]):
                 words.append(clean(message)[:NOTICE_CHARS])
             return ": ".join(word for word in words if word)

@@ -1,38 +1,38 @@
-"""A page of output as a model reads it: the lines, numbered where some are missing between them, and how to go on."""
+"""A page of output for a model: lines, numbered if some are missing between them, and the call that continues."""
 
 from ingle.events import Line, OutputPage
 from ingle.render.model import TEXT_LIMIT, Hints
 from ingle.render.phrases import counted
 from ingle.render.truncate import Omitted
 
-STATUS_ROOM = 300
-"""Characters kept for the last lines."""
+STATUS_CHARS = 300
+"""Characters reserved for the last lines."""
 
 
 def page_text(page: OutputPage, hints: Hints | None = None, limit: int = TEXT_LIMIT) -> str:
-    """The page in `limit` characters. What does not fit is read with the call that the last line names."""
+    """Return the page in `limit` characters. The last line names the call that reads the rest."""
     hints = hints or Hints()
-    room = limit - STATUS_ROOM
+    budget = limit - STATUS_CHARS
     shown: list[str] = []
     numbers: list[int] = []
     following = page.next_line
     for line in page.lines:
         text = _numbered(line) if page.matches is not None else line.text
         left, offset = line.left, line.next_offset
-        if len(text) > room:
+        if len(text) > budget:
             if shown:
                 following = line.number
                 break
-            # Cleaning never makes a text longer, so what is not shown begins here or later in the raw line.
-            left, offset = left + len(text) - room, line.offset + room - (len(text) - len(line.text))
-            text = text[:room]
+            # Cleaning never lengthens a text, so the hidden part starts here or later in the raw line.
+            left, offset = left + len(text) - budget, line.offset + budget - (len(text) - len(line.text))
+            text = text[:budget]
         shown.append(text)
         numbers.append(line.number)
-        room -= len(text) + 1
+        budget -= len(text) + 1
         if left:
             call = hints.read_output(page, page.stream, Omitted(line.number, 0, left, offset))
             shown.append(f"… {counted(left, 'more character')} on line {line.number}: {call} …")
-            room -= len(shown[-1]) + 1
+            budget -= len(shown[-1]) + 1
     return "\n".join([*shown, _status(page, hints, numbers, following)])
 
 

@@ -1,10 +1,10 @@
-"""Sentences, numbers and sizes in words, the same for every reader."""
+"""Phrases, numbers and sizes as text, the same for every reader."""
 
 from ingle.events import Result
 
 
 def left_out_notices(result: Result) -> list[str]:
-    """What a result says of the text it does not carry. A reader that is shown where the gap is needs none of them."""
+    """Return the notices about text that a result lacks. Readers that see the gap do not need them."""
     return [
         f"{part.left_out} characters of {stream} were left out after the first {part.head}; "
         f"read them by line number or by grep in the output of cell {result.cell}"
@@ -18,7 +18,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def some(texts: list[str], most: int = 10) -> str:
-    """The first of them; of more the number is told."""
+    """Return the first `most` texts and the number of the others."""
     more = f" and {counted(len(texts) - most, 'other')}" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 
@@ -35,7 +35,7 @@ def duration(seconds: float) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes."""
+    """Format a number of bytes."""
     if number < 1000:
         return f"{number} bytes"
     return f"{number / 1000:.0f} kB" if number < 999_500 else f"{number / 1e6:.1f} MB"

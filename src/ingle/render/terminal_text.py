@@ -1,12 +1,10 @@
-"""Text as a reader wants it: what a terminal would show in the end, without colour, and repetition counted.
+"""Terminal output as plain text: the final state of the screen, without colour, with repeated lines counted.
 
-A line that is written over shows its last state, a block of progress bars that is drawn again and again its last
-drawing. The terminal meant here has no width and no height, and its cursor never leaves the text: it may go up into
-earlier lines and be sent to a column. Whatever clears or jumps about the screen begins a new line instead, because a
-reader would rather see too much than lose a page. Text without control characters keeps all but its trailing blanks.
+An overwritten line shows its last state, and a redrawn block of progress bars its last drawing. The terminal has no
+size, and its cursor moves within the text only. Clearing the screen or jumping starts a new line instead, because too
+much text is better than a lost page. Text without control characters loses only trailing blanks.
 
-Time and memory grow with the length of the text, whatever is in it, and no text gets longer (but for blanks that fill
-the way of a cursor that was sent to the right). It can be done in a thread: nothing in it holds others up for long.
+Time and memory grow linearly with the text. Apart from padding before a cursor, no text gets longer.
 """
 
 import re
@@ -14,26 +12,26 @@ from itertools import groupby, islice
 from operator import eq
 
 FOLD_FROM = 3
-"""So many equal lines in a row are folded, if that makes the text shorter."""
+"""Number of equal lines in a row that are folded, if that makes the text shorter."""
 
-FAR_RIGHT = 200
-"""Nothing is written further right than this past the end of its row: the gap is filled with blanks."""
+MAX_COLUMNS_PAST_END = 200
+"""Columns that the cursor can move past the end of a row; the gap is filled with blanks."""
 
-BLANKS = 100_000
-"""And with so many of them in one text."""
+MAX_BLANKS = 100_000
+"""Maximum number of such blanks in one text."""
 
-# Kept for the second step: moves and erasures, in the only form that programs use.
+# Left for the second step: cursor moves and erasures, in the only form that programs use.
 _MOVE = r"(\x1b\[[0-9;]*[A-HJKf])"
 _ESCAPE = re.compile(
     _MOVE
-    # Any other control sequence, be it broken off by the end or by a character that cannot stand in it.
+    # Any other control sequence, also one that is broken off.
     + r"|\x1b\[[0-?]*[ -/]*[@-~]?"
-    # Titles, links, pictures: up to their end, else to the end of the line.
+    # Titles, links, images: up to their terminator, or else to the end of the line.
     + r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
-    # Character sets, and all the short ones; a lone escape too.
+    # Character sets and other short sequences, or a lone escape.
     + r"|\x1b[ -/]*[0-~]?"
-    # The same in 8 bits, only where it is whole: these characters also come from text that was decoded wrongly. None
-    # of them may stand inside, or each would be a reason to look for the end anew.
+    # 8-bit forms, only if complete, because wrongly decoded text has these characters too. They cannot be nested,
+    # or each would start another search for the end.
     + r"|\x9b[0-?]*[ -/]*[@-~]|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c\n\x90\x98\x9d-\x9f]*(?:\x07|\x1b\\|\x9c)"
 )
 _MOVES = re.compile(r"[\r\x08\x1b]")
@@ -49,16 +47,16 @@ _PICTURES: dict[int, str | None] = {
 
 
 Row = tuple[str, int]
-"""A line as shown, and the number of the line of the raw text where it began."""
+"""A shown line, and the number of the raw line where it started."""
 
 
 def is_plain(text: str) -> bool:
-    """Cleaning would leave such a text as it is, but for trailing blanks."""
+    """Return whether cleaning would only remove trailing blanks."""
     return _SPECIAL.search(text) is None
 
 
 def rows(text: str, line: int = 1) -> list[Row]:
-    """The lines that a terminal shows after this text, whose first line has the number `line`."""
+    """Return the lines that a terminal shows after this text, whose first line has the number `line`."""
     if is_plain(text):
         return [(part.rstrip(), number) for number, part in enumerate(text.split("\n"), line)]
     text = text.replace("\r\n", "\n")
@@ -77,7 +75,7 @@ def rows(text: str, line: int = 1) -> list[Row]:
 
 
 def _without_escapes(text: str) -> str:
-    """But for moves. Piece by piece: a substitution over the whole of a long text would let no other thread run."""
+    """Remove escape sequences except moves, in pieces: one substitution would block all other threads."""
     pieces: list[str] = []
     at = 0
     for found in _ESCAPE.finditer(text):
@@ -87,17 +85,17 @@ def _without_escapes(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """The same as one text, without blank lines at its end. Cleaning it again changes nothing."""
+    """Return the cleaned text without blank lines at its end. Cleaning it again changes nothing."""
     return "\n".join(shown for shown, _ in trimmed(rows(text)))
 
 
 def clean_line(text: str) -> str:
-    """One line by itself."""
+    """Return one cleaned line."""
     return text if is_plain(text) else " ".join(shown for shown, _ in rows(text))
 
 
 def trimmed(some: list[Row]) -> list[Row]:
-    """Without blank rows at the end."""
+    """Return the rows without blank ones at the end."""
     end = len(some)
     while end and not some[end - 1][0]:
         end -= 1
@@ -105,7 +103,7 @@ def trimmed(some: list[Row]) -> list[Row]:
 
 
 def folded(some: list[Row]) -> list[Row]:
-    """Equal lines in a row as the first of them and a count of the others."""
+    """Replace equal consecutive lines by the first of them and a count."""
     texts = [text for text, _ in some]
     if not any(map(eq, texts, islice(texts, 1, None))):
         return some
@@ -123,14 +121,14 @@ def folded(some: list[Row]) -> list[Row]:
 
 
 class _Screen:
-    """Rows and a cursor. A row that was only ever written once stays a string; one that is edited becomes cells."""
+    """Rows and a cursor. A row that was written once stays a string; an edited one becomes a list of cells."""
 
     def __init__(self) -> None:
         self.rows: list[str | list[str]] = []
         self.numbers: list[int] = []
         self._row = -1
         self._column = 0
-        self._blanks = BLANKS
+        self._blanks = MAX_BLANKS
 
     def newline(self, number: int) -> None:
         self._number = number
@@ -169,7 +167,7 @@ class _Screen:
         if self._column == 0 and not self.rows[self._row]:
             self.rows[self._row] = text
         else:
-            # It may have come from a longer row, or this one was erased.
+            # The cursor may have come from a longer row, or this row was erased.
             self._go_to(self._column)
             cells = self._cells()
             if self._column > len(cells):
@@ -180,7 +178,7 @@ class _Screen:
 
     def _move(self, parameters: str, final: str) -> None:
         first = parameters.partition(";")[0]
-        # More digits than these are further than any text goes.
+        # No text is longer than six digits allow.
         number = int(first[:6]) if first else 0
         steps = max(1, number)
         if final in "AF":
@@ -204,14 +202,14 @@ class _Screen:
             self._column = 0
 
     def _go_to(self, column: int) -> None:
-        self._column = min(column, len(self.rows[self._row]) + min(FAR_RIGHT, self._blanks))
+        self._column = min(column, len(self.rows[self._row]) + min(MAX_COLUMNS_PAST_END, self._blanks))
 
     def _erase(self, column: int) -> None:
         if self.rows[self._row]:
             del self._cells()[column:]
 
     def _jump(self) -> None:
-        """Somewhere else on the screen: on from here in a row of its own."""
+        """Handle a jump on the screen by starting a new row at the end."""
         self._row = len(self.rows) - 1
         if self.rows[self._row]:
             self._append()

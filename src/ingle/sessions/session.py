@@ -21,7 +21,7 @@ from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, SessionInf
 from ingle.isolation.egress.proxy import Egress
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.limits import behind as limit_behind
-from ingle.output.image_store import Figures
+from ingle.output.image_store import ImageStore
 from ingle.output.pages import OutputPage, Reading
 from ingle.output.timeline import Timeline
 from ingle.requests import SessionLimits
@@ -108,7 +108,7 @@ class Session:
             settings.timeline_disk,
             self._on_room,
         )
-        self._figures = Figures(f"{plan.folder}/figures", settings.figures_disk)
+        self._figures = ImageStore(f"{plan.folder}/figures", settings.figures_disk)
         self._intake = Intake(self, self.timeline, self._figures)
         self._asking = Asking(self._move, self._append)
         self._history = History(self, self.timeline, settings.result_chars)
@@ -602,7 +602,7 @@ class Session:
             self._intake.display(cell, message)
             self._pause_if_behind()
         elif isinstance(message, messages.KeepImage):
-            self._keep(self._keep_figure(self._figures.keep(message.data)))
+            self._keep(self._keep_figure(self._figures.store(message.data)))
             self._pause_if_behind()
         elif isinstance(message, messages.InputWait):
             self._asking.on_wait(cell, self._worker, message)

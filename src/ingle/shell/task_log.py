@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ingle import events
 from ingle.errors import InvalidRequest
 from ingle.events import AnyEvent, TaskOutput, Truncated
-from ingle.output.line_index import Landmarks
+from ingle.output.line_index import LineIndex
 from ingle.output.pages import Reading
 from ingle.output.timeline import Timeline
 from ingle.settings import Settings
@@ -42,7 +42,7 @@ class Log:
         self._path = path
         self._limit = settings.result_chars
         self._timeline = Timeline(path, settings.task_memory, settings.timeline_disk, on_room)
-        self._landmarks = Landmarks(self._timeline)
+        self._landmarks = LineIndex(self._timeline)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("backslashreplace") for _ in (STDOUT, STDERR)]
         self._characters = [0, 0]
         self._texts = 0

@@ -301,7 +301,7 @@ thread.start()
 async def test_a_pattern_that_never_ends_is_refused_and_stalls_nobody(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingle.output.safe_regex.PATIENCE", 0.3)
+    monkeypatch.setattr("ingle.output.safe_regex.BATCH_TIMEOUT_SECONDS", 0.3)
     await service.create_session("s")
     await service.create_session("other")
     await service.execute("s", "print('a' * 40 + 'b')")

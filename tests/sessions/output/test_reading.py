@@ -14,7 +14,7 @@ from test_output_bounds import resident
 from ingle import errors
 from ingle.events import Line, OutputPage
 from ingle.output import pages as room
-from ingle.output.pages import MAX_LINE, MAX_LINES, Reading, _Cutter, read_lines, whole
+from ingle.output.pages import MAX_LINE_CHARS, MAX_LINES, Reading, _Cutter, read_lines, whole
 from ingle.render.terminal_text import clean_line
 from ingle.service import Service
 from ingle.settings import Settings as ServiceSettings
@@ -90,8 +90,8 @@ def model(text: str, wanted: Reading, size: int, overlap: int) -> tuple[list[Lin
 )
 def test_a_page_is_exactly_what_was_asked_for(texts: list[str], **wanted: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "MAX_LINE", 8)
-        patch.setattr(room, "OVERLAP", 3)
+        patch.setattr(room, "MAX_LINE_CHARS", 8)
+        patch.setattr(room, "OVERLAP_CHARS", 3)
         asked = Reading(**wanted)
         page = asyncio.run(read_lines(chunks(texts), asked, "s", 1))
     text = "".join(texts)
@@ -119,8 +119,8 @@ def test_pages_and_pieces_put_together_are_the_whole(texts: list[str], lines: in
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "MAX_LINE", 8)
-        patch.setattr(room, "OVERLAP", 3)
+        patch.setattr(room, "MAX_LINE_CHARS", 8)
+        patch.setattr(room, "OVERLAP_CHARS", 3)
         text = "".join(texts)
         assert asyncio.run(read_all()) == (text if text.endswith("\n") or not text else text + "\n")
 
@@ -129,7 +129,7 @@ async def test_a_long_line_is_never_held_whole() -> None:
     cutter = _Cutter(1, 0)
     for _ in range(1000):
         cutter.feed("x" * 65536)
-        assert len(cutter._held) <= MAX_LINE
+        assert len(cutter._held) <= MAX_LINE_CHARS
 
 
 async def test_a_page_is_bounded_in_lines_and_in_characters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +203,13 @@ put(b"y" * 1_000_000 + b"\\nend\\n")
         assert (await run(code)).status == "ok"
         length = 101_000_006
         page = await service.read_output("s", 1)
-        first = Line(1, "x" * MAX_LINE, 0, length - MAX_LINE, MAX_LINE)
+        first = Line(1, "x" * MAX_LINE_CHARS, 0, length - MAX_LINE_CHARS, MAX_LINE_CHARS)
         assert (page.lines, page.next_line) == ([first, Line(2, "end")], None)
         page = await service.read_output("s", 1, lines=1, offset=100_000_000)
-        text = ("needle" + "y" * MAX_LINE)[:MAX_LINE]
-        assert page.lines == [Line(1, text, 100_000_000, length - 100_000_000 - MAX_LINE, 100_000_000 + MAX_LINE)]
+        text = ("needle" + "y" * MAX_LINE_CHARS)[:MAX_LINE_CHARS]
+        assert page.lines == [
+            Line(1, text, 100_000_000, length - 100_000_000 - MAX_LINE_CHARS, 100_000_000 + MAX_LINE_CHARS)
+        ]
         page = await service.read_output("s", 1, grep="needle")
         (line,) = page.lines
         at = 100_000_000 - line.offset

@@ -24,7 +24,7 @@ from ingle.events import (
     Stdout,
     Truncated,
 )
-from ingle.output.disk_log import Spill
+from ingle.output.disk_log import DiskLog
 from ingle.output.timeline import READ_AT_ONCE, Timeline, cost
 from ingle.service import Service
 from ingle.settings import Settings
@@ -57,7 +57,7 @@ class Kept(Timeline):
 
     async def settle(self) -> None:
         """Until nothing is being written to disk."""
-        assert await until(lambda: self._spilling is None)
+        assert await until(lambda: self._writing is None)
 
 
 def with_timeline(use: Callable[[Kept], Awaitable[None]], memory: int = SMALL) -> None:
@@ -414,7 +414,7 @@ class TestThroughASession:
 
 async def test_of_large_events_few_are_read_at_once(tmp_path: Path) -> None:
     """Sixteen pictures of the largest size were read to show one."""
-    spill = Spill(tmp_path / "t")
+    spill = DiskLog(tmp_path / "t")
     large = "x" * 3_000_000
     spill.append([Stdout(seq, 0.0, "s", 1, "small" if seq % 3 else large) for seq in range(1, 65)])
     read: list[int] = []

@@ -12,7 +12,7 @@ import msgspec
 
 from ingle import errors, events
 from ingle.events import AnyEvent, CellInfo, Result, Truncated
-from ingle.output.line_index import Landmarks
+from ingle.output.line_index import LineIndex
 from ingle.output.pages import PRINTED, OutputPage, Reading, read_lines, whole
 from ingle.output.timeline import Timeline
 from ingle.render.mime import shown_texts
@@ -25,7 +25,7 @@ class History:
     def __init__(self, owner: Named, timeline: Timeline, limit: int) -> None:
         self._owner = owner
         self._timeline = timeline
-        self._landmarks = Landmarks(timeline)
+        self._landmarks = LineIndex(timeline)
         self._limit = limit
         self._first_events = array("Q")
         self._done_events = array("Q")

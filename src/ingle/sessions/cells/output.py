@@ -9,7 +9,7 @@ import msgspec
 
 from ingle import events
 from ingle.events import AnyEvent
-from ingle.output.image_store import Figures
+from ingle.output.image_store import ImageStore
 from ingle.output.timeline import Timeline
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.spec import Named
@@ -35,7 +35,7 @@ _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Intake:
-    def __init__(self, owner: Named, timeline: Timeline, figures: Figures) -> None:
+    def __init__(self, owner: Named, timeline: Timeline, figures: ImageStore) -> None:
         self._owner = owner
         self._timeline = timeline
         self._figures = figures
