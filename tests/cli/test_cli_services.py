@@ -107,7 +107,7 @@ def test_a_server_that_hangs_is_named_and_holds_nothing_up(server: Server, home:
     server.make_session("main")
     silent = Announcement(home, "mcp")
     try:
-        silent.tell(None)
+        silent.announce(None)
         rows = [re.split(r"  +", line)[:4] for line in ingle("ps").stdout.splitlines()[1:]]
         assert rows == [
             ["serve", str(server.process.pid), "main", "idle"],

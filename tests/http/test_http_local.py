@@ -88,7 +88,7 @@ def test_a_socket_below_a_very_long_path_is_reached_all_the_same(tmp_path: Path)
     home = tmp_path / ("long" * 40)
     announcement = Announcement(home, "serve")
     try:
-        announcement.tell("http://127.0.0.1:1")
+        announcement.announce("http://127.0.0.1:1")
         [(path, info)] = find_servers(home)
         assert (path, info.url) == (announcement.path, "http://127.0.0.1:1")
         connect(path).close()
@@ -148,5 +148,5 @@ def ask_as(uid: int, path: Path) -> bytes:
 def test_a_server_that_ended_before_it_was_told_of_leaves_nothing(tmp_path: Path) -> None:
     announcement = Announcement(tmp_path, "serve")
     announcement.close()
-    announcement.tell(None)
+    announcement.announce(None)
     assert list((tmp_path / "run").iterdir()) == []

@@ -101,7 +101,7 @@ def test_a_reader_that_stops_costs_lines_and_not_the_process(monkeypatch: pytest
 
     stuck = Stuck()
     monkeypatch.setattr(sys, "stderr", stuck)
-    monkeypatch.setattr("ingle.support.logs.FLUSH_PATIENCE", 0.1)
+    monkeypatch.setattr("ingle.support.logs.FLUSH_SECONDS", 0.1)
     with logging_to(Settings(log_level="info")):
         for number in range(30_000):
             logging.getLogger("ingle.test").info("line %d", number)

@@ -85,8 +85,8 @@ async def test_a_line_is_one_line_of_plain_characters_whatever_is_noted(tmp_path
 
 
 async def test_it_is_bounded_and_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_log, "FULL", 2000)
-    monkeypatch.setattr(audit_log, "DELAY", 0.0)
+    monkeypatch.setattr(audit_log, "MAX_FILE_BYTES", 2000)
+    monkeypatch.setattr(audit_log, "WRITE_DELAY_SECONDS", 0.0)
     log, second = Audit(tmp_path), Audit(tmp_path)
     for number in range(200):
         (log if number % 2 else second).note("cell", session=f"s{number}")
@@ -104,7 +104,7 @@ async def test_it_is_bounded_and_the_oldest_goes(tmp_path: Path, monkeypatch: py
 async def test_at_its_end_lines_that_wait_for_a_thread_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_log, "DELAY", 0.0)
+    monkeypatch.setattr(audit_log, "WRITE_DELAY_SECONDS", 0.0)
     loop, busy = asyncio.get_running_loop(), threading.Event()
     loop.set_default_executor(ThreadPoolExecutor(1))
     loop.run_in_executor(None, busy.wait)
@@ -119,7 +119,7 @@ async def test_at_its_end_lines_that_wait_for_a_thread_are_written(
 
 
 async def test_when_the_disk_is_behind_the_rest_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_log, "MOST_WAITING", 3)
+    monkeypatch.setattr(audit_log, "MAX_WAITING", 3)
     log = Audit(tmp_path)
     for _ in range(5):
         log.note("cell")

@@ -20,7 +20,7 @@ from ingle.support import background
 async def test_a_failure_in_looking_for_idle_sessions_is_told_and_the_next_look_comes(
     home: Path, mark: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "PAUSE", 0.01)
+    monkeypatch.setattr(background, "RESTART_SECONDS", 0.01)
     look, failed = Resting.look, False
 
     def fail_once(self: Resting) -> None:

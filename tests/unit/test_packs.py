@@ -15,7 +15,7 @@ import pytest
 from ingle import errors
 from ingle.snapshots import chunks as blobs_room
 from ingle.snapshots import manifest
-from ingle.snapshots.chunks import Blobs
+from ingle.snapshots.chunks import ChunkStore
 from ingle.snapshots.pack import END, HEAD, MAX_INDEX, TAIL, Pack, Writer
 
 pytestmark = [pytest.mark.req("state.save"), pytest.mark.req("state.load")]
@@ -112,18 +112,18 @@ def test_an_index_that_is_longer_than_its_file_is_not_read(tmp_path: Path, lengt
 
 def test_many_save_and_clear_away_at_once_and_nothing_that_is_used_is_lost(tmp_path: Path) -> None:
     """Two servers, each with its own view of the folder, and threads in each."""
-    servers = [Blobs(tmp_path / "chunks"), Blobs(tmp_path / "chunks")]
+    servers = [ChunkStore(tmp_path / "chunks"), ChunkStore(tmp_path / "chunks")]
     used: set[bytes] = set()
     failed: list[BaseException] = []
     began = threading.Barrier(6)
 
-    def save(blobs: Blobs, number: int) -> None:
+    def save(store: ChunkStore, number: int) -> None:
         try:
             began.wait(10)
             for turn in range(15):
                 data = [b"%d %d %d" % (number, turn, each) * 50 for each in range(5)] + [b"common" * 100]
-                with blobs.shared():
-                    with blobs.begin() as addition:
+                with store.shared():
+                    with store.begin() as addition:
                         for each in data:
                             if not addition.has(digest(each)):
                                 addition.put(digest(each), memoryview(each))
@@ -132,11 +132,11 @@ def test_many_save_and_clear_away_at_once_and_nothing_that_is_used_is_lost(tmp_p
         except BaseException as error:  # told in the test's own thread
             failed.append(error)
 
-    def clear(blobs: Blobs) -> None:
+    def clear(store: ChunkStore) -> None:
         try:
             began.wait(10)
             for _ in range(30):
-                blobs.collect(used.copy)
+                store.collect(used.copy)
         except BaseException as error:  # as above
             failed.append(error)
 
@@ -147,22 +147,22 @@ def test_many_save_and_clear_away_at_once_and_nothing_that_is_used_is_lost(tmp_p
     for thread in threads:
         thread.join(60)
     assert failed == []
-    late = Blobs(tmp_path / "chunks")
+    late = ChunkStore(tmp_path / "chunks")
     late.refresh()
     assert [key for key in used if not late.has(key)] == []
     late.collect(used.copy)
     assert len(list((tmp_path / "chunks").glob("*.pack"))) < 30
 
 
-def save_one(blobs: Blobs, data: bytes) -> None:
-    with blobs.begin() as addition:
+def save_one(store: ChunkStore, data: bytes) -> None:
+    with store.begin() as addition:
         addition.put(digest(data), memoryview(data))
         addition.finish()
 
 
 def test_where_somebody_always_saves_what_is_not_used_goes_all_the_same(tmp_path: Path) -> None:
     """Each begins before the other is done, so that there is never a moment without a save."""
-    blobs = Blobs(tmp_path / "chunks")
+    store = ChunkStore(tmp_path / "chunks")
     entered, done, moved = [0, 0], [False, False], threading.Condition()
     most, failed = 0, []
 
@@ -171,16 +171,16 @@ def test_where_somebody_always_saves_what_is_not_used_goes_all_the_same(tmp_path
         other = 1 - me
         try:
             for number in range(100):
-                with blobs.shared():
+                with store.shared():
                     with moved:
                         entered[me] += 1
                         seen = entered[other]
                         moved.notify()
-                    save_one(blobs, b"%d %d" % (me, number))
+                    save_one(store, b"%d %d" % (me, number))
                     with moved:
                         # Where the other cannot begin, it is not waited for.
                         moved.wait_for(lambda seen=seen: entered[other] > seen or done[other], 0.2)
-                blobs.collect(set)
+                store.collect(set)
                 most = max(most, len(list((tmp_path / "chunks").glob("*.pack"))))
         except BaseException as error:  # told in the test's own thread
             failed.append(error)
@@ -199,17 +199,17 @@ def test_where_somebody_always_saves_what_is_not_used_goes_all_the_same(tmp_path
 
 
 def test_while_one_takes_long_nobody_waits_for_it_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blobs_room, "PATIENCE", 0.01)
-    blobs = Blobs(tmp_path / "chunks")
-    with blobs.shared():
+    monkeypatch.setattr(blobs_room, "MAX_BLOCK_SECONDS", 0.01)
+    store = ChunkStore(tmp_path / "chunks")
+    with store.shared():
         for number in range(1000):
-            with blobs.shared():
-                save_one(blobs, b"%d" % number)
-            blobs.collect(set)
+            with store.shared():
+                save_one(store, b"%d" % number)
+            store.collect(set)
         assert len(list((tmp_path / "chunks").glob("*.pack"))) == 1000
         # As many descriptors as before: there may be tens of thousands of packs by then.
         assert not [each for each in open_files() if each.endswith(".pack")]
-    blobs.collect(set)
+    store.collect(set)
     assert list((tmp_path / "chunks").glob("*.pack")) == []
 
 
@@ -222,7 +222,7 @@ def open_files() -> list[str]:
 
 
 def test_what_is_used_is_asked_for_while_nobody_can_add_to_it(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path / "chunks")
+    store = ChunkStore(tmp_path / "chunks")
     asked = []
 
     def used() -> set[bytes]:
@@ -235,10 +235,10 @@ def test_what_is_used_is_asked_for_while_nobody_can_add_to_it(tmp_path: Path) ->
         asked.append(True)
         return set()
 
-    blobs.collect(used)
+    store.collect(used)
     assert asked == [True]
-    with blobs.shared():
-        blobs.collect(used)  # not now
+    with store.shared():
+        store.collect(used)  # not now
     assert asked == [True]
 
 

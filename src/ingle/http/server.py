@@ -34,7 +34,7 @@ from ingle.http.auth.server_token import VARIABLE, Token, find_token
 from ingle.http.limits import ConnectionLimit, HttpProtocol, WebSocketProtocol
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.support.background import keep_up
+from ingle.support.background import run_forever
 from ingle.support.running_servers import Announcement
 
 BACKLOG = 2048
@@ -136,7 +136,7 @@ async def _serve(
             chores = [loop.create_task(_warm(service))]
             if token is not None:
                 follow = partial(principals.follow, home)
-                chores.append(loop.create_task(keep_up("following the file of tokens", follow)))
+                chores.append(loop.create_task(run_forever("following the file of tokens", follow)))
             await asyncio.wait({tcp.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stop.clear()
             tcp.close()
@@ -208,7 +208,7 @@ class Listener:
 
     async def _serve(self) -> None:
         sweep = partial(self._limit.sweep, self._server.server_state)
-        sweeping = asyncio.get_running_loop().create_task(keep_up("looking after connections", sweep))
+        sweeping = asyncio.get_running_loop().create_task(run_forever("looking after connections", sweep))
         try:
             await self._server.serve(sockets=[self._listener])
         finally:
@@ -250,7 +250,7 @@ async def local_listener(service: Service, home: Path, kind: str, url: str | Non
         local = Listener(service, make_local_app(service), announcement.listener, ConnectionLimit(0, local=True))
         local.open()
         await local.opened()
-        await asyncio.to_thread(announcement.tell, url)
+        await asyncio.to_thread(announcement.announce, url)
         try:
             yield announcement.path
         finally:

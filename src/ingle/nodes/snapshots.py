@@ -30,7 +30,7 @@ from ingle.settings import LEVELS
 from ingle.snapshots import disk_errors, manifest
 from ingle.snapshots.manifest import Manifest, Summary
 from ingle.snapshots.pack import write_whole
-from ingle.snapshots.store import NAMED, Opened, Opening, Snapshots
+from ingle.snapshots.store import NAMED, LoadableSnapshot, LoadCandidates, Snapshots
 from ingle.workers.worker import Worker
 
 SUFFIX = ".ingle"
@@ -79,7 +79,7 @@ class Keeping:
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         def plainly() -> Result:
-            with disk_errors.failing_plainly("what is saved in the data folder"):
+            with disk_errors.system_errors("what is saved in the data folder"):
                 return work()
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, plainly)
@@ -111,7 +111,7 @@ class Keeping:
 
         snapshots = self.of(tenant_of(session.key))
 
-        scratch = await self._in_thread(snapshots.blobs.scratch) if place is not None else -1
+        scratch = await self._in_thread(snapshots.chunks.scratch) if place is not None else -1
 
         def take(connection: socket.socket) -> tuple[Manifest, int]:
             if place is None:
@@ -194,9 +194,9 @@ class Keeping:
                 except errors.SnapshotDamaged as error:
                     first = first or error
 
-    def _open(self, snapshots: Snapshots, source: str, start: str | None, trust: bool, shelf: str) -> Opening:
+    def _open(self, snapshots: Snapshots, source: str, start: str | None, trust: bool, shelf: str) -> LoadCandidates:
         if NAME.fullmatch(source):
-            return Opening(snapshots.opened(source, trust, shelf))
+            return LoadCandidates(snapshots.opened(source, trust, shelf))
         if start is None:
             raise errors.InvalidRequest(
                 f"{source[:200]!r} is not the name of a snapshot, and files are loaded from a start folder only, which "
@@ -209,9 +209,9 @@ class Keeping:
             if source.endswith(SUFFIX):
                 raise errors.SnapshotNotFound(source) from None
             return self._open(snapshots, source + SUFFIX, start, trust, shelf)
-        return Opening(snapshots.opened_portable(fd, source, trust))
+        return LoadCandidates(snapshots.opened_portable(fd, source, trust))
 
-    async def _restore(self, wanted: NewSession, opened: Opened, began: float, rerun: bool) -> Restored:
+    async def _restore(self, wanted: NewSession, opened: LoadableSnapshot, began: float, rerun: bool) -> Restored:
         found = opened.manifest
         if found.isolation not in LEVELS:
             raise errors.SnapshotDamaged(opened.name, "it is of a level of isolation that there is not")
@@ -273,7 +273,7 @@ class Keeping:
         snapshots = self.of(tenant)
 
         def write() -> LocalFile:
-            fd = snapshots.blobs.scratch()
+            fd = snapshots.chunks.scratch()
             try:
                 snapshots.export(name, fd)
                 os.lseek(fd, 0, os.SEEK_SET)
@@ -287,11 +287,11 @@ class Keeping:
     async def take_in(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
         """Keep a portable file under a name, as it comes."""
         snapshots = self.of(tenant)
-        fd = await self._in_thread(snapshots.blobs.scratch)
+        fd = await self._in_thread(snapshots.chunks.scratch)
         try:
             async for chunk in chunks:
                 await self._in_thread(partial(write_whole, fd, chunk))
-            found = await self._in_thread(lambda: snapshots.take_in(name, os.dup(fd)))
+            found = await self._in_thread(lambda: snapshots.import_file(name, os.dup(fd)))
         finally:
             os.close(fd)
         return found.info(name)

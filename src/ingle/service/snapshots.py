@@ -10,7 +10,7 @@ from ingle.requests import NewSession
 from ingle.service.access import Acting
 from ingle.service.validation import check_seconds
 from ingle.sessions.manager import check_name
-from ingle.snapshots.user_library import MAX_SIZE
+from ingle.snapshots.user_library import MAX_BYTES
 
 
 class Keeping(Acting):
@@ -84,6 +84,6 @@ class Keeping(Acting):
         """Add code to the library that new sessions begin with, once it has been seen to compile and run."""
         self.check(EXECUTE)
         self._check_beginning()
-        if len(function_code) > MAX_SIZE:
-            raise errors.InvalidRequest(f"the code has more than {MAX_SIZE} characters; put data into files")
+        if len(function_code) > MAX_BYTES:
+            raise errors.InvalidRequest(f"the code has more than {MAX_BYTES} characters; put data into files")
         return await self._placement.add_to_stdlib(self.caller.tenant, function_code, self.caller.bounds)

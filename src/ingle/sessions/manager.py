@@ -34,7 +34,7 @@ from ingle.sessions.user_libraries import Stdlibs
 from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit
-from ingle.support.background import keep_up
+from ingle.support.background import run_forever
 from ingle.workers.io import blocked_readers
 from ingle.workers.launch.launcher import Launcher
 from ingle_worker.wire import states
@@ -90,9 +90,9 @@ class Manager:
         for row in await self._durables.left_behind(self._claim.is_dead):
             await self._take_over(row)
         self._chores = [
-            self._loop.create_task(keep_up("looking for reads of standard input", self._watch_raw_reads)),
-            self._loop.create_task(keep_up("looking for idle sessions", self._expire)),
-            self._loop.create_task(keep_up("looking at what sessions use", self._watchdog.run)),
+            self._loop.create_task(run_forever("looking for reads of standard input", self._watch_raw_reads)),
+            self._loop.create_task(run_forever("looking for idle sessions", self._expire)),
+            self._loop.create_task(run_forever("looking at what sessions use", self._watchdog.run)),
         ]
 
     async def warm(self) -> None:

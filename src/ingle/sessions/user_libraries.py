@@ -11,7 +11,7 @@ from ingle import errors
 from ingle.events import Stdlib, StdlibChange, StdlibFunction, StdlibModule, StdlibOther
 from ingle.requests import Bounds
 from ingle.sessions.session import Session
-from ingle.snapshots.user_library import MAX_SIZE, Library, StdlibFile
+from ingle.snapshots.user_library import MAX_BYTES, Library, StdlibFile
 from ingle_worker.wire import messages
 
 TRIES = 5
@@ -81,8 +81,8 @@ class Stdlibs:
         if described is None:
             raise errors.StdlibRefused("looking at it took too long, or ended the process")
         problem = described.problem or (loaded.problem if loaded is not None else "it ends the process that loads it")
-        if not problem and len(described.data) > MAX_SIZE:
-            problem = f"the library would be larger than {MAX_SIZE} bytes; put data into files"
+        if not problem and len(described.data) > MAX_BYTES:
+            problem = f"the library would be larger than {MAX_BYTES} bytes; put data into files"
         if problem:
             raise errors.StdlibRefused(problem)
         return described

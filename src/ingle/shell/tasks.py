@@ -18,7 +18,7 @@ from ingle.shell.single_command import Program
 from ingle.shell.task import KILLED, Order, Task, no_folder
 from ingle.shell.task_process import Process
 from ingle.support import remove_tree
-from ingle.support.background import keep_up
+from ingle.support.background import run_forever
 
 LONG = 100_000
 """Bytes of a command that are handed over as an argument; the kernel takes 128 KiB, more goes by a file."""
@@ -94,7 +94,7 @@ class Tasks:
         if self._chore is None:
             await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True, mode=0o700)
             if self._chore is None:
-                self._chore = self._loop.create_task(keep_up("looking for tasks to forget", self._look_after))
+                self._chore = self._loop.create_task(run_forever("looking for tasks to forget", self._look_after))
         shell = self._shell = self._shell or await asyncio.to_thread(_find, self._settings.shell)
         if shell is None:
             raise errors.StartFailed(f"there is no shell {self._settings.shell!r}; install it, or set shell to another")

@@ -1,1 +1,1 @@
-"""What outlives a cell, a worker or the server: the user's library, and sessions on disk."""
+"""State on disk that outlives a worker or the server: snapshots, durable sessions and the user's library."""

@@ -1,8 +1,7 @@
-"""The number of the last cell that began in a durable session, where it outlives the server.
+"""The number of the last cell that started in a durable session, on disk.
 
-Eight bytes of a file, written in place: the kernel has them at once, and the next server reads them though this one is
-killed in the same moment. The registry would take as long to be told, in its thread, as a short cell takes to run. A
-power cut may lose the last ones; the number of a cell that was saved is in the registry.
+It is eight bytes of a file, written in place. The next server reads them even if this one is killed right after. The
+registry's thread would take as long as a short cell. A power cut may lose the latest numbers, but not those of saves.
 """
 
 import contextlib
@@ -12,24 +11,24 @@ from pathlib import Path
 
 NAME = "cells"
 
-HIGHEST = 2**53
-"""A number above it was not written here."""
+MAX_CELL = 2**53
+"""A larger number was not written by this class."""
 
 _pack = struct.Struct("<Q").pack
 
 
-class CellCount:
-    """Making one blocks."""
+class CellCounter:
+    """File with the number of the last cell. The constructor blocks."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         found = int.from_bytes(os.pread(self._fd, 8, 0), "little")
-        self.last = found if found <= HIGHEST else 0
-        """As earlier servers left it."""
+        self.last = found if found <= MAX_CELL else 0
+        """The number that earlier servers left."""
 
     def begun(self, cell: int) -> None:
-        # Not mapped into memory: on a full disk a write that is a call fails, and one that is none ends the server.
+        # Not mapped into memory: on a full disk, writing to mapped memory would kill the server.
         with contextlib.suppress(OSError):
             os.pwrite(self._fd, _pack(cell), 0)
 

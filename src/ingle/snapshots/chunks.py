@@ -1,9 +1,8 @@
-"""All chunks of one tenant's snapshots, each kept once, by its hash.
+"""The chunks of one tenant's snapshots, each stored once, by its hash.
 
-They lie in packs that are never changed: a save adds one with what was not there yet. What no manifest uses any more is
-removed, packs of which little is used are written anew, small ones are put together. Several servers may use one
-folder: who saves or loads holds its lock with others, who removes holds it alone, or lets it be. Where somebody always
-saves, it was let be once too often: then those of this server who come next wait for a moment.
+Chunks are in packs that never change. A save adds one pack with its new chunks. Unused packs are removed, mostly unused
+ones are rewritten, and small ones are merged. Several servers may share a folder: saving and loading hold its lock
+shared, removing holds it exclusively. If removing finds no free moment for long, new saves and loads wait for it.
 
 Every function blocks, and is called in a thread.
 """
@@ -21,44 +20,44 @@ from ingle import errors
 from ingle.snapshots.disk_errors import make_folder
 from ingle.snapshots.pack import Pack, Writer
 
-SMALL = 4 * 1024 * 1024
-MANY = 24
-"""So many small packs are put together."""
+SMALL_PACK_BYTES = 4 * 1024 * 1024
+MAX_SMALL_PACKS = 24
+"""Small packs above this number are merged."""
 
-WASTED = 0.5
-"""The share of a pack that may be unused."""
+MAX_UNUSED_SHARE = 0.5
+"""Share of a pack that may be unused."""
 
 SUFFIX = ".pack"
 
-MISSED = 16
-"""Times that removing was let be before it is waited for; twice as many after each time that this was in vain."""
+ATTEMPTS_BEFORE_BLOCKING = 16
+"""Failed attempts to remove before it blocks others. The number doubles after each timeout."""
 
-PATIENCE = 0.5
-"""Seconds for which it is: who loads or saves much may take minutes."""
+MAX_BLOCK_SECONDS = 0.5
+"""Maximum time to block others, because a large load or save may take minutes."""
 
-LOOK = 0.005
-"""How often it is tried meanwhile."""
+RETRY_SECONDS = 0.005
+"""Pause between two attempts meanwhile."""
 
 
-class Blobs:
+class ChunkStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._packs: dict[str, Pack] = {}
         self._where: dict[bytes, Pack] = {}
-        self._changing = threading.RLock()
-        self._coming = threading.Lock()
-        """Held by who comes in, for as long as that takes; or by who waits for the others to be gone."""
+        self._index_lock = threading.RLock()
+        self._entry_lock = threading.Lock()
+        """Held while acquiring the shared lock, or by a removal that waits for the others."""
         self._missed = 0
-        self._bearable = MISSED
+        self._max_missed = ATTEMPTS_BEFORE_BLOCKING
 
     def make_folder(self) -> None:
         make_folder(self._folder)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """While this lasts nobody removes anything."""
+        """Hold the lock shared, so that nothing is removed meanwhile."""
         with contextlib.ExitStack() as stack:
-            with self._coming:
+            with self._entry_lock:
                 stack.enter_context(self._locked(fcntl.LOCK_SH))
             self.refresh()
             yield
@@ -74,18 +73,18 @@ class Blobs:
             os.close(fd)
 
     def refresh(self) -> None:
-        """See what other servers have added and removed."""
-        with self._changing:
+        """Notice packs that other servers added or removed."""
+        with self._index_lock:
             names = {entry for entry in os.listdir(self._folder) if entry.endswith(SUFFIX)}
             for name in self._packs.keys() - names:
                 self._forget(name)
             for name in names - self._packs.keys():
-                # A pack is under its name only when it is whole; one that was damaged since is as good as not there.
+                # A pack gets its name when it is complete. One that was damaged since then is ignored.
                 with contextlib.suppress(errors.SnapshotDamaged, FileNotFoundError):
                     self._add(name)
 
     def _add(self, name: str) -> None:
-        with self._changing:
+        with self._index_lock:
             pack = self._packs[name] = Pack.open(self._folder / name)
             for digest in pack.places:
                 self._where[digest] = pack
@@ -95,7 +94,7 @@ class Blobs:
         for digest in pack.places:
             if self._where.get(digest) is pack:
                 del self._where[digest]
-        # Of chunks that lie in two packs, the other one's is good too.
+        # A chunk in two packs is still in the other one.
         for other in self._packs.values():
             for digest in pack.places.keys() & other.places.keys():
                 self._where.setdefault(digest, other)
@@ -106,11 +105,11 @@ class Blobs:
     def read(self, digest: bytes, size: int) -> bytes:
         pack = self._where.get(digest)
         if pack is None:
-            raise errors.SnapshotDamaged("the snapshot", "some of its bytes are not there")
+            raise errors.SnapshotDamaged("the snapshot", "some of its bytes are missing")
         return pack.read(digest, size)
 
     def begin(self) -> "Addition":
-        """What one save adds."""
+        """Start the addition of one save."""
         return Addition(self)
 
     def new_file(self) -> tuple[int, str]:
@@ -119,14 +118,14 @@ class Blobs:
         return os.open(self._folder / draft, flags, 0o600), draft
 
     def scratch(self) -> int:
-        """A file without a name, on the same disk."""
+        """Return a descriptor of an unnamed file on the same disk."""
         self.make_folder()
         fd, draft = self.new_file()
         self.drop(draft)
         return fd
 
     def publish(self, draft: str) -> None:
-        """A draft is whole: give it its name."""
+        """Give a complete draft its name."""
         name = secrets.token_hex(16) + SUFFIX
         os.rename(self._folder / draft, self._folder / name)
         _sync(self._folder)
@@ -139,25 +138,25 @@ class Blobs:
     # --- removing ---
 
     def collect(self, used: Callable[[], set[bytes]]) -> None:
-        """Remove what is not used; not now, if somebody saves or loads.
+        """Remove unused chunks, or return if another thread or server is saving or loading.
 
-        What is used is asked for while nobody can add to it: else a save that ends in between would be torn.
+        `used` is called under the exclusive lock, because a save that ends in between would lose its chunks.
         """
         if self._try_to_collect(used):
-            self._missed, self._bearable = 0, MISSED
+            self._missed, self._max_missed = 0, ATTEMPTS_BEFORE_BLOCKING
             return
         self._missed += 1
-        if self._missed < self._bearable:
+        if self._missed < self._max_missed:
             return
         self._missed = 0
-        with self._coming:
-            until = time.monotonic() + PATIENCE
+        with self._entry_lock:
+            until = time.monotonic() + MAX_BLOCK_SECONDS
             while not self._try_to_collect(used):
                 if time.monotonic() > until:
-                    self._bearable *= 2
+                    self._max_missed *= 2
                     return
-                time.sleep(LOOK)
-        self._bearable = MISSED
+                time.sleep(RETRY_SECONDS)
+        self._max_missed = ATTEMPTS_BEFORE_BLOCKING
 
     def _try_to_collect(self, used: Callable[[], set[bytes]]) -> bool:
         try:
@@ -171,8 +170,8 @@ class Blobs:
     def _collect(self, used: set[bytes]) -> None:
         for name in os.listdir(self._folder):
             if name.endswith(".part"):
-                self.drop(name)  # of a server that died: nobody saves now
-        anew: list[str] = []
+                self.drop(name)  # left by a dead server, since no one is saving now
+        rewritten: list[str] = []
         small: list[str] = []
         for name, pack in list(self._packs.items()):
             total = sum(place.size for place in pack.places.values())
@@ -180,25 +179,25 @@ class Blobs:
             if not any(self._needs(pack, digest, used) for digest in pack.places):
                 self._forget(name)
                 os.unlink(self._folder / name)
-            elif kept < total * WASTED:
-                anew.append(name)
-            elif total < SMALL:
+            elif kept < total * MAX_UNUSED_SHARE:
+                rewritten.append(name)
+            elif total < SMALL_PACK_BYTES:
                 small.append(name)
-        if len(small) > MANY:
-            anew += small
-        if anew:
-            self._write_anew(anew, used)
+        if len(small) > MAX_SMALL_PACKS:
+            rewritten += small
+        if rewritten:
+            self._rewrite(rewritten, used)
 
     def _needs(self, pack: Pack, digest: bytes, used: set[bytes]) -> bool:
         return digest in used and self._where.get(digest) is pack
 
-    def _write_anew(self, names: list[str], used: set[bytes]) -> None:
+    def _rewrite(self, names: list[str], used: set[bytes]) -> None:
         with self.begin() as addition:
             for name in names:
                 pack = self._packs[name]
                 for digest, place in pack.places.items():
                     if self._needs(pack, digest, used):
-                        # What is damaged is not carried on; whoever needs it is told when he asks for it.
+                        # A damaged chunk is dropped; loading a snapshot that needs it reports it.
                         with contextlib.suppress(errors.SnapshotDamaged):
                             addition.writer.keep(digest, pack.read(digest, place.size))
             addition.finish()
@@ -208,21 +207,21 @@ class Blobs:
 
 
 class Addition:
-    """The chunks of one save that were not there yet, on their way into a pack."""
+    """The new chunks of one save, written to a new pack."""
 
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
+    def __init__(self, store: ChunkStore) -> None:
+        self._store = store
         self._fd = -1
         self._draft = ""
         self.writer: Writer
 
     def __enter__(self) -> "Addition":
-        self._fd, self._draft = self._blobs.new_file()
+        self._fd, self._draft = self._store.new_file()
         self.writer = Writer(self._fd)
         return self
 
     def has(self, digest: bytes) -> bool:
-        return self._blobs.has(digest) or self.writer.has(digest)
+        return self._store.has(digest) or self.writer.has(digest)
 
     def put(self, digest: bytes, data: memoryview) -> None:
         self.writer.put(digest, data)
@@ -234,11 +233,11 @@ class Addition:
     def finish(self) -> None:
         if self.writer.places:
             self.writer.finish()
-            self._blobs.publish(self._draft)
+            self._store.publish(self._draft)
 
     def __exit__(self, *exc: object) -> None:
         os.close(self._fd)
-        self._blobs.drop(self._draft)
+        self._store.drop(self._draft)
 
 
 def _sync(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""What a snapshot holds: its names, where their bytes are, and what the session had around them.
+"""The contents of a snapshot: names, the chunks with their values, and the environment of the session.
 
-`Summary` is what a worker says of itself, so it is untrusted: typed and bounded here, and checked against the chunks
-that really came. `Manifest` is what is signed and kept.
+A worker sends a `Summary`. It is untrusted, so it is typed and bounded here and checked against the received chunks.
+The signed and stored form is the `Manifest`.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,17 @@ VERSION = 1
 MAX_NAMES = 1_000_000
 
 Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
-"""A SHA-256 in hexadecimal digits. Its length is checked while it is read: a list of others would become far more than
-it is before anybody could look at it."""
+"""SHA-256 in hexadecimal. The length is checked while decoding, so hostile data cannot grow in memory first."""
 
 Chunk = tuple[Digest, int]
-"""A chunk's hash, and its size."""
+"""Hash and size of a chunk."""
 
-MOST_QUOTES = 8_000_000
-"""In what a worker says of itself: twice the strings that it would become."""
+MAX_QUOTES = 8_000_000
+"""Quotes in a worker's summary: two for each string."""
 
 
 class Group(Struct, frozen=True):
-    """Names that hang together: first its buffers, then its stream."""
+    """Names that share objects: their buffers and their stream."""
 
     names: list[SnapshotName]
     stream: list[Chunk]
@@ -40,7 +39,7 @@ class Group(Struct, frozen=True):
 
 
 class Source(Struct, frozen=True):
-    """The text of a cell of which something is left."""
+    """The text of a cell that saved objects still refer to."""
 
     file: str
     chunks: list[Chunk]
@@ -62,10 +61,10 @@ class Summary(Struct, frozen=True):
     path: list[str] | None
     cwd: str | None
     makers: list[str] = field(default_factory=list)
-    """The cells that made what could not be saved, in their order; their text is among the sources."""
+    """Cells that made the unsaved variables, in order. Their texts are among the sources."""
 
     def pieces(self) -> Iterator[Chunk]:
-        """All chunks in the order in which they are loaded; one that is used twice comes twice."""
+        """Yield all chunks in loading order, with repetitions."""
         for source in self.sources:
             yield from source.chunks
         groups: list[Group | Random] = [*self.groups, self.random]
@@ -88,7 +87,7 @@ class Manifest(Struct, frozen=True):
     cell: int
     """The last cell that had ended."""
     stdlib: bool
-    """It began with the user's library."""
+    """Whether the session started with the user's library."""
     summary: Summary
 
     @property
@@ -116,13 +115,13 @@ _manifest = msgspec.json.Decoder(Manifest)
 
 
 def read_summary(data: bytes) -> Summary:
-    """What a worker sent at the end; an error when it is no summary."""
-    if data.count(b'"') - data.count(b'\\"') > MOST_QUOTES:
-        raise errors.SaveFailed("the session's copy sent a summary of too many parts; delete names that are not needed")
+    """Decode a worker's summary, or raise SaveFailed."""
+    if data.count(b'"') - data.count(b'\\"') > MAX_QUOTES:
+        raise errors.SaveFailed("the session's copy sent a summary with too many parts; delete names you do not need")
     try:
         summary = _summary.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise errors.SaveFailed(f"the session's copy sent no summary that can be read ({error}); try again") from None
+        raise errors.SaveFailed(f"the session's copy sent an unreadable summary ({error}); retry") from None
     if summary.count > MAX_NAMES:
         raise errors.SaveFailed(f"the session has more than {MAX_NAMES} names; delete some")
     return summary
@@ -133,21 +132,21 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, name: str) -> Manifest:
-    """A manifest that may be anybody's."""
+    """Decode an untrusted manifest, or raise SnapshotDamaged."""
     try:
         manifest = _manifest.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise errors.SnapshotDamaged(name, f"its list of contents cannot be read ({error})") from None
     if manifest.version != VERSION:
-        raise errors.SnapshotDamaged(name, f"it is of format {manifest.version}; this ingle reads {VERSION}")
+        raise errors.SnapshotDamaged(name, f"it has format {manifest.version}; this ingle reads {VERSION}")
     for number, group in enumerate(manifest.summary.groups):
         if any(not 0 <= need < number for need in group.needs):
-            raise errors.SnapshotDamaged(name, "its parts need what comes after them")
+            raise errors.SnapshotDamaged(name, "its parts depend on later ones")
     for digest, size in manifest.summary.pieces():
         if len(digest) != 64 or not 0 <= size <= snapshot_channel.MAX_CHUNK:
-            raise errors.SnapshotDamaged(name, "it names a chunk that cannot be one")
+            raise errors.SnapshotDamaged(name, "it names an invalid chunk")
         try:
             bytes.fromhex(digest)
         except ValueError:
-            raise errors.SnapshotDamaged(name, "it names a chunk that cannot be one") from None
+            raise errors.SnapshotDamaged(name, "it names an invalid chunk") from None
     return manifest

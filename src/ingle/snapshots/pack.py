@@ -1,17 +1,17 @@
-"""A pack: a file of chunks with their index at its end. Portable snapshots are packs with a manifest in them.
+"""A pack: a file of chunks with an index at its end. A portable snapshot is a pack with a manifest.
 
-    8 bytes   what it is, and its version
+    8 bytes   magic number and version
     256 bytes the mask (version 2)
-    …         chunks, one after the other: masked in version 2, as they are in version 1
-    …         the index, JSON: each chunk's hash, place and size; a manifest and its signature where there is one
+    …         chunks, one after the other: masked in version 2, unmasked in version 1
+    …         the index, JSON: hash, offset and size of each chunk; optionally a manifest and its signature
     32 bytes  SHA-256 of the index
     8 bytes   length of the index
-    8 bytes   that it is whole
+    8 bytes   end marker
 
-Nothing in it is compressed and nothing has the name of a file, so that nothing grows when it is read, and nothing is
-written elsewhere. Every place is checked against the file, every chunk against its hash.
+A pack has no compression and no file names, so reading it cannot use much memory or write files. Every offset is
+checked against the file, every chunk against its hash.
 
-A session chooses the bytes of its chunks, and a portable file may lie anywhere. So its chunks are XORed with a random
+A session chooses the bytes of its chunks, and a portable file may be anywhere. So its chunks are XORed with a random
 mask that the session cannot know. No other program finds text, code or an archive of the session's choice in it.
 """
 
@@ -36,12 +36,12 @@ MAX_INDEX = 256 * 1024 * 1024
 
 
 Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
-"""Checked while it is read, as in a manifest."""
+"""Checked while decoding, as in a manifest."""
 
 
 class Index(Struct, frozen=True):
     chunks: list[tuple[Digest, int, int]]
-    """Hash, place, size."""
+    """Hash, offset, size."""
     manifest: str = ""
     signature: str = ""
 
@@ -55,7 +55,7 @@ _index = msgspec.json.Decoder(Index)
 
 
 def mask(data: "bytes | memoryview", key: bytes, offset: int) -> bytes:
-    """XOR bytes that lie at this offset of a file with its mask; the same call takes the mask off."""
+    """XOR bytes at this offset of a file with its mask. The same call removes the mask."""
     if not key:
         return bytes(data)
     start = offset % len(key)
@@ -64,7 +64,7 @@ def mask(data: "bytes | memoryview", key: bytes, offset: int) -> bytes:
 
 
 class Writer:
-    """Writes chunks to a file that its caller names and closes; masked where the file leaves the data folder."""
+    """Writes chunks to a file that the caller names and closes; masked if the file leaves the data folder."""
 
     def __init__(self, fd: int, *, masked: bool = False) -> None:
         self._fd = fd
@@ -80,21 +80,21 @@ class Writer:
         return digest in self.places
 
     def put(self, digest: bytes, data: memoryview) -> None:
-        """One more chunk; its hash must be what it is said to be."""
+        """Add a chunk after checking its hash."""
         if hashlib.sha256(data).digest() != digest:
-            raise errors.SaveFailed("the session's copy sent other bytes than it had offered; nothing was kept")
+            raise errors.SaveFailed("the session's copy sent other bytes than it had offered; nothing was saved")
         if digest not in self.places:
             self.keep(digest, data)
 
     def keep(self, digest: bytes, data: "memoryview | bytes") -> None:
-        """The same for a chunk that was checked."""
+        """Add a chunk that was checked before."""
         write_whole(self._fd, mask(data, self._mask, self._at) if self._mask else data)
         self.places[digest] = Place(self._at, len(data))
         self._at += len(data)
         self.size += len(data)
 
     def finish(self, manifest: bytes = b"", signature: str = "") -> None:
-        """Write the index and see that all of it is on the disk."""
+        """Write the index, and sync the file to disk."""
         chunks = [(digest.hex(), place.offset, place.size) for digest, place in self.places.items()]
         index = msgspec.json.encode(Index(chunks, manifest.decode(), signature))
         write_whole(self._fd, index)
@@ -103,9 +103,9 @@ class Writer:
 
 
 class Pack:
-    """A pack that is being read. It may be anybody's: `name` is what errors call it.
+    """Reader of an untrusted pack. Errors call it `name`.
 
-    One with a path is opened for each chunk. There may be many of them, and descriptors are few.
+    A pack with a path is opened for each chunk, because packs are many and file descriptors few.
     """
 
     def __init__(self, fd: int, name: str, path: Path | None = None) -> None:
@@ -132,11 +132,11 @@ class Pack:
     def _read_index(self) -> Index:
         about = os.fstat(self._fd)
         if not stat.S_ISREG(about.st_mode):
-            raise errors.SnapshotDamaged(self.name, "it is no regular file")
+            raise errors.SnapshotDamaged(self.name, "it is not a regular file")
         self.size = about.st_size
         head = os.pread(self._fd, len(HEAD), 0)
         if head not in (HEAD, MASKED_HEAD):
-            raise errors.SnapshotDamaged(self.name, "it is not a snapshot of ingle's")
+            raise errors.SnapshotDamaged(self.name, "it is not a snapshot of ingle")
         self._mask = os.pread(self._fd, MASK_BYTES, len(HEAD)) if head == MASKED_HEAD else b""
         end = os.pread(self._fd, END.size, max(self.size - END.size, 0))
         if self.size < len(HEAD) + END.size or not end.endswith(TAIL):
@@ -152,15 +152,15 @@ class Pack:
             index = _index.decode(data)
             for chunk, offset, size in index.chunks:
                 if len(bytes.fromhex(chunk)) != 32:
-                    raise ValueError("a hash of another length")
+                    raise ValueError("a hash of the wrong length")
                 if not 0 <= size <= snapshot_channel.MAX_CHUNK or offset < len(HEAD) or offset + size > start:
-                    raise ValueError("a chunk outside of the file")
+                    raise ValueError("a chunk outside the file")
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise errors.SnapshotDamaged(self.name, f"its index cannot be read ({error})") from None
         return index
 
     def read(self, digest: bytes, size: int) -> bytes:
-        """One chunk, checked."""
+        """Return one chunk after checking its hash."""
         place = self.places.get(digest)
         data = b"" if place is None else self._read(place)
         if place is None or place.size != size or hashlib.sha256(data).digest() != digest:
@@ -180,7 +180,7 @@ class Pack:
             return b""
         except OSError as error:
             raise errors.DataFolderFailed(
-                f"{self.name} cannot be read: {error.strerror or error}; see to the disk, and try again"
+                f"{self.name} cannot be read: {error.strerror or error}; check the disk, and retry"
             ) from None
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Which sessions outlive their server: how each was made, who has it now, what was saved of it, what it was asked.
+"""Registry of durable sessions: how each was created, its server, its last save, and its idempotency keys.
 
-One sqlite file for all servers of a data folder, in a thread of its own. A row is taken over only when the server that
-had it is dead, by the lock it held. A save is on the disk, and its row with it, before anybody is told that it is; what
-a request began is written down before it begins, so that no restart makes it begin again.
+It is one sqlite file for all servers of a data folder, used in its own thread. A server takes over a row only if the
+lock of its owner is free. A save and its row are on disk before it is reported. A request is recorded before it starts
+anything, so that no restart starts it again.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from ingle.requests import NewSession
 
 VERSION = 1
 
-BUSY = 10.0
-"""Seconds that one server waits for another's transaction."""
+BUSY_TIMEOUT_SECONDS = 10.0
+"""Time to wait for another server's transaction."""
 
 KEYS = 1000
-"""Requests that are remembered of each session."""
+"""Idempotency keys stored for each session."""
 
 SCHEMA = """
 CREATE TABLE sessions (
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 class Save(Struct, frozen=True):
-    """A session as it was after a cell, on the disk."""
+    """The state of a session after a cell, on disk."""
 
     cell: int
     time: float
@@ -70,7 +70,7 @@ class Save(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """What was asked for with a key: a hash of it, and the cell that it began, if that is known."""
+    """A request with a key: its hash, and the cell it started, if known."""
 
     key: str
     asked: str
@@ -97,7 +97,7 @@ class Registry:
         self._db: sqlite3.Connection | None = None
         self._closed = False
         self.replaced = False
-        """What was there was damaged: this one began empty."""
+        """Whether the file was damaged and replaced by an empty one."""
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._closed:
@@ -108,10 +108,10 @@ class Registry:
             raise RegistryBroken(f"{self._path.name} in the data folder cannot be used: {error}") from None
 
     def later(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """The same without waiting, in the order of asking; a failure is told to the log."""
+        """Run `work` without waiting, in order. Failures are logged."""
         if not self._closed:
             asked = self._thread.submit(lambda: work(self._open()))
-            asked.add_done_callback(_tell_failure)
+            asked.add_done_callback(_log_failure)
 
     # --- in the thread ---
 
@@ -122,9 +122,9 @@ class Registry:
                 self._db = self._connect()
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):
-                    raise  # busy, full, not allowed: nothing is wrong with the file
+                    raise  # busy, full or not permitted: the file itself is intact
                 aside = self._path.with_name(f"{self._path.name}.broken-{int(time.time())}")
-                logger.error("%s is damaged (%s) and was put aside as %s", self._path.name, error, aside.name)
+                logger.error("%s is damaged (%s) and was moved to %s", self._path.name, error, aside.name)
                 os.replace(self._path, aside)
                 for suffix in ("-wal", "-shm"):
                     self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
@@ -134,7 +134,7 @@ class Registry:
 
     def _connect(self) -> sqlite3.Connection:
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(self._path, timeout=BUSY, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -146,18 +146,18 @@ class Registry:
                         db.execute(statement)
                     db.execute(f"PRAGMA user_version = {VERSION}")
                 elif version > VERSION:
-                    raise sqlite3.OperationalError(f"it is of a later version of ingle ({version})")
+                    raise sqlite3.OperationalError(f"it was written by a later version of ingle ({version})")
         except BaseException:
             db.close()
             raise
         return db
 
-    # --- what servers do ---
+    # --- operations of servers ---
 
     async def adopt(self, place: str, is_dead: Callable[[str], bool]) -> list[Row]:
-        """Take over what servers of this place left behind; sessions by the age of their last save, newest first.
+        """Take over the sessions of dead servers of this place, those with the newest save first.
 
-        One that cannot be read, since it is damaged or of another version, is left as it is, and told to the log.
+        Sessions that cannot be decoded, because of damage or another version, are left alone and logged.
         """
 
         def work(db: sqlite3.Connection) -> list[Row]:
@@ -176,13 +176,13 @@ class Registry:
                 for row in rows:
                     db.execute("UPDATE sessions SET owner = ? WHERE uid = ?", (self._server, row.uid))
             if unread:
-                logger.error("sessions in %s that cannot be read, and do not come back: %d", self._path.name, unread)
+                logger.error("%s has unreadable sessions that are not restored: %d", self._path.name, unread)
             return sorted(rows, key=lambda row: row.save.time if row.save is not None else row.created_at, reverse=True)
 
         return await self._do(work)
 
     async def expire(self, before: float, is_dead: Callable[[str], bool]) -> list[str]:
-        """Forget sessions, of whatever place, that nobody has and that were last saved before this time; their ids."""
+        """Remove sessions without a server that were last saved before this time, and return their ids."""
 
         def work(db: sqlite3.Connection) -> list[str]:
             with _transaction(db):
@@ -196,7 +196,7 @@ class Registry:
         return await self._do(work)
 
     async def known(self) -> set[str]:
-        """The ids of all sessions, whoever has them."""
+        """Return the ids of all sessions of all servers."""
         return await self._do(lambda db: {uid for (uid,) in db.execute("SELECT uid FROM sessions")})
 
     async def add(self, place: str, row: Row) -> None:
@@ -217,10 +217,10 @@ class Registry:
         self.later(lambda db: db.execute("DELETE FROM sessions WHERE uid = ?", (uid,)))
 
     async def saved(self, uid: str, save: Save | None) -> None:
-        """A save is complete, and is the session's last one when this returns; None when there is none any more."""
+        """Record a complete save as the session's last one; None removes it."""
 
         def work(db: sqlite3.Connection) -> None:
-            # What is told as saved must outlast a power cut, and all that was written before it too.
+            # A reported save must survive a power cut, with everything written before it.
             with _durably(db), _transaction(db):
                 data = msgspec.json.encode(save) if save is not None else None
                 cell = save.cell if save is not None else 0
@@ -229,7 +229,7 @@ class Registry:
         await self._do(work)
 
     async def asked(self, uid: str, request: Request) -> None:
-        """A request is about to begin what it asks for."""
+        """Record a request before it starts anything."""
 
         def work(db: sqlite3.Connection) -> None:
             with _transaction(db):
@@ -248,7 +248,7 @@ class Registry:
         await self._do(work)
 
     def answered(self, uid: str, key: str, cell: int | None) -> None:
-        """The cell that it began; None when nothing was begun after all."""
+        """Record the cell that the request started; None if it started nothing."""
         if cell is None:
             self.later(lambda db: db.execute("DELETE FROM requests WHERE uid = ? AND key = ?", (uid, key)))
         else:
@@ -257,13 +257,13 @@ class Registry:
             )
 
     async def close(self) -> None:
-        """Let go of everything: whoever starts next in this place takes it over."""
+        """Release all sessions, so that the next server of this place takes them over."""
         if self._closed:
             return
         self._closed = True
 
         def work() -> None:
-            # After all that was asked for before, which may have been to open it.
+            # Queued after all earlier work, which may have opened the file.
             if self._db is not None:
                 self._db.execute("UPDATE sessions SET owner = '' WHERE owner = ?", (self._server,))
                 self._db.close()
@@ -271,35 +271,35 @@ class Registry:
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
-            # Our lock says the same, once we are gone.
+            # The lock of this process is released on exit and has the same effect.
             logger.warning("%s in the data folder cannot be used: %s", self._path.name, error)
         self._thread.shutdown(wait=False)
 
 
 class RequestStore:
-    """Keys of the requests of one session, in the registry."""
+    """Idempotency keys of one session in the registry."""
 
     def __init__(self, registry: Registry, uid: str) -> None:
         self._registry = registry
         self._uid = uid
 
     async def begin(self, key: str, digest: str) -> None:
-        """Write a key down before its cell begins."""
-        # A full disk stops no cell. The key is then known in memory only, as that of any other session.
+        """Store a key before its cell starts."""
+        # A full disk must not stop cells. The key is then in memory only, like those of other sessions.
         with contextlib.suppress(RegistryBroken):
             await self._registry.asked(self._uid, Request(key, digest, None))
 
     def end(self, key: str, cell: int | None) -> None:
-        """Write down the cell that the request began; None if it began nothing."""
+        """Store the cell that the request started; None if it started nothing."""
         self._registry.answered(self._uid, key, cell)
 
 
 def _last_time(created_at: float, save: bytes | None) -> float:
-    """When it was last saved, or made."""
+    """Return the time of the last save, or of the creation."""
     try:
         return created_at if save is None else msgspec.json.decode(save, type=Save).time
     except msgspec.MsgspecError:
-        return math.inf  # nobody can tell
+        return math.inf  # unknown
 
 
 def _row(
@@ -323,7 +323,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if db.in_transaction:  # a full disk has ended it already
+        if db.in_transaction:  # false after a full disk has ended it
             db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
@@ -338,7 +338,7 @@ def _durably(db: sqlite3.Connection) -> Iterator[None]:
         db.execute("PRAGMA synchronous = NORMAL")
 
 
-def _tell_failure(asked: "Future[object]") -> None:
+def _log_failure(asked: "Future[object]") -> None:
     error = asked.exception()
     if error is not None:
-        logger.warning("the registry missed something: %s", error)
+        logger.warning("a change in the registry was lost: %s", error)

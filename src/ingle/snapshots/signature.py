@@ -1,7 +1,7 @@
-"""Who wrote a snapshot: a signature by a key that only this data folder has.
+"""Signatures of snapshots, made with a key that only this data folder has.
 
-A snapshot is code: loading it runs what it says. So it is loaded only if this ingle wrote it, for this tenant, unless
-somebody who may says to trust it.
+Loading a snapshot runs its code. So it is loaded only if this ingle wrote it for this tenant, or if the caller says to
+trust it.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ KEY_SIZE = 32
 
 
 class Signer:
-    """Signs and checks for one tenant."""
+    """Signs and checks snapshots of one tenant."""
 
     def __init__(self, key: bytes, tenant: str) -> None:
-        # A key of each tenant's own: one tenant's snapshot is a stranger's to another.
+        # Each tenant has its own key, so that tenants do not trust each other's snapshots.
         self._key = hmac.digest(key, b"ingle snapshot\0" + tenant.encode(), "sha256")
 
     def sign(self, data: bytes) -> str:
@@ -31,17 +31,17 @@ class Signer:
 
 
 def read_key(file: Path) -> bytes:
-    """The key of this data folder, made when there is none. Several servers may come to it at once."""
+    """Return the key of this data folder, and create it if it is missing. Safe for concurrent servers."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             key = file.read_bytes()
             if len(key) != KEY_SIZE:
                 raise errors.DataFolderFailed(
-                    f"{file.name} in the data folder is not a key any more: put the right one there from a backup, or "
-                    "remove it, and what was saved so far has to be trusted to be loaded"
+                    f"{file.name} in the data folder is damaged; restore it from a backup, or remove it. Without it, "
+                    "existing snapshots load only with trust"
                 )
             return key
-        # Whole under its name, or not there: another server reads it the moment it is.
+        # Another server may read the key at once, so it gets its name when it is complete.
         draft = file.with_name(f".{secrets.token_hex(8)}.part")
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

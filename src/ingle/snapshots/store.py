@@ -1,8 +1,8 @@
-"""The snapshots of one tenant, by name: written whole, checked before they are used, the one before kept until then.
+"""The named snapshots of one tenant: written atomically, and checked before use.
 
-A snapshot is a signed manifest on a shelf, and chunks among the tenant's blobs. A new save of the same name takes the
-place of the old in one step and leaves that beside it: if the new one turns out to be damaged, the old one is used,
-and that is said. Every function blocks, and is called in a thread.
+A snapshot is a signed manifest in a folder, and chunks in the tenant's store. A new save with the same name replaces
+the old one atomically and leaves it beside. If the new one is damaged, the old one is used with a notice.
+Every function blocks, and is called in a thread.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.snapshots import disk_errors, manifest, transfer
-from ingle.snapshots.chunks import Blobs
+from ingle.snapshots.chunks import ChunkStore
 from ingle.snapshots.manifest import Manifest
 from ingle.snapshots.pack import Pack, Writer
 from ingle.snapshots.signature import Signer, read_key
 
 OWNER = ".owner"
-"""The folder of the default tenant; no tenant's name begins with a dot."""
+"""Folder of the default tenant; tenants' names cannot start with a dot."""
 
 NAMED = "named"
-"""The shelf of those that callers have named."""
+"""Folder of snapshots that callers have named."""
 
 CURRENT, PREVIOUS = ".json", ".previous.json"
 MAX_MANIFEST = 256 * 1024 * 1024
@@ -34,8 +34,8 @@ DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 logger = logging.getLogger(__name__)
 
 
-class Opened:
-    """A snapshot that is about to be loaded."""
+class LoadableSnapshot:
+    """A snapshot to load."""
 
     def __init__(self, name: str, manifest: Manifest, source: transfer.Source, notices: list[str]) -> None:
         self.name = name
@@ -44,18 +44,18 @@ class Opened:
         self.notices = notices
 
     def send(self, connection: socket.socket) -> None:
-        """All its bytes, each checked."""
+        """Send all its chunks, each checked."""
         transfer.send(connection, self.source, self.manifest.summary.pieces())
 
 
-class Opening:
-    """Snapshots to be tried in turn. A lock is held meanwhile, which is no thread's own: any may give it back."""
+class LoadCandidates:
+    """Snapshots to try in turn, under a lock that any thread may release."""
 
-    def __init__(self, context: contextlib.AbstractContextManager[Iterator[Opened]]) -> None:
+    def __init__(self, context: contextlib.AbstractContextManager[Iterator[LoadableSnapshot]]) -> None:
         self._context = context
         self._candidates = context.__enter__()
 
-    def next(self) -> Opened | None:
+    def next(self) -> LoadableSnapshot | None:
         return next(self._candidates, None)
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Snapshots:
         self._tenant = tenant
         self._limit = limit
         self._folder = home / "snapshots" / (tenant or OWNER)
-        self.blobs = Blobs(self._folder / "chunks")
+        self.chunks = ChunkStore(self._folder / "chunks")
         self._signer: Signer | None = None
         self._used: dict[Path, tuple[tuple[int, int, int], set[bytes]]] = {}
 
@@ -86,17 +86,17 @@ class Snapshots:
         name: str,
         connection: socket.socket,
         describe: Callable[[manifest.Summary], Manifest],
-        shelf: str = NAMED,
+        folder_name: str = NAMED,
         limit: int | None = None,
     ) -> tuple[Manifest, int]:
-        """Take a save from a worker's copy and keep it under this name; the manifest, and how many bytes were new."""
+        """Receive a save from a worker's copy under this name. Return the manifest and the number of new bytes."""
         try:
-            with self.blobs.shared():
-                with self.blobs.begin() as addition:
+            with self.chunks.shared():
+                with self.chunks.begin() as addition:
                     made = describe(transfer.receive(connection, addition, min(self._limit, limit or self._limit)))
                     addition.finish()
                     new = addition.size
-                self._put(name, shelf, manifest.encode(made))
+                self._put(name, folder_name, manifest.encode(made))
         except OSError as error:
             raise transfer.unsaved(error) from None
         self.collect()
@@ -105,15 +105,15 @@ class Snapshots:
     def save_portable(
         self, fd: int, connection: socket.socket, describe: Callable[[manifest.Summary], Manifest]
     ) -> tuple[Manifest, int]:
-        """The same into one file of its own, which is whole and on the disk when this returns."""
+        """Receive a save into one portable file, which is complete and on disk when this returns."""
         writer = Writer(fd, masked=True)
         made = describe(transfer.receive(connection, writer, self._limit))
         data = manifest.encode(made)
         writer.finish(data, self._signing.sign(data))
         return made, writer.size
 
-    def _put(self, name: str, shelf: str, data: bytes, signature: str | None = None) -> None:
-        folder = self._folder / shelf
+    def _put(self, name: str, folder_name: str, data: bytes, signature: str | None = None) -> None:
+        folder = self._folder / folder_name
         disk_errors.make_folder(folder)
         draft = folder / f".{secrets.token_hex(8)}.part"
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -122,7 +122,7 @@ class Snapshots:
                 file.write((signature or self._signing.sign(data)).encode() + b"\n" + data)
                 file.flush()
                 os.fsync(fd)
-            # Between these two steps there is no current one; whoever looks then takes the previous.
+            # Between these two steps there is no current save, so readers use the previous one.
             with contextlib.suppress(FileNotFoundError):
                 os.replace(folder / (name + CURRENT), folder / (name + PREVIOUS))
             os.replace(draft, folder / (name + CURRENT))
@@ -144,7 +144,7 @@ class Snapshots:
             raise errors.SnapshotNotFound(name) from None
         except OSError as error:
             raise errors.DataFolderFailed(
-                f"the snapshot {name[:200]!r} cannot be read: {error.strerror}; see to the disk and its rights"
+                f"the snapshot {name[:200]!r} cannot be read: {error.strerror}; check the disk and its permissions"
             ) from None
         self._check(name, data, signature.decode("ascii", "replace"), trust)
         return manifest.decode(data, name)
@@ -154,130 +154,129 @@ class Snapshots:
             raise errors.SnapshotUntrusted(name)
 
     @contextlib.contextmanager
-    def opened(self, name: str, trust: bool = False, shelf: str = NAMED) -> Iterator[Iterator[Opened]]:
-        """What may be loaded under this name: the last save, and where that fails the one before."""
-        with self.blobs.shared():
-            yield self._candidates(name, trust, shelf)
+    def opened(self, name: str, trust: bool = False, folder_name: str = NAMED) -> Iterator[Iterator[LoadableSnapshot]]:
+        """Provide the loadable saves of this name: the last, and the one before in case that fails."""
+        with self.chunks.shared():
+            yield self._candidates(name, trust, folder_name)
 
-    def _candidates(self, name: str, trust: bool, shelf: str) -> Iterator[Opened]:
+    def _candidates(self, name: str, trust: bool, folder_name: str) -> Iterator[LoadableSnapshot]:
         first: errors.IngleError | None = None
         for suffix in (CURRENT, PREVIOUS):
             try:
-                found = self._read(self._folder / shelf / (name + suffix), name, trust)
-                missing = [digest for digest, _ in found.summary.pieces() if not self.blobs.has(bytes.fromhex(digest))]
+                found = self._read(self._folder / folder_name / (name + suffix), name, trust)
+                missing = [digest for digest, _ in found.summary.pieces() if not self.chunks.has(bytes.fromhex(digest))]
                 if missing:
-                    raise errors.SnapshotDamaged(name, "some of its bytes are not there")
+                    raise errors.SnapshotDamaged(name, "some of its bytes are missing")
             except errors.IngleError as error:
                 first = first or error
                 continue
             notices = []
             if suffix == PREVIOUS:
                 why = "" if first is None or isinstance(first, errors.SnapshotNotFound) else f" ({first.message})"
-                notices.append(f"the last save of {name} could not be used{why}; this is the one before")
-            yield Opened(name, found, self.blobs, notices)
+                notices.append(f"the last save of {name} could not be used{why}; the previous one was loaded")
+            yield LoadableSnapshot(name, found, self.chunks, notices)
         if first is not None:
             raise first
         raise errors.SnapshotNotFound(name)
 
     @contextlib.contextmanager
-    def opened_portable(self, fd: int, name: str, trust: bool = False) -> Iterator[Iterator[Opened]]:
-        """The same for a file of its own; the descriptor is closed."""
+    def opened_portable(self, fd: int, name: str, trust: bool = False) -> Iterator[Iterator[LoadableSnapshot]]:
+        """Provide the snapshot in a portable file. Closes the descriptor."""
         pack = Pack(fd, name)
         try:
             self._check(name, pack.manifest, pack.signature, trust)
-            yield iter([Opened(name, manifest.decode(pack.manifest, name), pack, [])])
+            yield iter([LoadableSnapshot(name, manifest.decode(pack.manifest, name), pack, [])])
         finally:
             pack.close()
 
-    def list(self, shelf: str = NAMED) -> list[tuple[str, Manifest | errors.IngleError]]:
-        """All names, with what is kept, or why that cannot be used."""
-        folder = self._folder / shelf
+    def list(self, folder_name: str = NAMED) -> list[tuple[str, Manifest | errors.IngleError]]:
+        """Return all names, each with its manifest or the error that prevents its use."""
+        folder = self._folder / folder_name
         found: list[tuple[str, Manifest | errors.IngleError]] = []
         names = {each.name.removesuffix(PREVIOUS).removesuffix(CURRENT) for each in folder.glob("*" + CURRENT)}
         for name in sorted(names):
             try:
-                found.append((name, self.read(name, shelf)))
+                found.append((name, self.read(name, folder_name)))
             except errors.IngleError as error:
                 found.append((name, error))
         return found
 
-    def read(self, name: str, shelf: str = NAMED) -> Manifest:
-        """The manifest that a load would use."""
+    def read(self, name: str, folder_name: str = NAMED) -> Manifest:
+        """Return the manifest that a load would use."""
         try:
-            return self._read(self._folder / shelf / (name + CURRENT), name, False)
+            return self._read(self._folder / folder_name / (name + CURRENT), name, False)
         except errors.IngleError as error:
             try:
-                return self._read(self._folder / shelf / (name + PREVIOUS), name, False)
+                return self._read(self._folder / folder_name / (name + PREVIOUS), name, False)
             except errors.IngleError:
                 raise error from None
 
-    def delete(self, name: str, shelf: str = NAMED) -> None:
+    def delete(self, name: str, folder_name: str = NAMED) -> None:
         gone = False
         for suffix in (CURRENT, PREVIOUS):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._folder / shelf / (name + suffix))
+                os.unlink(self._folder / folder_name / (name + suffix))
                 gone = True
         if not gone:
             raise errors.SnapshotNotFound(name)
         self.collect()
 
-    def set_aside(self, name: str, shelf: str, named: str, *, all: bool = False) -> bool:
-        """Make the last save on a shelf a snapshot of that name, so that it is out of the way and not lost; with `all`
-        the one before it too."""
+    def set_aside(self, name: str, folder_name: str, named: str, *, all: bool = False) -> bool:
+        """Turn the last save in a folder into a named snapshot; with `all` the previous one too."""
         folder = self._folder / NAMED
         disk_errors.make_folder(folder)
         places = [CURRENT, PREVIOUS] if all else [CURRENT]
         for suffix in (CURRENT, PREVIOUS):
             with contextlib.suppress(FileNotFoundError):
-                os.replace(self._folder / shelf / (name + suffix), folder / (named + places[0]))
+                os.replace(self._folder / folder_name / (name + suffix), folder / (named + places[0]))
                 del places[0]
                 if not places:
                     return True
         return len(places) == 1 and all
 
-    def salvage(self, shelf: str, suffix: str) -> tuple[str, ...]:
-        """Make all saves on a shelf snapshots too, named after their sessions; those names."""
+    def salvage(self, folder_name: str, suffix: str) -> tuple[str, ...]:
+        """Link all saves in a folder as snapshots named after their sessions, and return the names."""
         folder = self._folder / NAMED
         disk_errors.make_folder(folder)
         found: tuple[str, ...] = ()
-        for number, (name, each) in enumerate(self.list(shelf), 1):
+        for number, (name, each) in enumerate(self.list(folder_name), 1):
             session_id = each.session_id if isinstance(each, Manifest) else "session"
             named = f"{session_id[:30]}-{suffix}-{number}"
-            # A file there is never changed, only replaced: it may have two names.
+            # Files there are replaced and never changed, so a file may have two names.
             for kind in (CURRENT, PREVIOUS):
                 with contextlib.suppress(FileNotFoundError):
-                    os.link(self._folder / shelf / (name + kind), folder / (named + kind))
+                    os.link(self._folder / folder_name / (name + kind), folder / (named + kind))
             found += (named,)
         return found
 
     # --- portable files ---
 
-    def export(self, name: str, fd: int, shelf: str = NAMED) -> None:
-        """Write a snapshot as one file that can be taken elsewhere."""
-        with self.blobs.shared():
-            path = self._folder / shelf / (name + CURRENT)
+    def export(self, name: str, fd: int, folder_name: str = NAMED) -> None:
+        """Write a snapshot as one portable file."""
+        with self.chunks.shared():
+            path = self._folder / folder_name / (name + CURRENT)
             found = self._read(path, name, True)
             signature, _, data = path.read_bytes().partition(b"\n")
             writer = Writer(fd, masked=True)
             for digest, size in found.summary.pieces():
                 key = bytes.fromhex(digest)
                 if not writer.has(key):
-                    writer.keep(key, self.blobs.read(key, size))
+                    writer.keep(key, self.chunks.read(key, size))
             writer.finish(data, signature.decode())
 
-    def take_in(self, name: str, fd: int, shelf: str = NAMED) -> Manifest:
-        """Keep a portable file under a name, with the signature it has; whose it is, is asked when it is loaded."""
+    def import_file(self, name: str, fd: int, folder_name: str = NAMED) -> Manifest:
+        """Store a portable file under a name, with its signature, which is checked when it is loaded."""
         pack = Pack(fd, name)
         try:
             found = manifest.decode(pack.manifest, name)
-            with self.blobs.shared():
-                with self.blobs.begin() as addition:
+            with self.chunks.shared():
+                with self.chunks.begin() as addition:
                     for digest, size in found.summary.pieces():
                         key = bytes.fromhex(digest)
                         if not addition.has(key):
                             addition.writer.keep(key, pack.read(key, size))
                     addition.finish()
-                self._put(name, shelf, pack.manifest, pack.signature.replace("\n", " ") or "none")
+                self._put(name, folder_name, pack.manifest, pack.signature.replace("\n", " ") or "none")
         finally:
             pack.close()
         return found
@@ -285,15 +284,15 @@ class Snapshots:
     # --- removing ---
 
     def collect(self) -> None:
-        """Forget the bytes that no manifest uses. What fails of that is done the next time."""
+        """Remove unused chunks. A failure is repaired by the next call."""
         try:
-            self.blobs.collect(self._all_used)
+            self.chunks.collect(self._all_used)
         except (OSError, errors.DataFolderFailed) as error:
-            logger.warning("what snapshots do not need any more was not removed: %s", error)
+            logger.warning("unused chunks of snapshots were not removed: %s", error)
 
     def _all_used(self) -> set[bytes]:
         for draft in self._folder.glob("*/.*.part"):
-            draft.unlink(missing_ok=True)  # of a server that died: nobody saves now
+            draft.unlink(missing_ok=True)  # left by a dead server, since no one is saving now
         used: set[bytes] = set()
         seen = set()
         for path in self._folder.glob("*/*" + CURRENT):
@@ -313,6 +312,6 @@ class Snapshots:
         try:
             found = self._read(path, path.stem, True)
         except errors.SnapshotDamaged:
-            # That may be of a later ingle, which will want its bytes: all that could be one of them.
+            # A later version of ingle may have written it, so every possible hash counts as used.
             return {bytes.fromhex(digest.decode()) for digest in DIGEST.findall(path.read_bytes())}
         return {bytes.fromhex(digest) for digest, _ in found.summary.pieces()}

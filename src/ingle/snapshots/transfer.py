@@ -1,7 +1,7 @@
-"""Bytes between a worker and the disk, over a channel: a conversation that blocks, held in a thread of its own.
+"""Transfer of snapshots between a worker and the disk over a socket. It blocks, and has its own thread.
 
-What comes from the worker is untrusted: sizes are bounded before anything is read, chunks are checked against their
-hashes, the summary against the chunks that came. Nothing of it is ever unpickled here.
+Data from the worker is untrusted. Sizes are bounded before reading, and chunks are checked against their hashes. The
+summary is checked against the received chunks. Nothing is ever unpickled here.
 """
 
 import socket
@@ -14,23 +14,23 @@ from ingle import errors
 from ingle.snapshots import manifest
 from ingle_worker.wire import snapshot_channel
 
-SILENCE = 120.0
-"""Seconds in which a copy that is being saved must say something, and one that is loaded take something."""
+SILENCE_SECONDS = 120.0
+"""Time in which the worker must send or receive something."""
 
 NOT_SAVED = "the session could not be saved: "
 
-AHEAD = 8
-"""Chunks that are read and checked while others are sent."""
+CHUNKS_AHEAD = 8
+"""Chunks to read and check in advance while others are sent."""
 
-READERS = 2
-"""One thread hashes 1.6 GB a second, which is less than a socket takes."""
+READER_THREADS = 2
+"""One thread hashes 1.6 GB per second, which is less than a socket accepts."""
 
-TOGETHER = 256 * 1024
-"""Small chunks are sent together up to so many bytes."""
+BATCH_BYTES = 256 * 1024
+"""Small chunks are sent together up to this size."""
 
 
 class Sink(Protocol):
-    """Where chunks of a save go."""
+    """Destination of a save's chunks."""
 
     def has(self, digest: bytes) -> bool: ...
 
@@ -38,31 +38,31 @@ class Sink(Protocol):
 
 
 class Source(Protocol):
-    """Where chunks of a snapshot come from."""
+    """Source of a snapshot's chunks."""
 
     def read(self, digest: bytes, size: int) -> bytes: ...
 
 
 def receive(connection: socket.socket, sink: Sink, limit: int) -> manifest.Summary:
-    """Take a whole save. The summary names only chunks that are there."""
+    """Receive a whole save. Its summary names only chunks that were received or are in the sink."""
     try:
-        return _Receiving(connection, sink, limit).run()
+        return _Receiver(connection, sink, limit).run()
     except TimeoutError:
-        raise errors.SaveFailed(f"the session's copy said nothing for {SILENCE:g} s, and was given up") from None
+        raise errors.SaveFailed(f"the session's copy sent nothing for {SILENCE_SECONDS:g} s; retry") from None
     except OSError as error:
         raise unsaved(error) from None
 
 
 class CopyLost(errors.SaveFailed):
-    """It ended, or closed its end; how, its exit status says."""
+    """The worker's copy ended or closed the socket; its exit status says why."""
 
 
 def unsaved(error: OSError) -> errors.SaveFailed:
-    """What the system says of the disk."""
-    return errors.SaveFailed(f"{NOT_SAVED}{error.strerror or error}; make room, and save again")
+    """Return the error for a failed write."""
+    return errors.SaveFailed(f"{NOT_SAVED}{error.strerror or error}; free some disk space, and save again")
 
 
-class _Receiving:
+class _Receiver:
     def __init__(self, connection: socket.socket, sink: Sink, limit: int) -> None:
         self._connection = connection
         self._sink = sink
@@ -72,7 +72,7 @@ class _Receiving:
         self._buffer = bytearray(snapshot_channel.MAX_CHUNK)
 
     def run(self) -> manifest.Summary:
-        self._connection.settimeout(SILENCE)
+        self._connection.settimeout(SILENCE_SECONDS)
         while True:
             kind, size = self._prefix()
             if (
@@ -85,27 +85,27 @@ class _Receiving:
                 self._fill(memoryview(data))
                 return self._check(manifest.read_summary(bytes(data)))
             else:
-                raise errors.SaveFailed("the session's copy broke the protocol; nothing was kept")
+                raise errors.SaveFailed("the session's copy broke the protocol; nothing was saved")
 
     def _answer(self, offer: bytes) -> None:
         if len(offer) % snapshot_channel.ENTRY.size:
-            raise errors.SaveFailed("the session's copy broke the protocol; nothing was kept")
+            raise errors.SaveFailed("the session's copy broke the protocol; nothing was saved")
         entries = list(snapshot_channel.ENTRY.iter_unpack(offer))
         for digest, size in entries:
             if not 0 < size <= snapshot_channel.MAX_CHUNK:
-                raise errors.SaveFailed("the session's copy offered a chunk that is too large; nothing was kept")
+                raise errors.SaveFailed("the session's copy offered a chunk that is too large; nothing was saved")
             self._total += size
             self._sizes[digest] = size
         if self._total > self._limit:
             raise errors.TooLarge(
-                f"the session holds more than {self._limit} bytes; raise max_snapshot, or delete what is not needed"
+                f"the session holds more than {self._limit} bytes; raise max_snapshot, or delete data you do not need"
             )
         needed = bytes(not self._sink.has(digest) for digest, _ in entries)
         self._connection.sendall(snapshot_channel.PREFIX.pack(snapshot_channel.NEEDED, len(needed)) + needed)
         for (digest, size), wanted in zip(entries, needed, strict=True):
             if wanted:
                 if self._prefix() != (snapshot_channel.CHUNK, size):
-                    raise errors.SaveFailed("the session's copy sent another chunk than it was asked for")
+                    raise errors.SaveFailed("the session's copy sent another chunk than was requested")
                 self._sink.put(digest, self._exactly(size))
 
     def _prefix(self) -> tuple[int, int]:
@@ -122,8 +122,8 @@ class _Receiving:
             count = self._connection.recv_into(view)
             if not count:
                 raise CopyLost(
-                    "the session's copy ended before it had told everything: code of an object's own (__reduce__, "
-                    "__getstate__) may have ended it, or a limit; the session itself goes on"
+                    "the session's copy ended before it had sent everything: an object's own code (__reduce__, "
+                    "__getstate__) may have ended it, or a limit; the session itself still runs"
                 )
             view = view[count:]
 
@@ -134,24 +134,24 @@ class _Receiving:
             except ValueError:
                 known = None
             if known != size:
-                raise errors.SaveFailed("the session's copy named bytes that it never sent; nothing was kept")
+                raise errors.SaveFailed("the session's copy named bytes that it never sent; nothing was saved")
         return summary
 
 
 def send(connection: socket.socket, source: Source, pieces: Iterator[manifest.Chunk]) -> None:
-    """Send all of these, in order, each checked. Damage is an error, and what comes after it is not sent.
+    """Send these chunks in order, each checked. Damage raises, and nothing after it is sent.
 
-    Reading and hashing go on in another thread while this one sends: both release the interpreter's lock.
+    Other threads read and hash while this one sends. Both release the interpreter's lock.
     """
-    connection.settimeout(SILENCE)
+    connection.settimeout(SILENCE_SECONDS)
     try:
-        with ThreadPoolExecutor(READERS) as reader:
+        with ThreadPoolExecutor(READER_THREADS) as reader:
             for data in _ahead(reader, lambda piece: source.read(bytes.fromhex(piece[0]), piece[1]), pieces):
                 connection.sendall(data)
     except (BrokenPipeError, ConnectionResetError):
-        return  # the worker has closed it, and tells itself why
+        return  # the worker has closed the socket, and reports the reason itself
     except TimeoutError:
-        raise errors.LoadFailed(f"the session took nothing for {SILENCE:g} s while it was loaded") from None
+        raise errors.LoadFailed(f"the session read nothing for {SILENCE_SECONDS:g} s while loading; retry") from None
 
 
 def _ahead(
@@ -167,10 +167,10 @@ def _ahead(
     for piece in pieces:
         gathered.append(piece)
         size += piece[1]
-        if size >= TOGETHER:
+        if size >= BATCH_BYTES:
             waiting.append(reader.submit(read_all, gathered))
             gathered, size = [], 0
-        if len(waiting) >= AHEAD:
+        if len(waiting) >= CHUNKS_AHEAD:
             yield waiting.popleft().result()
     if gathered:
         waiting.append(reader.submit(read_all, gathered))

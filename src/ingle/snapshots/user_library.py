@@ -1,7 +1,7 @@
-"""The user's own library on disk: one file for each tenant, read when it has changed, written whole or not at all.
+"""The user's library on disk: one file for each tenant, read when it changes, and written atomically.
 
-Nothing in it is parsed, compiled or run here: its text goes to sessions, and its code comes from a session that had
-run nothing yet. It is kept by what is in the file and by the version of Python, for the sessions to come.
+It is never parsed, compiled or run here. Its text goes to sessions, and a fresh session compiles it. The compiled code
+is cached by content and Python version.
 """
 
 import asyncio
@@ -14,31 +14,30 @@ import time
 from pathlib import Path
 
 from ingle.events import Stdlib
-from ingle.snapshots.disk_errors import failing_plainly
+from ingle.snapshots.disk_errors import system_errors
 
-MAX_SIZE = 1024 * 1024
-"""Bytes of a library; it is code that somebody wrote, not data."""
+MAX_BYTES = 1024 * 1024
+"""Maximum size: a library is hand-written code, not data."""
 
-SETTLED = 0.1
-"""Seconds after which a file that was changed again would have another time of change: clocks of file systems are
-coarse."""
+SETTLED_SECONDS = 0.1
+"""Age at which another change is sure to change the modification time, because file system clocks are coarse."""
 
 
 class Library:
-    """What stood in the file at one moment. Sessions keep the one they began with."""
+    """Contents of the file at one moment. A session keeps the library it started with."""
 
     def __init__(self, text: bytes, problem: str = "") -> None:
         self.text = text
         self.problem = problem
-        """Why it cannot even be given to a session."""
+        """Why it cannot be given to a session."""
         self.digest = hashlib.sha256(text).hexdigest()
         self.codes: dict[str, bytes] = {}
-        """By version of Python."""
+        """Compiled code by Python version."""
         self.listing: Stdlib | None = None
 
 
 class StdlibFile:
-    """The file of one tenant."""
+    """The library file of one tenant."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,12 +45,12 @@ class StdlibFile:
         self._library: Library | None = None
         self._mark: tuple[int, ...] = ()
         self.adding = asyncio.Lock()
-        """One addition at a time; those of other servers are noticed when it is written."""
+        """Held during an addition; changes by other servers are noticed at the write."""
 
     async def read(self) -> Library | None:
-        """What is in it now; None when there is nothing. A look at the file takes a few microseconds."""
+        """Return the current library, or None if it is empty. Checking the file takes microseconds."""
         try:
-            # Most often there is none; an exception takes longer to make than it takes to ask.
+            # Usually there is no file, and raising an exception takes longer than this check.
             status = os.stat(self._name) if os.access(self._name, os.F_OK) else None
         except OSError:
             status = None
@@ -63,14 +62,14 @@ class StdlibFile:
             text, problem = await asyncio.to_thread(_read, self.path)
             if self._library is None or self._library.text != text or self._library.problem != problem:
                 self._library = Library(text, problem) if text.strip() or problem else None
-            self._mark = mark if time.time() - status.st_ctime > SETTLED else ()
+            self._mark = mark if time.time() - status.st_ctime > SETTLED_SECONDS else ()
         return self._library
 
     async def write(self, before: Library | None, text: bytes) -> bool:
-        """Put this text in place of what was there before; False when that has changed meanwhile."""
+        """Replace the text `before` by this one. Return False if the file has changed meanwhile."""
 
         def work() -> bool:
-            with failing_plainly(f"the library, {self.path.name} in the data folder,"):
+            with system_errors(f"the library, {self.path.name} in the data folder,"):
                 return self._write(before.text if before is not None else b"", text)
 
         return await asyncio.to_thread(work)
@@ -96,11 +95,11 @@ class StdlibFile:
 def _read(path: Path) -> tuple[bytes, str]:
     try:
         with open(path, "rb") as file:
-            text = file.read(MAX_SIZE + 1)
+            text = file.read(MAX_BYTES + 1)
     except OSError as error:
         return b"", f"it cannot be read ({error.strerror})"
-    if len(text) > MAX_SIZE:
-        return b"", f"it is larger than {MAX_SIZE} bytes"
+    if len(text) > MAX_BYTES:
+        return b"", f"it is larger than {MAX_BYTES} bytes"
     return text, ""
 
 
@@ -112,7 +111,7 @@ def _write_whole(path: Path, text: bytes) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # A link stays one: what it points to is replaced.
+        # If the file is a link, its target is replaced.
         os.replace(draft, os.path.realpath(path))
     except BaseException:
         with contextlib.suppress(OSError):

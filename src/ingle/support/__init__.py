@@ -1,1 +1,1 @@
-"""Modules that know nothing of sessions: processes, files, logs, background tasks."""
+"""Helpers that do not know sessions: processes, files, logs, background tasks."""

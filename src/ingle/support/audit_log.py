@@ -1,9 +1,8 @@
-"""Who did what, when, and how confined: one JSON object a line, in `audit.log` of the data folder, mode 0600.
+"""The audit log: who did what, when, at which level, as JSON lines in `audit.log` of the data folder, mode 0600.
 
-Of code and commands only the hash and the size are kept; never their text, output, or a token. A line has only ASCII,
-with control characters escaped, so that reading it in a terminal does nothing. To note costs microseconds; what was
-noted is written by a thread, a moment later and in order. A file that is full is put aside, and the oldest go: the log
-is bounded. Several servers may share it.
+Code and commands appear as hash and size only; text, output and tokens never. Lines are ASCII with control characters
+escaped, so that a terminal can show them safely. A thread writes them in order, a moment later. Full files are
+rotated and the oldest removed. Several servers may share the log.
 """
 
 import asyncio
@@ -17,15 +16,15 @@ import time
 from pathlib import Path
 
 FILE = "audit.log"
-FULL = 16 * 1024 * 1024
-KEPT = 4
-"""Full files that are kept."""
+MAX_FILE_BYTES = 16 * 1024 * 1024
+ROTATED_FILES = 4
+"""Rotated files to retain."""
 
-DELAY = 0.2
-"""Between a note and its line on the disk."""
+WRITE_DELAY_SECONDS = 0.2
+"""Time between a note and its write."""
 
-MOST_WAITING = 50_000
-"""Notes that wait for the disk; past it they are counted only."""
+MAX_WAITING = 50_000
+"""Maximum number of unwritten notes; more are only counted."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +47,8 @@ class Audit:
         code: str | None = None,
         **more: object,
     ) -> None:
-        """What happened. Whatever is None is left out."""
-        if len(self._waiting) >= MOST_WAITING:
+        """Record an action. Fields that are None are left out."""
+        if len(self._waiting) >= MAX_WAITING:
             self._left_out += 1
             return
         about: dict[str, object] = {"time": round(time.time(), 3), "action": action, "tenant": tenant}
@@ -65,7 +64,7 @@ class Audit:
 
     async def _write_soon(self) -> None:
         while self._waiting:
-            await asyncio.sleep(DELAY)
+            await asyncio.sleep(WRITE_DELAY_SECONDS)
             await self._flush()
 
     async def _flush(self) -> None:
@@ -83,27 +82,27 @@ class Audit:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(self._file, flags, 0o600)
         try:
-            # Servers take turns, so that lines stay whole and one of them puts a full file aside.
+            # The lock keeps lines whole, and lets only one server rotate the file.
             fcntl.flock(fd, fcntl.LOCK_EX)
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]
-            if os.fstat(fd).st_size > FULL:
-                self._put_aside(fd)
+            if os.fstat(fd).st_size > MAX_FILE_BYTES:
+                self._rotate(fd)
         finally:
             os.close(fd)
 
-    def _put_aside(self, fd: int) -> None:
+    def _rotate(self, fd: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             if not os.path.samestat(os.fstat(fd), os.stat(self._file)):
-                return  # another server has done it
-            for number in range(KEPT - 1, 0, -1):
+                return  # another server has rotated it
+            for number in range(ROTATED_FILES - 1, 0, -1):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{self._file}.{number}", f"{self._file}.{number + 1}")
             os.replace(self._file, f"{self._file}.1")
 
     async def close(self) -> None:
-        """Until everything noted is written."""
+        """Wait until everything is written."""
         if self._writing is not None:
-            # Not called off: lines that wait for a thread would be lost.
+            # Not cancelled, because unwritten lines would be lost.
             await asyncio.wait({self._writing})

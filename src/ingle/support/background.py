@@ -1,20 +1,20 @@
-"""What a server does for as long as it lives, and nobody waits for: no failure ends it, and none goes unseen."""
+"""Background tasks of a server, restarted when they fail."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-PAUSE = 1.0
-"""Before a chore that has failed is begun anew."""
+RESTART_SECONDS = 1.0
+"""Time before a failed task is restarted."""
 
 logger = logging.getLogger(__name__)
 
 
-async def keep_up(what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Work that ends only when it is cancelled; begun anew if it fails, which is told to the log."""
+async def run_forever(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work` until cancelled. Log each failure, and start it again."""
     while True:
         try:
             await work()
-        except Exception:  # the border of a chore: else it would end in silence, and with it what it is there to see to
-            logger.exception("%s: failed, and is begun anew", what)
-        await asyncio.sleep(PAUSE)
+        except Exception:  # the edge of a background task: otherwise it would end silently
+            logger.exception("%s: failed, and is started again", what)
+        await asyncio.sleep(RESTART_SECONDS)

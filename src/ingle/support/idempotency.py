@@ -1,7 +1,7 @@
-"""Idempotency keys: what a request asks for is begun once, however often the request comes.
+"""Idempotency keys: a request takes effect once, however often it is sent.
 
-A caller that lost its answer sends the same request with the same key again, and gets what the first one began. The key
-of a request that failed is free again, since nothing was begun. With a store, keys outlive the server.
+A caller that lost the answer sends the same request with the same key, and gets the result of the first one. The key
+of a failed request is free again. With a store, keys outlive the server.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 class KeyStore(Protocol):
-    """Disk storage of keys and of what their requests began."""
+    """Storage of keys and of the results of their requests."""
 
     async def begin(self, key: str, digest: str) -> None:
-        """Write a key and the digest of its request down, before the request begins anything."""
+        """Store a key and the digest of its request, before the request starts anything."""
 
     def end(self, key: str, result: Any) -> None:
-        """Write down what the request began; None if it began nothing."""
+        """Store the result of the request; None if it started nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key of an earlier server. The result is an exception where it is not known, or cannot be told any more."""
+    """A key from an earlier server. The result is an exception if it is unknown or lost."""
 
     key: str
     digest: str
@@ -41,14 +41,14 @@ class _Known:
     digest: str
     time: float
     outcome: "asyncio.Future[Any]"
-    """What was begun; cancelled when nothing was."""
+    """The result; cancelled if nothing was started."""
 
 
 class Idempotency:
-    """Keys of requests, and what each request began. The oldest keys are forgotten above `capacity` and `max_age`.
+    """Keys of requests with their results. The oldest keys are dropped above `capacity` and `max_age`.
 
-    If `detached`, what a request begins goes on when its caller is cancelled. Else it is cancelled too, and the key is
-    free again.
+    If `detached`, a started operation continues when its caller is cancelled. Otherwise it is cancelled too, and the
+    key is free again.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Idempotency:
             outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             if isinstance(each.result, Exception):
                 outcome.set_exception(each.result)
-                outcome.exception()  # retrieved here, since perhaps no request comes with this key
+                outcome.exception()  # retrieved here, because perhaps no request has this key
             else:
                 outcome.set_result(each.result)
             self._known[each.key] = _Known(each.digest, time.monotonic(), outcome)
 
     async def __call__(self, key: str | None, request: object, begin: Callable[[], Awaitable[T]]) -> T:
-        """Return what `begin` returned for the first of equal requests with this key; call it if this is the first.
+        """Return the result of `begin` for the first request with this key, and call it if this is the first.
 
         Requests are equal if their `repr` is. Without a key every request is the first.
         """
@@ -91,7 +91,7 @@ class Idempotency:
     def _on_done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # retrieved here, since the caller may have left
+            task.exception()  # retrieved here, because the caller may have left
 
     async def _once(self, key: str, request: object, begin: Callable[[], Awaitable[T]]) -> T:
         digest = hashlib.blake2b(repr(request).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
@@ -110,7 +110,7 @@ class Idempotency:
                 await self._store.begin(key, digest)
             result = await begin()
         except BaseException:
-            # Nothing was begun. Whoever waits for this request now tries for itself.
+            # Nothing was started, so each waiting request now tries itself.
             del self._known[key]
             outcome.cancel()
             if self._store is not None:
@@ -122,7 +122,7 @@ class Idempotency:
         return result
 
     def _forget_old(self) -> None:
-        """Forget the oldest keys whose requests are over, so that one more has a place."""
+        """Drop the oldest keys of ended requests to make space for one."""
         oldest = time.monotonic() - self._max_age
         old: list[str] = []
         for key, known in self._known.items():

@@ -1,7 +1,7 @@
-"""The log: by level, to standard error or a file, as text or JSON. Writing it never holds the loop up.
+"""Logging by level, to standard error or a file, as text or JSON. It never blocks the event loop.
 
-Lines are handed to a thread that writes them. A reader that stops reading costs the newest lines, not the server.
-Rooms log names, durations and reasons; none logs code, output or tokens.
+A thread writes the lines. If its output is not read, the newest lines are dropped. Names, durations and reasons are
+logged; code, output and tokens never.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from ingle.errors import InvalidRequest
 from ingle.settings import Settings
 
 MAX_WAITING = 10_000
-"""Lines that wait to be written; more are dropped."""
+"""Maximum number of unwritten lines; more are dropped."""
 
-FLUSH_PATIENCE = 2.0
-"""How long the last lines may take to be written when the process ends."""
+FLUSH_SECONDS = 2.0
+"""Time for the last lines at exit."""
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         fields = "".join(f" {name}={_shown(value)}" for name, value in _fields(record).items())
@@ -32,7 +32,7 @@ class Text(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": record.created,
@@ -57,8 +57,8 @@ def _shown(value: object) -> str:
     return json.dumps(text) if " " in text or not text.isprintable() or not text else text
 
 
-class Handover(logging.handlers.QueueHandler):
-    """Gives a record to the thread as it is; one too many is dropped."""
+class DroppingQueueHandler(logging.handlers.QueueHandler):
+    """Passes records to the thread unchanged, and drops them if the queue is full."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record
@@ -70,12 +70,12 @@ class Handover(logging.handlers.QueueHandler):
 
 @contextlib.contextmanager
 def logging_to(settings: Settings) -> Iterator[None]:
-    """Log as the settings say, for as long as the context lasts."""
+    """Log according to the settings inside the context."""
     writer = _writer(settings.log_file)
-    writer.setFormatter(Json() if settings.log_format == "json" else Text())
+    writer.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
     waiting: queue.Queue[logging.LogRecord] = queue.Queue(MAX_WAITING)
     listener = logging.handlers.QueueListener(waiting, writer)
-    handler = Handover(waiting)
+    handler = DroppingQueueHandler(waiting)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(settings.log_level.upper())
@@ -84,15 +84,15 @@ def logging_to(settings: Settings) -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
-        # Room for the word that ends it, however full it is.
+        # A full queue has no place for the sentinel.
         with contextlib.suppress(queue.Empty):
             if waiting.full():
                 waiting.get_nowait()
         thread = listener._thread
         listener.enqueue_sentinel()
         if thread is not None:
-            # Not for ever, as `stop` would: the pipe it writes to may be one that nobody reads.
-            thread.join(FLUSH_PATIENCE)
+            # `stop` would wait for ever if no one reads the pipe.
+            thread.join(FLUSH_SECONDS)
 
 
 def _writer(path: str) -> logging.Handler:
@@ -101,4 +101,4 @@ def _writer(path: str) -> logging.Handler:
     try:
         return logging.handlers.WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise InvalidRequest(f"log_file {path!r} cannot be written: {error.strerror}") from None
+        raise InvalidRequest(f"log_file {path!r} cannot be written: {error.strerror}; name another file") from None

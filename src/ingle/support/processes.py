@@ -1,6 +1,6 @@
-"""What the kernel tells of processes, in /proc. Of one that is gone meanwhile, and where there is no /proc, nothing.
+"""Information about processes from /proc. It is empty for ended processes, and without /proc.
 
-Small reads that block, though never for long; what blocks longer says so. Nothing here judges, or keeps anything.
+Functions block for short reads; those that take longer say so. They keep no state.
 """
 
 import os
@@ -11,14 +11,14 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 EXITING = 0x4
-"""A process's flag that says that it ends: set before any of its descriptors is closed."""
+"""Process flag PF_EXITING, set before any file descriptor of the process is closed."""
 
-MOST = 20_000
-"""Processes looked at in one tree: a fork bomb is ended, not counted."""
+MAX_PROCESSES = 20_000
+"""Maximum number of processes to visit in one tree, because a fork bomb must not be counted."""
 
 
 def read(path: str, size: int = 1 << 16) -> bytes:
-    # Bare: a file object for a hundred bytes takes three times as long, and every new session is asked.
+    # A file object would take three times as long, and every new session calls this.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -32,12 +32,12 @@ def read(path: str, size: int = 1 << 16) -> bytes:
 
 
 def _stat(pid: int | None) -> list[bytes]:
-    """State and what follows it."""
+    """Return the state and the fields after it."""
     return read(f"/proc/{pid}/stat", 4096).rpartition(b")")[2].split()
 
 
 def _sum(path: str, *names: bytes) -> int | None:
-    """The bytes that these lines tell of, which count in KiB; None where there are none."""
+    """Return the sum of these lines in bytes, or None if there are none. The lines count in KiB."""
     total = None
     for line in read(path).splitlines():
         if line.startswith(names):
@@ -60,22 +60,22 @@ def threads(pid: int) -> list[str]:
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of a process, of all its threads."""
+    """Return the direct children of all threads of a process."""
     return [child for thread in threads(pid) for child in children_of_thread(pid, thread)]
 
 
 def below(root: int) -> list[int]:
-    """Everything below a process, parents before their children."""
+    """Return all descendants of a process, parents before their children."""
     found = children(root)
     for pid in found:
-        if len(found) > MOST:
+        if len(found) > MAX_PROCESSES:
             break
         found += children(pid)
     return found
 
 
 def _is_below(pid: int, root: int) -> bool:
-    for _ in range(MOST):
+    for _ in range(MAX_PROCESSES):
         fields = _stat(pid)
         pid = int(fields[1]) if len(fields) > 1 else 0
         if pid in (root, 0):
@@ -84,21 +84,21 @@ def _is_below(pid: int, root: int) -> bool:
 
 
 def send_signal(root: int, pids: Iterable[int], number: int) -> None:
-    """A signal for those of these processes that are below another one now, and for nobody else.
+    """Send a signal to those of these processes that are descendants of `root`.
 
-    They may have ended, and their numbers be others' by now; or somebody who is not trusted has named them.
+    The pids may be reused meanwhile, or may come from untrusted code.
     """
     for pid in pids:
         try:
-            # First: from here on it is the same process that is looked at and that is signalled.
+            # From here on the descriptor refers to the same process.
             fd = os.pidfd_open(pid)
-        except (OSError, AttributeError):  # gone; or not Linux
+        except (OSError, AttributeError):  # ended, or not Linux
             continue
         try:
             if _is_below(pid, root):
                 signal.pidfd_send_signal(fd, number)
         except OSError:
-            pass  # it has ended
+            pass  # the process has ended
         finally:
             os.close(fd)
 
@@ -107,13 +107,13 @@ def send_signal(root: int, pids: Iterable[int], number: int) -> None:
 
 
 def lives(pid: int) -> bool:
-    """One that has ended and waits to be reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in (b"Z", b"X")
 
 
-def is_departing(pid: int) -> bool:
-    """Whether a process has begun to end, or is gone. False where the system does not tell."""
+def is_exiting(pid: int) -> bool:
+    """Return whether a process is ending or has ended. False if the system does not tell."""
     fields = _stat(pid)
     if not fields:
         return os.path.isdir("/proc/self")
@@ -128,17 +128,17 @@ def _inner_number(pid: int) -> int | None:
 
 
 def own_number(pid: int) -> int:
-    """What a process is called where it lives: by that, commands there can name it."""
+    """Return the pid of a process in its own pid namespace."""
     return _inner_number(pid) or pid
 
 
 def child_called(number: int, parent: int) -> int | None:
-    """The child of a process that is known by this number in its own pid namespace."""
+    """Return the child with this pid in its own pid namespace."""
     return next((pid for pid in children(parent) if _inner_number(pid) == number), None)
 
 
 def takes_sigint(pid: int) -> bool:
-    """Whether SIGINT would end a process: it neither ignores nor catches it."""
+    """Return whether SIGINT would end a process, because it neither ignores nor catches it."""
     handled = None
     for line in read(f"/proc/{pid}/status").splitlines():
         if line.startswith((b"SigIgn:", b"SigCgt:")):
@@ -151,11 +151,11 @@ def command_of(pid: int) -> str:
     return words.decode("utf-8", "backslashreplace")
 
 
-# --- what it uses ------------------------------------------------------------------------------------------
+# --- resources ---------------------------------------------------------------------------------------------
 
 
 def usage(pid: int | None) -> tuple[int | None, float | None]:
-    """Resident memory in bytes and seconds of CPU of one process; None where it is not known."""
+    """Return resident bytes and CPU seconds of one process; None where unknown."""
     fields = _stat(pid)
     if len(fields) <= 21:
         return None, None
@@ -163,19 +163,19 @@ def usage(pid: int | None) -> tuple[int | None, float | None]:
 
 
 def cpu_of(pid: int) -> float:
-    """CPU time of a process and of those of its children that it has waited for."""
+    """Return the CPU seconds of a process and of its reaped children."""
     fields = _stat(pid)
     return sum(map(int, fields[11:15])) / TICKS if len(fields) > 14 else 0.0
 
 
 def waited_for(pid: int) -> float:
-    """CPU time of the children that a process has waited for."""
+    """Return the CPU seconds of the reaped children of a process."""
     fields = _stat(pid)
     return sum(map(int, fields[13:15])) / TICKS if len(fields) > 14 else 0.0
 
 
 def threads_of(pids: Iterable[int]) -> int:
-    """How many all of them have together."""
+    """Return the number of threads of all these processes."""
     count = 0
     for pid in pids:
         fields = _stat(pid)
@@ -184,38 +184,36 @@ def threads_of(pids: Iterable[int]) -> int:
 
 
 def unshared_memory(pid: int) -> int:
-    """Resident, without what it shares with files or with others."""
+    """Return resident bytes, without memory shared with files or other processes."""
     fields = read(f"/proc/{pid}/statm").split()
     return (int(fields[1]) - int(fields[2])) * PAGE if len(fields) > 2 else 0
 
 
 def data_memory(pid: int) -> int:
-    """What it has asked for, resident or not."""
+    """Return allocated bytes, resident or not."""
     return _sum(f"/proc/{pid}/status", b"VmData:") or 0
 
 
 def rough_memory(pid: int) -> int:
-    """Pages of no file, and those of shared memory."""
+    """Return bytes of anonymous and shared memory."""
     return _sum(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:") or 0
 
 
 def exact_memory(pid: int) -> int:
-    """The same, with what several share divided among them. Blocks as the next one does."""
+    """Return the same with shared pages divided among their users. Blocks for milliseconds per gigabyte."""
     return _sum(f"/proc/{pid}/smaps_rollup", b"Pss_Anon:", b"Pss_Shmem:") or rough_memory(pid)
 
 
 def proportional_memory(pid: int | None) -> int | None:
-    """Bytes of one process: its own pages, and its share of those it has in common with others. Blocks for as long as
-    the kernel counts, which is some milliseconds for a gigabyte."""
+    """Return bytes of one process, with its share of common pages. Blocks for milliseconds per gigabyte."""
     return _sum(f"/proc/{pid}/smaps_rollup", b"Pss:")
 
 
-# --- a network ---------------------------------------------------------------------------------------------
+# --- network -----------------------------------------------------------------------------------------------
 
 
 def waiting_in_network(pid: int) -> int:
-    """Bytes on their way in the TCP and UDP sockets of the network that a process is in. Blocks for a millisecond where
-    there are hundreds."""
+    """Return the bytes queued in TCP and UDP sockets of a process's network. Takes a millisecond for hundreds."""
     total = 0
     for kind in ("tcp", "tcp6", "udp", "udp6"):
         try:

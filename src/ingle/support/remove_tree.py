@@ -1,6 +1,6 @@
-"""Removing a folder that somebody else has filled, whatever he has put there: nested as deep as the disk holds, or
-closed even to its owner. Links are removed and never followed, also where somebody is still at work in it and puts one
-in the place of a folder: the folder of a fork lies where its original may write. Blocks.
+"""Removal of a folder with hostile contents, such as very deep or locked folders. Blocks.
+
+Links are removed and never followed, also while another process replaces a folder by a link.
 """
 
 import contextlib
@@ -12,10 +12,10 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove(folder: str | os.PathLike[str]) -> None:
-    """Remove it with all that is in it. What cannot be removed stays, and is not told.
+    """Remove the folder with its contents. What cannot be removed stays, without an error.
 
-    Level by level it would take a descriptor, or a longer path, for each. So every folder inside is first moved up
-    to the top, emptied of its files there, and its own folders moved up in their turn.
+    Recursion would need a descriptor or a longer path for each level. So every inner folder is moved to the top first
+    and emptied of its files there. Its own folders are moved up in turn.
     """
     with contextlib.suppress(OSError):
         top = _open(folder)
@@ -49,7 +49,7 @@ def _empty(top: int) -> None:
 
 
 def _clear(folder: int) -> list[str]:
-    """Remove all but the folders in it, and tell their names."""
+    """Remove everything but folders, and return the names of the folders."""
     found = []
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def _clear(folder: int) -> list[str]:
 
 
 def _unlock(name: str | os.PathLike[str], above: int | None) -> None:
-    """Let its owner in. By a descriptor: its name may be that of a link by now, and of somebody else's folder."""
+    """Give the owner access, by descriptor, because the name may be a link by now."""
     if not hasattr(os, "O_PATH"):
         os.chmod(name, 0o700, dir_fd=above, follow_symlinks=False)
         return
@@ -87,6 +87,6 @@ def _move_up(name: str, inside: int, as_name: str, top: int) -> None:
     try:
         os.rename(name, as_name, src_dir_fd=inside, dst_dir_fd=top)
     except PermissionError:
-        # To move a folder is to write the name of the one above it, which is in there.
+        # Moving a folder writes its `..` entry, so it must be writable.
         _unlock(name, inside)
         os.rename(name, as_name, src_dir_fd=inside, dst_dir_fd=top)

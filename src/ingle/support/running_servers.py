@@ -1,8 +1,8 @@
-"""The servers that run on a data folder: each listens on a socket under `run/`, and tells about itself beside it.
+"""The running servers of a data folder: each has a socket in `run/`, and a file that describes it.
 
-`run/<name>.sock` (0600) speaks HTTP; `run/<name>.json` says whose it is. The socket is there before the file and goes
-after it, so whoever reads the file can connect. A server that was killed leaves both behind: nobody listens then, and
-whoever lists removes them. Everything here blocks for a moment at most, on the local disk.
+`run/<name>.sock` (0600) speaks HTTP; `run/<name>.json` describes the server. The socket is created before the file and
+removed after it, so a reader of the file can connect. Listing removes what killed servers left.
+Functions block for a moment at most, on the local disk.
 """
 
 import contextlib
@@ -24,33 +24,33 @@ from ingle import __version__
 BACKLOG = 128
 
 NEW, DRAFT = DRAFTS = (".new", ".draft")
-"""A socket that does not listen yet, and a file that is not whole."""
+"""Suffixes of a socket that does not listen yet, and of an incomplete file."""
 
-DRAFT_AGE = 60.0
-"""Seconds after which a socket or file that never got its name is that of a server which was killed at that moment."""
+DRAFT_SECONDS = 60.0
+"""Age in seconds at which an unfinished socket or file belongs to a killed server."""
 
-LONGEST = 100
-"""Bytes of a path that fit into the address of a unix socket, with a few to spare."""
+MAX_PATH_BYTES = 100
+"""Bytes of a path that fit into a unix socket address, with a few in reserve."""
 
 
 class ServerInfo(Struct, frozen=True, kw_only=True):
-    """One server, as it tells about itself."""
+    """Description of one server, written by itself."""
 
     pid: int
     url: str | None
-    """Where it listens for other programs; null when it has its socket only."""
+    """Address for other programs; null if the server has only its socket."""
     started_at: float
     folder: str
     """The folder it was started in."""
     kind: str
-    """`serve`, `mcp`, `run`, or `client` for one that ends with the program that started it."""
+    """`serve`, `mcp`, `run`, or `client` for a server that ends with the program that started it."""
     version: str = __version__
 
 
 @contextlib.contextmanager
 def reachable(path: Path) -> Iterator[str]:
-    """A name for a socket's path that is short enough for an address, for as long as the context lasts."""
-    if len(os.fsencode(path)) <= LONGEST:
+    """Provide a name for a socket's path that is short enough for an address."""
+    if len(os.fsencode(path)) <= MAX_PATH_BYTES:
         yield str(path)
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -61,7 +61,7 @@ def reachable(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection to the server behind a socket under `run/`; OSError when nobody listens."""
+    """Connect to the server of a socket in `run/`. Raises OSError if no one listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with reachable(path) as name:
@@ -73,7 +73,7 @@ def connect(path: Path) -> socket.socket:
 
 
 def find_servers(home: Path) -> list[tuple[Path, ServerInfo]]:
-    """All servers that listen now, oldest first, with the paths of their sockets. What dead ones left is removed."""
+    """Return all listening servers with their sockets, oldest first. Remove the files of dead ones."""
     found = []
     for file in sorted((home / "run").glob("*.json")):
         path = file.with_suffix(".sock")
@@ -85,13 +85,13 @@ def find_servers(home: Path) -> list[tuple[Path, ServerInfo]]:
         except (OSError, msgspec.DecodeError):
             continue
     for path in (home / "run").glob("*.sock"):
-        # Between the two files of a server that starts or ends, somebody listens.
+        # A server that starts or stops may have a socket without its file, but it listens.
         if not path.with_suffix(".json").exists() and not _listens(path):
             _forget(path)
     for suffix in DRAFTS:
         for draft in (home / "run").glob("*" + suffix):
             with contextlib.suppress(OSError):
-                if time.time() - draft.stat().st_mtime > DRAFT_AGE:
+                if time.time() - draft.stat().st_mtime > DRAFT_SECONDS:
                     draft.unlink()
     return sorted(found, key=lambda each: each[1].started_at)
 
@@ -100,7 +100,7 @@ def _listens(path: Path) -> bool:
     try:
         connect(path).close()
     except OSError as error:
-        # A full backlog is the sign of a busy server, not of a dead one.
+        # A full backlog means a busy server, not a dead one.
         return error.errno in (errno.EAGAIN, errno.EACCES, errno.EPERM)
     return True
 
@@ -112,11 +112,11 @@ def _forget(path: Path) -> None:
 
 
 class Announcement:
-    """A server's own socket under `run/`, from listening to the removal of what was written."""
+    """A server's own socket in `run/`, with the file that describes it."""
 
     def __init__(self, home: Path, kind: str) -> None:
         self._kind = kind
-        # A server that ends while it is still being told of must not be told of afterwards.
+        # A server that stops during `announce` must not be announced afterwards.
         self._writing = threading.Lock()
         self._closed = False
         folder = home / "run"
@@ -124,8 +124,8 @@ class Announcement:
         os.chmod(folder, 0o700)
         self.path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        # Under another name until it listens, so that nobody takes it for the socket of a dead server. Who may
-        # connect is settled before it can be: the folder is ours alone, and the mode of the socket is set first.
+        # The socket has another name until it listens, or others would take it for one of a dead server. The folder
+        # is private and the mode is set first, so no one else can ever connect.
         draft = self.path.with_suffix(NEW)
         try:
             with reachable(draft) as name:
@@ -139,8 +139,8 @@ class Announcement:
             draft.unlink(missing_ok=True)
             raise
 
-    def tell(self, url: str | None) -> None:
-        """Write down who this is: from now on it is found."""
+    def announce(self, url: str | None) -> None:
+        """Write the description, so that this server is found."""
         info = ServerInfo(pid=os.getpid(), url=url, started_at=time.time(), folder=os.getcwd(), kind=self._kind)
         draft = self.path.with_suffix(DRAFT)
         with self._writing:
@@ -159,34 +159,34 @@ class Announcement:
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end of a unix socket, by the kernel's word."""
+    """Return the user at the other end of a unix socket, according to the kernel."""
     return _peer(connection)[1]
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """The process at the other end of a unix socket, by the kernel's word; for a client the one that listens."""
+    """Return the process at the other end of a unix socket; a client gets the one that listens."""
     return _peer(connection)[0]
 
 
-INIT = "ingle-init"
-"""What the init of every session calls itself; nobody below it can change that."""
+INIT_NAME = "ingle-init"
+"""Process name of every session's init. Its descendants cannot change it."""
 
 
 def peer_is_confined(connection: socket.socket) -> bool:
-    """Whether the process at the other end is confined code of a session: it shall not order its own server about.
+    """Return whether the peer is confined code of a session, which must not control its own server.
 
-    Where a session has the server's user and no root of its own, the mode of the socket does not keep it out. One that
-    is gone already, so that nothing can be told of it, counts as such.
+    Without its own root, a session of the same user passes the mode of the socket. A peer that has ended counts as
+    confined, because nothing is known about it.
     """
     pid = peer_pid(connection)
     if pid == 0 or not os.path.isdir("/proc/self"):
-        return False  # of another pid namespace than those below ours, or a system that does not tell
+        return False  # a pid namespace outside of this one, or a system without /proc
     try:
         if "NoNewPrivs:\t1" not in Path(f"/proc/{pid}/status").read_text():
             return False
         while pid > 1:
             name, _, fields = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-            if name == INIT:
+            if name == INIT_NAME:
                 return True
             pid = int(fields.split()[1])
     except (OSError, ValueError):

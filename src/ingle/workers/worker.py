@@ -515,7 +515,7 @@ class Worker:
 
     def _end_broken(self, why: str) -> None:
         # Init may only be late, on a busy machine: then how it died is still to be told, and this is not why.
-        died = self.pid is not None and processes.is_departing(self.pid)
+        died = self.pid is not None and processes.is_exiting(self.pid)
         self.kill(None if died else why)
 
     def _on_status(self) -> None:

@@ -24,7 +24,7 @@ from ingle.service import Service
 from ingle.sessions.persistence import autosave, save_store
 from ingle.sessions.persistence.autosave import Keeper
 from ingle.settings import Settings
-from ingle.snapshots.chunks import Blobs
+from ingle.snapshots.chunks import ChunkStore
 from ingle.snapshots.registry import Registry, Row, Save
 from ingle.support import processes
 from support.server import Server, problem
@@ -656,7 +656,7 @@ async def test_a_session_that_the_registry_does_not_know_rightly_costs_no_other(
     async with serving(kept) as second:
         assert [each.session_id for each in await second.list_sessions()] == ["u"]
         assert await value(second, "x", "u") == "5"
-    assert "sessions in registry.db that cannot be read, and do not come back: 2" in caplog.text
+    assert "registry.db has unreadable sessions that are not restored: 2" in caplog.text
     with contextlib.closing(sqlite3.connect(kept / "registry.db")) as db:
         assert db.execute("SELECT count(*) FROM sessions").fetchone() == (3,)
 
@@ -921,12 +921,12 @@ async def test_a_disk_without_a_byte_left_is_named_by_whatever_needs_it(small_di
 async def test_a_save_is_one_though_nothing_can_be_tidied_after_it(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(self: Blobs, used: object) -> None:
+    def fail(self: ChunkStore, used: object) -> None:
         raise OSError(28, "No space left on device")
 
     await service.create_session("s")
     await service.execute("s", "x = 1")
-    monkeypatch.setattr(Blobs, "_collect", fail)
+    monkeypatch.setattr(ChunkStore, "_collect", fail)
     assert (await service.save_session("s", "kept")).variables == 1
     assert "was not removed" in caplog.text
     await service.delete_snapshot("kept")

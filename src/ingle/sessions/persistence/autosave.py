@@ -17,7 +17,7 @@ from msgspec import Struct
 from ingle import errors
 from ingle.events import Skipped
 from ingle.render.phrases import duration, some
-from ingle.snapshots.cell_counter import CellCount
+from ingle.snapshots.cell_counter import CellCounter
 from ingle.snapshots.registry import Registry, Save
 from ingle.snapshots.transfer import NOT_SAVED
 from ingle.workers.copies import Copies
@@ -82,7 +82,7 @@ class Keeper:
         registry: Registry | None = None,
         uid: str = "",
         save: Save | None = None,
-        count: CellCount | None = None,
+        count: CellCounter | None = None,
     ) -> None:
         self._store = store
         self._tell = tell

@@ -22,7 +22,7 @@ from ingle.sessions.persistence.autosave import Keeper
 from ingle.sessions.persistence.save_store import DURABLE, RESTING, Shelves
 from ingle.sessions.session import Session
 from ingle.settings import Settings
-from ingle.snapshots.cell_counter import CellCount
+from ingle.snapshots.cell_counter import CellCounter
 from ingle.snapshots.registry import KEYS, Registry, RequestStore, Row
 from ingle.support import remove_tree
 from ingle.support.idempotency import Idempotency, StoredKey
@@ -48,7 +48,7 @@ class Durables:
         self._shelves = shelves
         self._server = server
         self.registry = Registry(self._path, server)
-        self._counts: dict[str, CellCount] = {}
+        self._counts: dict[str, CellCounter] = {}
         """Of sessions that are about to be kept."""
 
     def prepare(self) -> None:
@@ -99,7 +99,7 @@ class Durables:
     async def _count(self, uid: str) -> int:
         """The number of the last cell that began in it."""
         try:
-            count = self._counts[uid] = await asyncio.to_thread(CellCount, self.folder(uid))
+            count = self._counts[uid] = await asyncio.to_thread(CellCounter, self.folder(uid))
         except OSError as error:
             logger.warning("the number of the last cell is not written down: %s", error)
             return 0

@@ -21,10 +21,10 @@ from ingle.sessions.persistence.autosave import Feed, NoneWhole, Returned
 from ingle.sessions.persistence.transfer import Keeping
 from ingle.sessions.session import Session
 from ingle.snapshots import manifest
-from ingle.snapshots.disk_errors import failing_plainly
+from ingle.snapshots.disk_errors import system_errors
 from ingle.snapshots.manifest import Manifest, Summary
 from ingle.snapshots.registry import Save
-from ingle.snapshots.store import OWNER, Opening, Snapshots
+from ingle.snapshots.store import OWNER, LoadCandidates, Snapshots
 from ingle.workers.worker import Worker
 
 DURABLE, RESTING = "sessions", "resting"
@@ -167,15 +167,15 @@ class SessionStore:
         notices = [*opened.notices, *(each[:1000] for each in loaded.notices[:20])]
         return Returned(_save_of(opened.manifest), loaded.names, failed, notices)
 
-    def _open(self) -> Opening:
-        with failing_plainly("what was saved of the session"):
-            return Opening(self._snapshots.opened(self._name, False, self._shelf))
+    def _open(self) -> LoadCandidates:
+        with system_errors("what was saved of the session"):
+            return LoadCandidates(self._snapshots.opened(self._name, False, self._shelf))
 
     async def set_aside(self, *, all: bool = False) -> str | None:
         name = f"{self._session.id[:40]}-unusable-{time.strftime('%Y%m%d-%H%M%S')}"
 
         def move() -> bool:
-            with failing_plainly("what was saved of the session"):
+            with system_errors("what was saved of the session"):
                 return self._snapshots.set_aside(self._name, self._shelf, name, all=all)
 
         return name if await asyncio.get_running_loop().run_in_executor(self._executor, move) else None
