@@ -1,7 +1,7 @@
-"""Make the synchronous client from the asynchronous one: `python tools/unasync.py`, or `--check` whether it is done.
+"""Generates the synchronous client from the asynchronous one. With `--check`, only report modules that are out of date.
 
-The two are the same text but for the words below, so one cannot fall behind the other. What really differs, waiting and
-sockets, is in the module `io` of each, written by hand.
+The two differ only in the words below, so they cannot diverge. Waiting and sockets are in the hand-written module `io`
+of each.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ingle" / "client" / "aio"
 TARGET = ROOT / "src" / "ingle" / "client" / "sync"
-ROOMS = ("client.py", "connection.py", "session.py", "shell.py")
+MODULES = ("client.py", "connection.py", "session.py", "shell.py")
 
 WORDS = [
     (r"\basync (def|with|for)\b", r"\1"),
@@ -22,11 +22,11 @@ WORDS = [
     (r"\baclosing\b", "closing"),
     (r"\baclose\b", "close"),
     (r"\bingle\.client\.aio\b", "ingle.client.sync"),
-    # The docstrings' own words.
-    (r"\n +Those of an `Client` may be coroutine functions\.", ""),
+    # Sentences about coroutines in docstrings.
+    (r"\n +Callbacks of an `Client` may be coroutine functions\.", ""),
 ]
 
-HEAD = "# Made from ../aio/{name} by tools/unasync.py: change that one, and run it.\n"
+HEAD = "# Generated from ../aio/{name} by tools/unasync.py: edit that file, and run the script.\n"
 
 
 def made_from(name: str) -> str:
@@ -34,7 +34,7 @@ def made_from(name: str) -> str:
     for pattern, replacement in WORDS:
         text = re.sub(pattern, replacement, text)
     text = HEAD.format(name=name) + text
-    # Shorter words make shorter lines, and another order of imports.
+    # Shorter words change line breaks and the order of imports.
     for command in (["check", "--quiet", "--select", "I", "--fix"], ["format", "--quiet"]):
         done = subprocess.run(
             [Path(sys.executable).with_name("ruff"), *command, "--stdin-filename", TARGET / name, "-"],
@@ -50,7 +50,7 @@ def made_from(name: str) -> str:
 def main() -> int:
     check = sys.argv[1:] == ["--check"]
     behind = []
-    for name in ROOMS:
+    for name in MODULES:
         target, text = TARGET / name, made_from(name)
         if not target.exists() or target.read_text("utf-8") != text:
             behind.append(name)

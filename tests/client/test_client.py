@@ -92,7 +92,7 @@ def test_an_exit_and_a_timeout_are_told_in_words(session: Session) -> None:
 
 def test_a_run_waits_for_as_long_as_it_takes_and_runs_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request waits for a small part of the cell's time; the client goes on asking."""
-    monkeypatch.setattr("ingle.client.sync.session.TURN", 0.05)
+    monkeypatch.setattr("ingle.client.sync.session.POLL_SECONDS", 0.05)
     done = session.run("import time\nruns = globals().get('runs', 0) + 1\ntime.sleep(1)\nruns")
     assert (done.status, done.text, done.cell) == ("ok", "1", 1)
 
@@ -289,8 +289,8 @@ def test_a_cell_that_waits_for_its_turn_outlives_connections_that_break(
 ) -> None:
     """However long it has waited: patience is for a service that is gone."""
     patience = 0.3
-    monkeypatch.setattr("ingle.client.sync.connection.PATIENCE", patience)
-    monkeypatch.setattr("ingle.client.sync.connection.LASTED", patience)
+    monkeypatch.setattr("ingle.client.sync.connection.RETRY_SECONDS", patience)
+    monkeypatch.setattr("ingle.client.sync.connection.STABLE_SECONDS", patience)
     with Cutter(server.port, lambda: None) as cutter, Client(cutter.url, server.token) as client:
         session = client.session("main")
         assert session.run("runs = 0\ninput()").status == "waiting_for_input"
@@ -327,7 +327,7 @@ def test_what_must_not_be_done_twice_is_not_repeated(in_home: Path, server: Serv
         with Client(cutter.url, server.token) as other:
             hasty = other.session("main")
             hasty._attached = True
-            with pytest.raises(errors.Unreachable, match="not known whether the request was carried out"):
+            with pytest.raises(errors.Unreachable, match="may or may not have been executed"):
                 hasty.input("only once")
         assert session.wait().status == "waiting_for_input"
         session.input("the second")
@@ -349,14 +349,14 @@ def test_a_service_that_is_gone_is_told_with_what_to_do(
     in_home: Path, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start()
-    monkeypatch.setattr("ingle.client.sync.connection.PATIENCE", 0.3)
+    monkeypatch.setattr("ingle.client.sync.connection.RETRY_SECONDS", 0.3)
     local, remote = Client(), Client(server.url, server.token)
     session, far = local.session("main"), remote.session("main")
     session.run("1")
     far.run("1")
     server.process.kill()
     server.process.wait(PATIENCE)
-    with pytest.raises(errors.Unreachable, match="its sessions ended with it: make a new client"):
+    with pytest.raises(errors.Unreachable, match="its sessions have ended with it; create a new client"):
         session.run("2")
     with pytest.raises(errors.Unreachable, match=r"cannot be reached .*check the URL, and that `ingle serve` runs"):
         far.run("2")

@@ -83,9 +83,12 @@ def test_the_path_of_the_url_comes_before_that_of_the_request() -> None:
     [
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
-            "what answers at NAME is no ingle server; check the URL",
+            "NAME is not an ingle server; check the URL",
         ),
-        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 2\r\n\r\n{}", "is no ingle server, or stands in front of one"),
+        (
+            b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 2\r\n\r\n{}",
+            "or a proxy that cannot reach one",
+        ),
         (b"SSH-2.0-OpenSSH_9\r\n", "the server (NAME) does not answer: SSH-2.0"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{", "the server (NAME) does not answer: IncompleteRead"),
         (b"", "the server (NAME) does not answer: "),

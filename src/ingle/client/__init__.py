@@ -1,4 +1,4 @@
-"""The Python client: live sessions from your own program, synchronous or not.
+"""The Python client: live sessions from your own program, synchronous or asynchronous.
 
     from ingle import Client
 
@@ -6,8 +6,8 @@
         session.run("x = 21")
         print(session.run("x * 2").text)
 
-`AsyncClient` is the same with `await`. These names are loaded when used: httpx is slow to load, and the command
-line uses `minimal` and `addresses`, which do without it.
+`AsyncClient` is the same with `await`. Names are imported on first use, because httpx is slow to import. The command
+line uses only `minimal` and `address`, which do not need it.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Addresses of services, paths below them, and the pauses between attempts: shared by all clients."""
+"""Addresses of services, URL paths, and the pauses between retries, shared by all clients."""
 
 import os
 import time
@@ -12,32 +12,32 @@ NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 MAX_NAME = 64
 
 LOCAL_URL = "http://localhost"
-"""What a request to a socket calls its host."""
+"""Host name in requests to a unix socket."""
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
-PATIENCE = 30.0
-"""How long a service that was there may be gone before the client gives up."""
+RETRY_SECONDS = 30.0
+"""How long a service that has answered before may be unreachable before the client gives up."""
 
-FIRST_PATIENCE = 5.0
-"""How long one may fail that takes connections and has never answered."""
+FIRST_RETRY_SECONDS = 5.0
+"""The same for a service that accepts connections and has never answered."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
-"""Between two attempts; each pause is twice the last, give or take."""
+"""Pauses between retries; each is about twice the last."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a service is, and the token for it."""
+    """Address of a service, and its token."""
 
     url: str
-    """Without a slash at its end."""
+    """Without a final slash."""
     token: str | None = field(default=None, repr=False)
     path: Path | None = None
-    """The socket of a local service, which is what is connected to then."""
+    """Socket of a local service; if set, the client connects to it."""
 
     def __str__(self) -> str:
-        """Return what `parse_address` reads. Never the token."""
+        """Return text that `parse_address` accepts, without the token."""
         return self.url if self.path is None else f"unix:{self.path}"
 
     @property
@@ -50,12 +50,12 @@ class Address:
 
     @property
     def near(self) -> bool:
-        """On this machine: no proxy of the environment stands between."""
+        """Whether the address is on this machine, so that no proxy is used."""
         return urlsplit(self.url).hostname in LOOPBACK
 
 
 def parse_address(url: str, token: str | None) -> Address:
-    """Parse an address that a user wrote: `http://…`, `https://…`, or `unix:` and the path of a socket under `run/`."""
+    """Parse the address `http://…`, `https://…`, or `unix:` and the path of a socket in `run/`."""
     if url.startswith("unix:"):
         return Address(LOCAL_URL, path=Path(url.removeprefix("unix:")))
     try:
@@ -64,63 +64,63 @@ def parse_address(url: str, token: str | None) -> Address:
     except ValueError:
         usable = False
     if not usable or parts.query or parts.fragment:
-        raise InvalidRequest(f"{url!r} is not the URL of a service; it looks like http://127.0.0.1:8377")
+        raise InvalidRequest(f"{url!r} is not the URL of a service; write it as http://127.0.0.1:8377")
     if parts.username is not None or parts.password is not None:
-        raise InvalidRequest("a URL with a name or a password in it is refused; give the token apart from it")
+        raise InvalidRequest("the URL has a user name or a password; pass the token separately")
     if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
         raise InvalidRequest("the token must be printable ASCII, without spaces, and not empty")
     return Address(url.rstrip("/"), token)
 
 
 def given_address(url: str | None, token: str | None) -> Address | None:
-    """What the caller names, else `INGLE_URL` and `INGLE_TOKEN`; None when a local service is meant."""
+    """Return the caller's address, or that of `INGLE_URL` and `INGLE_TOKEN`, or None for a local service."""
     url = url or os.environ.get("INGLE_URL") or None
     if url is None:
         if token is not None:
-            raise InvalidRequest("a token without a URL has no use: a local service needs none; give the `url` too")
+            raise InvalidRequest("a token needs a URL, because a local service needs no token; pass the `url` too")
         return None
     return parse_address(url, token if token is not None else os.environ.get("INGLE_TOKEN") or None)
 
 
 def session_path(name: str) -> str:
-    """The path of a session."""
+    """Return the path of a session."""
     return f"/v1/sessions/{_checked(name, 'session')}"
 
 
 def snapshot_path(name: str) -> str:
-    """The path of a saved session."""
+    """Return the path of a snapshot."""
     return f"/v1/snapshots/{_checked(name, 'snapshot')}"
 
 
 def task_path(task_id: str) -> str:
-    """The path of a shell task."""
+    """Return the path of a shell task."""
     return f"/v1/shell/{_checked(task_id, 'task')}"
 
 
 def _checked(name: str, what: str) -> str:
-    """A name that breaks the rule would be another path."""
+    """Return the name if it is valid; an invalid one could be another path."""
     if not name or len(name) > MAX_NAME or name.startswith(".") or not NAME.issuperset(name):
         raise InvalidName(
-            f"{name[:80]!r} cannot name a {what}: take 1 to {MAX_NAME} letters, digits, '.', '_' or '-', "
+            f"{name[:80]!r} cannot name a {what}; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', "
             "not starting with a dot"
         )
     return name
 
 
 def file_path(path: str) -> str:
-    """A file's path for a URL, in which dots and empty steps would mean another place."""
+    """Return a file's path for a URL. Dots and empty steps are refused, because they would change the path."""
     if not path or any(step in ("", ".", "..") for step in path.split("/")) or "\0" in path:
         raise InvalidRequest(
-            f"{path[:200]!r} is not a path below the session's folder; name it without '..', '.', '//' or a "
+            f"{path[:200]!r} is not a path below the session's folder; write it without '..', '.', '//' or a "
             "slash at its ends"
         )
     return quote(path, safe="/", encoding="utf-8", errors="surrogateescape")
 
 
 class Retries:
-    """Pauses between attempts, until nothing has come of them for too long.
+    """Pauses between retries, until they have failed for `patience` seconds.
 
-    That time begins with the first that fails: how long it took until then, waiting for an answer, says nothing.
+    The time starts with the first failure, because waiting for an answer before it is normal.
     """
 
     def __init__(self, patience: float) -> None:
@@ -133,13 +133,13 @@ class Retries:
         self._pause = FIRST_PAUSE
 
     def next_pause(self) -> float | None:
-        """How long to wait before the next attempt; None when it is enough."""
+        """Return the seconds until the next attempt, or None to give up."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
         elif now - self._since >= self._patience:
             return None
-        # Late: the commands that only look at services never get here, and start at once.
+        # Imported late, because commands that only list services never retry and start faster.
         import random
 
         pause = self._pause * random.uniform(0.75, 1.25)
@@ -148,7 +148,7 @@ class Retries:
 
 
 def time_left(deadline: float | None) -> float | None:
-    """Seconds until a deadline on the monotonic clock, never below 0; None when there is no deadline."""
+    """Return the seconds until a deadline on the monotonic clock, at least 0, or None without a deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 

@@ -1,7 +1,6 @@
-"""The answers and events of a server as values. `minimal.failure` makes exceptions of its problems.
+"""Decoding of a server's answers and events. `minimal.failure` turns its errors into exceptions.
 
-A server may be newer than its client: unknown fields are passed over, and an unknown kind of event becomes an
-`OtherEvent`.
+A server may be newer than its client: unknown fields are ignored, and an unknown event becomes an `OtherEvent`.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class OtherEvent:
-    """An event of a kind that this version of the client does not know."""
+    """Event of a type that this client does not know."""
 
     type: str
     seq: int
@@ -25,7 +24,7 @@ class OtherEvent:
     session_id: str
     cell: int | None
     fields: dict[str, Any] = field(default_factory=dict)
-    """All that the event has, under the names it has there."""
+    """All fields of the event, by name."""
 
 
 Event = AnyEvent | OtherEvent
@@ -34,13 +33,13 @@ _decoder: "msgspec.json.Decoder[AnyEvent]" = msgspec.json.Decoder(AnyEvent)
 
 
 def read_event(data: bytes | str) -> Event | None:
-    """Return the event in one frame; None for what is no event, as the reply to a message is."""
+    """Return the event in one frame, or None for a frame without one, such as a reply."""
     try:
         return _decoder.decode(data)
     except msgspec.ValidationError:
         pass
     except msgspec.DecodeError as error:
-        raise errors.Unreachable(f"what answers there does not speak as ingle does: {error}") from None
+        raise errors.Unreachable(f"the server is not an ingle server: {error}; check the URL") from None
     said = msgspec.json.decode(data)
     if not isinstance(said, dict) or type(said.get("seq")) is not int:
         return None
@@ -55,19 +54,19 @@ def read_event(data: bytes | str) -> Event | None:
 
 
 def kind_of(event: Event) -> str:
-    """Return the `type` of an event, as docs/contract.md lists them."""
+    """Return the `type` of an event, as listed in docs/contract.md."""
     return event.type if isinstance(event, OtherEvent) else str(event.__struct_config__.tag)
 
 
 def bundle_of(event: Event) -> MimeBundle:
-    """Return what an event shows, by mime type; empty when it shows nothing."""
+    """Return the mime bundle of an event, empty if it has none."""
     data = event.fields.get("data") if isinstance(event, OtherEvent) else getattr(event, "data", None)
     return data if isinstance(data, dict) else {}
 
 
 def read(data: bytes, kind: type[T]) -> T:
-    """Decode an answer as the type it must have."""
+    """Decode an answer as this type."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise errors.Unreachable(f"what answers there does not speak as ingle does: {error}; check the URL") from None
+        raise errors.Unreachable(f"the server is not an ingle server: {error}; check the URL") from None

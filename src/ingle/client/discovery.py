@@ -1,8 +1,7 @@
-"""Finding a service on this machine, or starting one that ends with its client. Everything here blocks.
+"""Finds a service on this machine, or starts one that ends with its client. Every function blocks.
 
-A service is found through the data folder: by its socket under `run/`, which only its own user can open, so that no
-token is needed. Only what `ingle serve` opened is taken: the server of an assistant, of `ingle run` or of another
-client ends with its owner, and the sessions in it would.
+A service is found by its socket in `run/` of the data folder. Only its user can open it, so no token is needed. Only
+services of `ingle serve` are used: others end with their owner, and would end the sessions too.
 """
 
 import contextlib
@@ -18,24 +17,24 @@ from typing import IO
 from ingle.errors import Unreachable
 from ingle.support.running_servers import ServerInfo, find_servers
 
-START_PATIENCE = 60.0
-"""How long a service that was started may take to listen; the disk may be cold, the machine busy."""
+START_SECONDS = 60.0
+"""Time for a started service to listen; the disk may be slow and the machine busy."""
 
-STOP_PATIENCE = 15.0
-"""How long it may take to end its sessions and go; then it is killed, and they end by themselves."""
+STOP_SECONDS = 15.0
+"""Time for a service to end its sessions; then it is killed, and they end by themselves."""
 
-LOOK = 0.02
-"""How often it is looked for meanwhile."""
+POLL_SECONDS = 0.02
+"""Pause between two checks meanwhile."""
 
-SAID = 2000
-"""Characters of its last words that an error repeats."""
+MAX_OUTPUT_CHARS = 2000
+"""Characters of the service's last output in an error."""
 
 SERVE = "serve"
 
 
 @dataclass
 class Local:
-    """A service on this machine, and the child that it is, if this client started it."""
+    """A service on this machine, with its process if this client started it."""
 
     path: Path
     info: ServerInfo
@@ -43,7 +42,7 @@ class Local:
 
 
 def find(home: Path) -> Local | None:
-    """The service that runs on this data folder; the oldest when there are several."""
+    """Return the service of this data folder, the oldest if there are several."""
     for path, info in find_servers(home):
         if info.kind == SERVE:
             return Local(path, info)
@@ -51,7 +50,7 @@ def find(home: Path) -> Local | None:
 
 
 class Child:
-    """`ingle serve` as a child: it ends when its standard input does, so whatever becomes of this process."""
+    """`ingle serve` as a child process. It ends when its standard input is closed, also by the death of this one."""
 
     def __init__(self, home: Path) -> None:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -63,39 +62,39 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
-                # A Ctrl-C on the terminal is for this process, which may have more to say to its sessions.
+                # Ctrl-C on the terminal must reach this process only, which decides what to do with its sessions.
                 start_new_session=True,
             )
         except OSError as error:
             self._said.close()
-            raise Unreachable(f"no service could be started: {error}; start one with `ingle serve`") from None
+            raise Unreachable(f"the service could not be started: {error}; start one with `ingle serve`") from None
 
     def wait_until_found(self, home: Path) -> Local:
-        deadline = time.monotonic() + START_PATIENCE
+        deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             for path, info in find_servers(home):
                 if info.pid == self.process.pid:
                     return Local(path, info, self)
             code = self.process.poll()
             if code is not None:
-                raise Unreachable(f"the service that was started ended at once, with exit code {code}: {self.said()}")
-            time.sleep(LOOK)
+                raise Unreachable(f"the started service ended at once, with exit code {code}: {self.said()}")
+            time.sleep(POLL_SECONDS)
         raise Unreachable(
-            f"the service that was started did not listen within {START_PATIENCE:g} s; start one with `ingle serve` "
-            f"and see what it says; so far: {self.said() or 'nothing'}"
+            f"the started service did not listen within {START_SECONDS:g} s; run `ingle serve` to see why; "
+            f"its output so far: {self.said() or 'nothing'}"
         )
 
     def said(self) -> str:
         self._said.seek(0)
-        return self._said.read().decode(errors="replace").strip()[-SAID:]
+        return self._said.read().decode(errors="replace").strip()[-MAX_OUTPUT_CHARS:]
 
     def stop(self) -> None:
-        """End it, and all its sessions with it."""
+        """End the service and all its sessions."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         try:
-            self.process.wait(STOP_PATIENCE)
+            self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

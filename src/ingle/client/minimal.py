@@ -1,8 +1,7 @@
 """The minimal HTTP client: one request on one connection, with the standard library only.
 
-The commands for running services use it, since it loads in a few milliseconds. The full client sends with httpx, for
-connection pools, proxies and `await`, and takes its errors from here: `failure` is the only place where a problem that
-a server reports becomes an exception.
+The commands for running services use it, because it imports in a few milliseconds. The full client uses httpx for
+connection pools, proxies and `await`. Both get exceptions for server errors from `failure`.
 """
 
 import http.client
@@ -17,12 +16,12 @@ from ingle.support.running_servers import connect
 
 
 def reason(error: Exception) -> str:
-    """Return why a connection failed, in a few words."""
+    """Return the reason of a failed connection in a few words."""
     return "it took too long" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 
 def _by_code(kind: type[errors.IngleError]) -> dict[str, type[errors.IngleError]]:
-    """Return the errors of `ingle.errors` by code. Of those that share one, the first in the tree."""
+    """Return the classes of `ingle.errors` by code; the first in the tree if several share one."""
     found: dict[str, type[errors.IngleError]] = {kind.code: kind}
     for each in kind.__subclasses__():
         if each.__module__ == errors.__name__:
@@ -34,9 +33,9 @@ _BY_CODE = _by_code(errors.IngleError)
 
 
 def failure(status: int, body: bytes, retry_after: str | None = None) -> errors.IngleError:
-    """Return the exception for an answer that is not a success.
+    """Return the exception for an unsuccessful answer.
 
-    A server may be newer than its client: an unknown problem becomes an `IngleError` with its code and status.
+    A server may be newer than its client: an unknown error becomes an `IngleError` with its code and status.
     """
     try:
         problem = json.loads(body)
@@ -44,11 +43,11 @@ def failure(status: int, body: bytes, retry_after: str | None = None) -> errors.
         problem = None
     if not isinstance(problem, dict) or not isinstance(problem.get("code"), str):
         return errors.Unreachable(
-            f"what answers there is no ingle server, or stands in front of one that is gone: it said {status}; "
+            f"the server is not an ingle server, or a proxy that cannot reach one: it answered {status}; "
             "check the URL, and whether `ingle serve` runs"
         )
     code = problem["code"]
-    # Made without its own __init__, which would make up the sentence that the server has said already.
+    # Created without its own __init__, because the server has already written the sentence.
     kind = _BY_CODE.get(code, errors.IngleError)
     error = kind.__new__(kind)
     errors.IngleError.__init__(error, str(problem.get("detail", code)))
@@ -61,27 +60,27 @@ def failure(status: int, body: bytes, retry_after: str | None = None) -> errors.
 
 
 class MinimalClient:
-    """Requests to one service. No connection is kept, and nothing is sent twice."""
+    """Requests to one service. Connections are not reused, and nothing is sent twice."""
 
     def __init__(self, address: Address, name: str | None = None) -> None:
         self._address = address
         self._name = name or str(address)
-        """What errors call the service."""
+        """Name of the service in errors."""
 
     def request(self, method: str, path: str, body: Any = None, *, timeout: float) -> Any:
-        """Return the decoded answer. A refusal is raised as what it says, no answer as `Unreachable`."""
+        """Return the decoded answer, or raise the error that it describes, or `Unreachable`."""
         data = None if body is None else json.dumps(body).encode()
         with self.open(method, path, data, timeout=timeout) as answer:
             said = answer.read()
         try:
             return json.loads(said) if said else None
         except (ValueError, RecursionError):
-            raise errors.Unreachable(f"what answers at {self._name} is no ingle server; check the URL") from None
+            raise errors.Unreachable(f"{self._name} is not an ingle server; check the URL") from None
 
     def open(
         self, method: str, path: str, data: "bytes | BinaryIO | None" = None, *, timeout: float
     ) -> "StreamedAnswer":
-        """Return a successful answer whose body is still to be read. Failures are those of `request`."""
+        """Return a successful answer with an unread body. Raises as `request` does."""
         streamed = data is not None and not isinstance(data, bytes)
         headers = {"Content-Type": "application/octet-stream" if streamed else "application/json"}
         try:
@@ -111,7 +110,7 @@ class MinimalClient:
 
 
 class StreamedAnswer:
-    """The body of a successful answer, and the connection that brings it. Close it after use."""
+    """The body of a successful answer, with its connection. Close it after use."""
 
     def __init__(self, connection: http.client.HTTPConnection, answer: http.client.HTTPResponse, name: str) -> None:
         self._connection = connection
@@ -127,7 +126,7 @@ class StreamedAnswer:
         self._connection.close()
 
     def read(self, size: int | None = None) -> bytes:
-        """Return at most `size` bytes, none at the end; without a size all of them."""
+        """Return up to `size` bytes, empty at the end; without a size all of them."""
         try:
             return self._answer.read(size)
         except (OSError, http.client.HTTPException) as error:

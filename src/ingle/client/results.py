@@ -1,7 +1,6 @@
-"""The result of a cell as the client hands it out: to be read, checked, raised, or shown in a notebook.
+"""The result of a cell in the client: to read, check, raise, or show in a notebook.
 
-What a session made is not trusted, wherever it is shown: its HTML goes into a frame of its own origin, where it can
-draw but not reach the page around it.
+Output of a session is untrusted: its HTML is shown in a sandboxed frame that cannot reach the page around it.
 """
 
 import html
@@ -10,19 +9,19 @@ from typing import Any
 from ingle import events
 from ingle.events import MimeBundle
 
-ENDED_BADLY = frozenset({"error", "interrupted", "exit"})
+FAILED_STATUSES = frozenset({"error", "interrupted", "exit"})
 
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""Types that a bundle carries in base64."""
+"""Mime types with base64 data."""
 
 FRAME_HEIGHT = 360
-"""Pixels of the frame in which a notebook shows HTML; its corner can be dragged."""
+"""Height in pixels of the frame for HTML in a notebook; the user can resize it."""
 
 
 class CellFailed(Exception):
-    """What `Result.raise_for_error` raises. The message is what the cell would have shown, its traceback included.
+    """Raised by `Result.raise_for_error`. The message has the cell's traceback.
 
-    `result` has the rest: `result.error.name`, `result.exit.code`, `result.timed_out`, what was printed before.
+    `result` has the rest: `result.error.name`, `result.exit.code`, `result.timed_out`, and the printed text.
     """
 
     def __init__(self, result: "Result") -> None:
@@ -43,22 +42,22 @@ class CellFailed(Exception):
 
 
 class Result(events.Result):
-    """The result of a cell, as it was when it was asked for.
+    """The result of a cell at the moment of the request.
 
-    `status` is `ok`, `error`, `interrupted` or `exit`; while the cell goes on, `running` or `waiting_for_input`.
-    An exception in the cell is in `error`; nothing is raised before you say `raise_for_error()`.
+    `status` is `ok`, `error`, `interrupted` or `exit`; `running` or `waiting_for_input` if the cell has not ended.
+    An exception in the cell is in `error`; only `raise_for_error()` raises.
     """
 
     @property
     def ok(self) -> bool:
-        """Whether the cell has ended well."""
+        """Whether the cell ended successfully."""
         return self.status == "ok"
 
     @property
     def text(self) -> str:
-        """What a person would have read: output, values shown, the traceback. No newline at the end.
+        """Everything a person would read: output, shown values, the traceback. No final newline.
 
-        It has all of stdout before stderr; `Session.stream` keeps the order in which they came.
+        All of stdout comes before stderr; `Session.stream` has the original order.
         """
         pieces = [self.stdout, self.stderr, *(_plain(bundle) for bundle in self._shown())]
         if self.error is not None:
@@ -68,11 +67,11 @@ class Result(events.Result):
         return "\n".join(piece.removesuffix("\n") for piece in pieces if piece)
 
     def raise_for_error(self) -> "Result":
-        """Raise `CellFailed` if the cell ended in any way but well; else the result itself, to go on with.
+        """Raise `CellFailed` if the cell failed, else return the result itself.
 
-        A cell that still runs, or waits for input, has not failed.
+        A cell that still runs or waits for input has not failed.
         """
-        if self.status in ENDED_BADLY:
+        if self.status in FAILED_STATUSES:
             raise CellFailed(self)
         return self
 
@@ -80,7 +79,7 @@ class Result(events.Result):
         return [*self.displays, *([self.result] if self.result is not None else [])]
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> MimeBundle:
-        """What a notebook shows for it."""
+        """Return the mime bundle for a notebook."""
         bundle = {"text/plain": self.text}
         shown = self._shown()
         if not any(set(each) - {"text/plain"} for each in shown):
@@ -91,7 +90,7 @@ class Result(events.Result):
             parts.append(_preformatted(self.error.traceback))
         bundle["text/html"] = "\n".join(parts)
         if len(parts) == 1:
-            # A lone picture as what it is, for those who show no HTML.
+            # A single image is also included as such, for readers without HTML.
             bundle.update({kind: shown[0][kind] for kind in IMAGES if kind in shown[0]})
         return bundle
 

@@ -1,1 +1,1 @@
-"""The client with `await`. The rooms of `sync` are made from those here by tools/unasync.py, but for `io`."""
+"""The asynchronous client. tools/unasync.py generates the modules of `sync` from these, except `io`."""

@@ -1,4 +1,4 @@
-"""`AsyncClient`: a service, found, started or named."""
+"""`AsyncClient`: the connection to a service, which it finds or starts."""
 
 from types import TracebackType
 from typing import Any
@@ -12,8 +12,8 @@ from ingle.client.aio.shell import AsyncShell
 from ingle.client.decode import read
 from ingle.events import Restored, SessionInfo, SnapshotInfo, Stdlib, StdlibChange
 
-ADDING = 30.0
-"""Seconds for trying out what is added to the library."""
+ADD_SECONDS = 30.0
+"""Time in which the server tests an addition to the library."""
 
 
 class SessionList(Struct):
@@ -24,23 +24,23 @@ class SnapshotList(Struct):
     snapshots: list[SnapshotInfo]
 
 
-LOADING = 3600.0
-"""How long loading may take: a snapshot may hold many gigabytes."""
+LOAD_SECONDS = 3600.0
+"""Maximum time of a load: a snapshot may have many gigabytes."""
 
 
 class AsyncClient(AsyncShell):
-    """A service that holds sessions.
+    """Client of a service with sessions.
 
         async with AsyncClient() as client, client.session("main") as session:
             result = await session.run("6 * 7")
             print(result.text)
 
-    Without a `url` (or `INGLE_URL`) it takes the service that runs on this user's data folder (`ingle serve`), through
-    its private socket, for which no token is needed. If there is none it starts one, which ends with this client,
-    and its sessions with it; `start=False` refuses that. With a `url` give the `token` too, or set `INGLE_TOKEN`.
+    Without a `url` (or `INGLE_URL`) it uses the service of this user's data folder (`ingle serve`) through its private
+    socket, which needs no token. If there is none, it starts one that ends with this client, together with its
+    sessions; `start=False` prevents that. With a `url` pass the `token` too, or set `INGLE_TOKEN`.
 
-    It connects at its first use. Any number of threads may share a `Client`, and any number of tasks of one event
-    loop an `AsyncClient`; a `Client` needs no loop, and works where one is running.
+    It connects on first use. Any number of threads may share a synchronous client, and any number of tasks of one
+    event loop an asynchronous one. A synchronous client needs no event loop, and works while one is running.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, start: bool = True) -> None:
@@ -59,7 +59,7 @@ class AsyncClient(AsyncShell):
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the service, and end it if this client started it. Sessions of others, and kept ones, go on."""
+        """Disconnect, and end the service with its sessions if this client started it."""
         await self._connection.close()
 
     def session(
@@ -75,11 +75,11 @@ class AsyncClient(AsyncShell):
         durable: bool | None = None,
         keep: bool = False,
     ) -> AsyncSession:
-        """The session of that name, made when there is none; without a name, a new one.
+        """Return the session of that name, which is created if missing; without a name, a new one.
 
-        `python`, `cwd`, `env`, `idle_timeout`, `include_stdlib` (False leaves the user's library out), `checkpoints`
-        ("auto" keeps the state before each cell) and `durable` (it is saved after each cell, and outlives the service)
-        say how it is made, and mean nothing for one that is there already.
+        The options apply when it is created, and have no effect on an existing session. `include_stdlib=False` leaves
+        out the user's library. `checkpoints="auto"` stores the state before each cell. A `durable` session is saved
+        after each cell, and outlives the service.
         """
         options = {
             "python": python,
@@ -101,40 +101,40 @@ class AsyncClient(AsyncShell):
         rerun: bool = False,
         keep: bool = True,
     ) -> AsyncSession:
-        """A new session with what a snapshot holds; without a `name` it has that of the session that was saved.
+        """Return a new session with the contents of a snapshot; its default name is that of the saved session.
 
-        A snapshot that the service did not write is refused; `trust` loads it all the same, and runs the code in it.
-        What is missing is told in the session's `restored`; `rerun` runs the cells again that made it.
+        A snapshot that the service did not write is refused; `trust` loads it anyway, and runs the code in it.
+        The session's `restored` lists what is missing; `rerun` runs the cells that made it again.
         """
         body: dict[str, Any] = {"trust": trust, "rerun": rerun}
         if name is not None:
             body["session_id"] = name
-        said = await self._connection.request("POST", snapshot_path(snapshot) + "/load", body=body, wait=LOADING)
+        said = await self._connection.request("POST", snapshot_path(snapshot) + "/load", body=body, wait=LOAD_SECONDS)
         restored = read(said, Restored)
         session = AsyncSession(self._connection, restored.session.session_id, {}, keep)
         session.made, session.restored = True, restored
         return session
 
     async def snapshots(self) -> list[SnapshotInfo]:
-        """The saved sessions."""
+        """Return the snapshots."""
         return read(await self._connection.request("GET", "/v1/snapshots", repeatable=True), SnapshotList).snapshots
 
     async def delete_snapshot(self, name: str) -> None:
         await self._connection.request("DELETE", snapshot_path(name))
 
     async def sessions(self) -> list[SessionInfo]:
-        """The live sessions of the service."""
+        """Return the live sessions of the service."""
         return read(await self._connection.request("GET", "/v1/sessions", repeatable=True), SessionList).sessions
 
     async def stdlib(self) -> Stdlib:
-        """What the user's library holds, which new sessions begin with."""
+        """Return the contents of the user's library, which new sessions load."""
         return read(await self._connection.request("GET", "/v1/stdlib", repeatable=True), Stdlib)
 
     async def add_to_stdlib(self, function_code: str) -> StdlibChange:
-        """Add a function, or other code, to the user's library; a function of that name is replaced.
+        """Add a function, or other code, to the user's library, replacing a function of that name.
 
-        It is tried out first: what does not compile or run raises `StdlibRefused`, and nothing has changed. New
-        sessions have it, those that run do not.
+        The server tests it first: code that does not compile or run raises `StdlibRefused` and changes nothing. New
+        sessions have the function; running sessions do not.
         """
         body = {"function_code": function_code}
-        return read(await self._connection.request("POST", "/v1/stdlib", body=body, wait=ADDING), StdlibChange)
+        return read(await self._connection.request("POST", "/v1/stdlib", body=body, wait=ADD_SECONDS), StdlibChange)

@@ -1,7 +1,7 @@
-"""The way to one service: requests that are repeated where that is safe, and events that are missed by nobody.
+"""The connection to one service: requests with safe retries, and an event stream without gaps.
 
-A request that a server may have acted on already is repeated only if that changes nothing. Events have numbers: after
-a connection broke, the next one begins with the number that comes next, so none is lost and none comes twice.
+A request that the server may have executed is repeated only if that changes nothing. Events are numbered: a new
+connection continues at the next number, so no event is lost or repeated.
 """
 
 import time
@@ -15,9 +15,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from ingle import errors
 from ingle.client import discovery
 from ingle.client.address import (
-    FIRST_PATIENCE,
+    FIRST_RETRY_SECONDS,
     LOCAL_URL,
-    PATIENCE,
+    RETRY_SECONDS,
     Address,
     Retries,
     deadline_after,
@@ -30,31 +30,31 @@ from ingle.client.minimal import failure, reason
 from ingle.settings import data_folder
 from ingle.support.running_servers import connect, reachable
 
-CONNECT_PATIENCE = 10.0
-ANSWER_SLACK = 20.0
-"""How much longer than it was asked to wait a server may take to answer."""
+CONNECT_SECONDS = 10.0
+ANSWER_SLACK_SECONDS = 20.0
+"""Time that a server may take in addition to the requested wait."""
 
-WRITE_PATIENCE = 60.0
+WRITE_SECONDS = 60.0
 
-KEEP_ALIVE = 30.0
-"""Idle connections are closed before the server would (after 75 s), so that a request never meets its end."""
+KEEP_ALIVE_SECONDS = 30.0
+"""Idle connections are closed before the server does (after 75 s), so that no request meets a closed one."""
 
-CLOSE_PATIENCE = 1.0
-"""How long the end of a WebSocket may take; its events are on the server, whatever happens."""
+CLOSE_SECONDS = 1.0
+"""Time for closing a WebSocket; its events stay on the server."""
 
-LASTED = 5.0
-"""A connection that held for so long, while there was something to wait for, was a good one."""
+STABLE_SECONDS = 5.0
+"""A connection that lasted this long while waiting counts as progress."""
 
-MAX_EVENT = 256 * 1024 * 1024
+MAX_EVENT_BYTES = 256 * 1024 * 1024
 
 STOPPING, POLICY, BAD_MESSAGE, NO_SESSION = 1001, 1008, 4400, 4404
-"""Codes with which a server closes a WebSocket for good; docs/http.md has them. Others mean: come again."""
+"""Codes with which a server closes a WebSocket finally; see docs/http.md. After others the client reconnects."""
 
 TOO_BIG = 1009
 
 
 class AsyncConnection:
-    """Opened at its first use. May be shared."""
+    """Connection to a service, opened on first use. Tasks and threads may share it."""
 
     def __init__(self, url: str | None, token: str | None, start: bool) -> None:
         self._address = given_address(url, token)
@@ -68,7 +68,7 @@ class AsyncConnection:
 
     @property
     def where(self) -> str:
-        """Which service, for people. Never the token."""
+        """Return the service's address for people, without the token."""
         if self._closed:
             return "closed"
         if self._address is None:
@@ -80,7 +80,7 @@ class AsyncConnection:
             return self._http
         async with self._opening:
             if self._closed:
-                raise errors.Unreachable("this client is closed; make a new one")
+                raise errors.Unreachable("this client is closed; create a new one")
             if self._http is None:
                 if self._address is None:
                     self._address = await in_thread(self._find)
@@ -92,15 +92,15 @@ class AsyncConnection:
         found = discovery.find(home)
         if found is None:
             if not self._start:
-                raise errors.Unreachable(f"no service runs on {home}; start one with `ingle serve`, or name a URL")
+                raise errors.Unreachable(f"no service runs on {home}; start one with `ingle serve`, or pass a URL")
             found = discovery.start(home)
             self._child = found.child
         return Address(LOCAL_URL, path=found.path)
 
     def _make_http(self, address: Address) -> HttpClient:
-        timeout = httpx.Timeout(ANSWER_SLACK, connect=CONNECT_PATIENCE, write=WRITE_PATIENCE, pool=None)
-        # Every call that waits has a connection of its own: a bound would let some wait for others.
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE)
+        timeout = httpx.Timeout(ANSWER_SLACK_SECONDS, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=None)
+        # Every waiting call needs its own connection: a bound would let some calls wait for others.
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_SECONDS)
         if address.path is not None:
             name = self._resources.enter_context(reachable(address.path))
             transport = HttpTransport(uds=name, limits=limits)
@@ -115,12 +115,12 @@ class AsyncConnection:
 
     @property
     def address(self) -> Address:
-        """Where the service is; known once the connection is open."""
+        """Address of the service, known once the connection is open."""
         assert self._address is not None
         return self._address
 
     async def close(self) -> None:
-        """Let go of it, and end the service if this client started it."""
+        """Disconnect, and end the service if this client started it."""
         async with self._opening:
             if self._closed:
                 return
@@ -147,16 +147,16 @@ class AsyncConnection:
         wait: float = 0.0,
         repeatable: bool = False,
     ) -> bytes:
-        """The body of the answer; a refusal is raised as what it says.
+        """Send a request, and return the body of the answer or raise the error it describes.
 
-        `wait` is what the server was asked to wait. What is `repeatable` changes nothing when it is done twice.
+        `wait` is the time that the server was asked to wait. A `repeatable` request has the same effect if sent twice.
         """
         http = await self.open()
         if body is not None:
             content = msgspec.json.encode(body)
             headers = {"Content-Type": "application/json", **(headers or {})}
         retries = self._retries()
-        timeout = httpx.Timeout(wait + ANSWER_SLACK, connect=CONNECT_PATIENCE, write=WRITE_PATIENCE, pool=None)
+        timeout = httpx.Timeout(wait + ANSWER_SLACK_SECONDS, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=None)
         waiting = deadline_after(wait)
         while True:
             sent = time.monotonic()
@@ -171,10 +171,10 @@ class AsyncConnection:
             except httpx.TransportError as error:
                 if not repeatable:
                     raise errors.Unreachable(
-                        f"the connection to {self._where()} broke before the answer came ({reason(error)}), so it is "
-                        "not known whether the request was carried out; look at the session before you ask again"
+                        f"the connection to {self._where()} broke before the answer came ({reason(error)}), so the "
+                        "request may or may not have been executed; check the session before you repeat it"
                     ) from error
-                lasted = time.monotonic() - sent > LASTED and not isinstance(error, httpx.TimeoutException)
+                lasted = time.monotonic() - sent > STABLE_SECONDS and not isinstance(error, httpx.TimeoutException)
                 if lasted and time_left(waiting):
                     retries.progress()
                 await self._pause(retries, error)
@@ -185,11 +185,11 @@ class AsyncConnection:
             error_said = failure(answer.status_code, answer.content, answer.headers.get("retry-after"))
             if not (isinstance(error_said, errors.Unreachable) and repeatable):
                 raise error_said
-            # A proxy in front has lost the server for the moment.
+            # A proxy has lost its server for the moment.
             await self._pause(retries, error_said)
 
     def _retries(self) -> Retries:
-        return Retries(PATIENCE if self._reached else FIRST_PATIENCE)
+        return Retries(RETRY_SECONDS if self._reached else FIRST_RETRY_SECONDS)
 
     async def _pause(self, retries: Retries, error: Exception) -> None:
         pause = None if self._is_gone(error) else retries.next_pause()
@@ -200,7 +200,7 @@ class AsyncConnection:
         await sleep(pause)
 
     def _is_gone(self, error: Exception) -> bool:
-        """Whether waiting is of no use: nobody was ever there, or it was the socket of a process that has ended."""
+        """Return whether retrying is useless: no service ever answered, or its socket's process has ended."""
         refused = (httpx.ConnectError, httpx.ConnectTimeout, ConnectionRefusedError, FileNotFoundError)
         return isinstance(error, refused) and (self.address.path is not None or not self._reached)
 
@@ -211,8 +211,8 @@ class AsyncConnection:
     def _advice(self, error: Exception) -> str:
         if self.address.path is not None:
             return (
-                f"{self._where()} does not answer any more ({reason(error)}); its sessions ended with it: "
-                "make a new client"
+                f"{self._where()} does not answer any more ({reason(error)}); its sessions have ended with it; "
+                "create a new client"
             )
         return (
             f"{self._where()} cannot be reached ({reason(error)}); check the URL, and that `ingle serve` runs there "
@@ -222,7 +222,7 @@ class AsyncConnection:
     # --- events ---
 
     async def events(self, path: str, first: int, deadline: float | None = None) -> EventStream:
-        """Every event of the session at `path` from number `first` on, until it ends or the deadline is over."""
+        """Yield the events of the session at `path` from number `first` on, until its end or the deadline."""
         await self.open()
         retries = self._retries()
         following = first
@@ -256,7 +256,7 @@ class AsyncConnection:
             finally:
                 if socket is not None:
                     await socket.close()
-            if time.monotonic() - opened > LASTED:
+            if time.monotonic() - opened > STABLE_SECONDS:
                 retries.progress()
             left = time_left(deadline)
             if left is not None and left <= 0:
@@ -272,9 +272,9 @@ class AsyncConnection:
                 address.socket_url + path,
                 address.headers,
                 sock,
-                max_size=MAX_EVENT,
-                open_timeout=CONNECT_PATIENCE,
-                close_timeout=CLOSE_PATIENCE,
+                max_size=MAX_EVENT_BYTES,
+                open_timeout=CONNECT_SECONDS,
+                close_timeout=CLOSE_SECONDS,
                 **options,
             )
         except BaseException:
@@ -283,14 +283,10 @@ class AsyncConnection:
             raise
 
 
-def _why(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
 def _has_ended(closed: ConnectionClosed) -> bool:
-    """Whether the session ended in order; False to come again. What will not be better next time is raised."""
+    """Return whether the session ended normally; False to reconnect. Raise errors that reconnecting cannot solve."""
     if closed.sent is not None and closed.sent.code == TOO_BIG and not closed.rcvd_then_sent:
-        raise errors.TooLarge(f"an event is above {MAX_EVENT} bytes, which is more than this client takes") from None
+        raise errors.TooLarge(f"an event has more than {MAX_EVENT_BYTES} bytes, the limit of this client") from None
     if closed.rcvd is None:
         return False
     code, reason = closed.rcvd.code, closed.rcvd.reason

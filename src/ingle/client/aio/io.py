@@ -1,4 +1,4 @@
-"""What differs between waiting with `await` and without: sleeping, threads, locks, sockets. `sync.io` is its twin."""
+"""The parts that differ between asynchronous and synchronous code: sleep, threads, locks, sockets. See `sync.io`."""
 
 import asyncio
 import inspect
@@ -26,12 +26,12 @@ sleep = asyncio.sleep
 
 
 async def in_thread(function: Callable[..., T], *given: Any) -> T:
-    """Call what blocks, without blocking the loop."""
+    """Call a blocking function without blocking the event loop."""
     return await asyncio.to_thread(function, *given)
 
 
 async def call(callback: Callable[..., Any], *given: Any) -> Any:
-    """Call what a user gave, which may be a coroutine function."""
+    """Call a user's callback, which may be a coroutine function."""
     answer = callback(*given)
     return await answer if inspect.isawaitable(answer) else answer
 
@@ -42,7 +42,7 @@ class WebSocket:
 
     @classmethod
     async def open(cls, url: str, headers: dict[str, str], sock: socket.socket | None, **options: Any) -> "WebSocket":
-        # Late: most clients never stream.
+        # Imported late, because most clients never stream.
         from websockets.asyncio.client import connect
 
         if sock is not None:
@@ -51,7 +51,7 @@ class WebSocket:
         return cls(await connect(url, additional_headers=headers, compression=None, **options))
 
     async def receive(self, seconds: float | None) -> bytes:
-        """The next frame; TimeoutError when none came in time."""
+        """Return the next frame, or raise TimeoutError."""
         if seconds is None:
             return await self._connection.recv(decode=False)
         async with asyncio.timeout(seconds):

@@ -1,7 +1,7 @@
-"""Shell commands from a program: the verbs of docs/shell.md, name for name.
+"""Shell commands from a program, with the names of docs/shell.md.
 
-A call never owns a task: whoever stops waiting leaves it running. A command that was sent is never sent again as
-another one, since each has a key of its own, by which the server knows it.
+A call does not own its task: the task keeps running if the caller stops waiting. A command is never executed twice,
+because each has an idempotency key.
 """
 
 import secrets
@@ -15,8 +15,8 @@ from ingle.client.decode import read
 from ingle.events import Task, TaskOutput
 from ingle.requests import Limits
 
-TURN = 25.0
-"""How long one request waits for a task; the client asks as often as it takes. Proxies cut what is silent longer."""
+POLL_SECONDS = 25.0
+"""Time of one long poll for a task; the client repeats it. Proxies close silent connections after longer."""
 
 
 class TaskList(Struct):
@@ -24,7 +24,7 @@ class TaskList(Struct):
 
 
 class AsyncShell:
-    """What a client can do with shell commands."""
+    """Methods for shell commands."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -45,12 +45,12 @@ class AsyncShell:
         limits: Limits | None = None,
         shell_session: str | None = None,
     ) -> Task:
-        """Run a command until its shell has ended; its output, exit code and what it has left running.
+        """Run a command until its shell has ended, and return its output, exit code and remaining processes.
 
-        `timeout` bounds the command. `wait` bounds this call only: past it the status is `running`, the command goes
-        on, and `shell_status` waits on. `stdin` is its whole input; with `interactive` or `pty` (a terminal of this
-        `size`, rows and columns) the input stays open for `shell_input`. With `session_id` it runs in the folder and
-        sandbox of that session, with `shell_session` in the persistent shell of that name.
+        `timeout` limits the command. `wait` limits only this call: after it the status is `running`, the command
+        continues, and `shell_status` waits for it. `stdin` is its whole input. With `interactive` or `pty` (a terminal
+        of this `size`, rows and columns) the input stays open for `shell_input`. With `session_id` it runs in the
+        folder and sandbox of that session, with `shell_session` in the persistent shell of that name.
         """
         given = {
             "timeout": timeout,
@@ -64,8 +64,8 @@ class AsyncShell:
         body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         body |= {"command": command, "interactive": interactive, "pty": pty, "rows": size[0], "columns": size[1]}
         deadline = deadline_after(wait)
-        body["wait"] = turn = _turn(deadline)
-        # The same key at every attempt: whatever got lost, the answer or the request, it is started once.
+        body["wait"] = turn = _poll_seconds(deadline)
+        # All attempts have the same key, so the command starts once whether the request or the answer was lost.
         said = await self._connection.request(
             "POST",
             "/v1/shell",
@@ -75,46 +75,46 @@ class AsyncShell:
             repeatable=True,
         )
         task = read(said, Task)
-        while _runs(task) and task.exit_code is None and task.signal is None and _turn(deadline) > 0:
-            task = await self._status(task.task_id, _turn(deadline), {})
+        while _runs(task) and task.exit_code is None and task.signal is None and _poll_seconds(deadline) > 0:
+            task = await self._status(task.task_id, _poll_seconds(deadline), {})
         return task
 
     async def shell_status(
         self, task_id: str, *, wait: float | None = 0.0, from_line: int = 0, from_event: int = 0
     ) -> Task:
-        """A task as it is; with `wait`, when all of it is over or after so many seconds, None for as long as it takes.
+        """Return a task; with `wait`, when it has ended or after that many seconds; None waits until its end.
 
-        With `from_event` or `from_line` (`next_event` and `next_line` of an earlier answer) only the text since then.
+        `from_event` or `from_line` (from an earlier answer's `next_event` or `next_line`) returns only newer text.
         """
         deadline = deadline_after(wait)
         query: dict[str, str | int | float] = {"from_line": from_line, "from": from_event}
-        task = await self._status(task_id, _turn(deadline), query)
-        while _runs(task) and _turn(deadline) > 0:
-            task = await self._status(task_id, _turn(deadline), query)
+        task = await self._status(task_id, _poll_seconds(deadline), query)
+        while _runs(task) and _poll_seconds(deadline) > 0:
+            task = await self._status(task_id, _poll_seconds(deadline), query)
         return task
 
     async def shell_cancel(self, task_id: str) -> Task:
-        """End a task and all it started: SIGTERM, after a grace SIGKILL; the task when it is over."""
-        return await self._order(task_id, "cancel", {"wait": TURN})
+        """End a task and all its processes with SIGTERM and, after a grace period, SIGKILL. Return the ended task."""
+        return await self._order(task_id, "cancel", {"wait": POLL_SECONDS})
 
     async def shell_interrupt(self, task_id: str, *, wait: float = 5.0) -> Task:
-        """SIGINT, as Ctrl-C does; the task when it has ended, or after `wait`."""
-        return await self._order(task_id, "interrupt", {"wait": min(wait, TURN)})
+        """Send SIGINT, as Ctrl-C does. Return the task when it has ended, or after `wait`."""
+        return await self._order(task_id, "interrupt", {"wait": min(wait, POLL_SECONDS)})
 
     async def shell_pause(self, task_id: str) -> Task:
-        """Stop a task for a while."""
+        """Suspend a task."""
         return await self._order(task_id, "pause", None)
 
     async def shell_resume(self, task_id: str) -> Task:
-        """Have a paused task go on."""
+        """Continue a paused task."""
         return await self._order(task_id, "resume", {"wait": 0.0})
 
     async def shell_input(self, task_id: str, text: str = "", *, eof: bool = False) -> Task:
-        """Send text to a task's input as it is, a line with its newline; `eof` ends the input."""
+        """Send text to a task's input unchanged, so end lines with a newline; `eof` ends the input."""
         return await self._order(task_id, "input", {"text": text, "eof": eof})
 
     async def shell_tasks(self) -> list[Task]:
-        """The tasks that run or are still kept, without their text."""
+        """Return the running and the retained tasks, without their output."""
         return read(await self._connection.request("GET", "/v1/shell", repeatable=True), TaskList).tasks
 
     async def shell_output(
@@ -126,7 +126,7 @@ class AsyncShell:
         lines: int = 200,
         grep: str | None = None,
     ) -> TaskOutput:
-        """Lines of a task's output, however long it is; `grep` is a pattern, `next_line` tells where to go on."""
+        """Return lines of a task's output of any length; `grep` is a pattern. Continue at `next_line`."""
         query: dict[str, str | int | float] = {"stream": stream, "from_line": from_line, "lines": lines}
         if grep is not None:
             query["grep"] = grep
@@ -140,7 +140,7 @@ class AsyncShell:
         return read(said, Task)
 
     async def _order(self, task_id: str, order: str, body: dict[str, Any] | None) -> Task:
-        wait = TURN if body and body.get("wait") else 0.0
+        wait = POLL_SECONDS if body and body.get("wait") else 0.0
         return read(await self._connection.request("POST", f"{task_path(task_id)}/{order}", body=body, wait=wait), Task)
 
 
@@ -148,6 +148,6 @@ def _runs(task: Task) -> bool:
     return task.status in ("running", "paused")
 
 
-def _turn(deadline: float | None) -> float:
+def _poll_seconds(deadline: float | None) -> float:
     left = time_left(deadline)
-    return TURN if left is None else min(TURN, left)
+    return POLL_SECONDS if left is None else min(POLL_SECONDS, left)

@@ -1,1 +1,1 @@
-"""The client without `await`. But for `io`, its rooms are made from those of `aio` by tools/unasync.py."""
+"""The synchronous client. tools/unasync.py generates its modules from those of `aio`, except `io`."""

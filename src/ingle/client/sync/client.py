@@ -1,5 +1,5 @@
-# Made from ../aio/client.py by tools/unasync.py: change that one, and run it.
-"""`Client`: a service, found, started or named."""
+# Generated from ../aio/client.py by tools/unasync.py: edit that file, and run the script.
+"""`Client`: the connection to a service, which it finds or starts."""
 
 from types import TracebackType
 from typing import Any
@@ -13,8 +13,8 @@ from ingle.client.sync.session import Session
 from ingle.client.sync.shell import Shell
 from ingle.events import Restored, SessionInfo, SnapshotInfo, Stdlib, StdlibChange
 
-ADDING = 30.0
-"""Seconds for trying out what is added to the library."""
+ADD_SECONDS = 30.0
+"""Time in which the server tests an addition to the library."""
 
 
 class SessionList(Struct):
@@ -25,23 +25,23 @@ class SnapshotList(Struct):
     snapshots: list[SnapshotInfo]
 
 
-LOADING = 3600.0
-"""How long loading may take: a snapshot may hold many gigabytes."""
+LOAD_SECONDS = 3600.0
+"""Maximum time of a load: a snapshot may have many gigabytes."""
 
 
 class Client(Shell):
-    """A service that holds sessions.
+    """Client of a service with sessions.
 
         with Client() as client, client.session("main") as session:
             result = session.run("6 * 7")
             print(result.text)
 
-    Without a `url` (or `INGLE_URL`) it takes the service that runs on this user's data folder (`ingle serve`), through
-    its private socket, for which no token is needed. If there is none it starts one, which ends with this client,
-    and its sessions with it; `start=False` refuses that. With a `url` give the `token` too, or set `INGLE_TOKEN`.
+    Without a `url` (or `INGLE_URL`) it uses the service of this user's data folder (`ingle serve`) through its private
+    socket, which needs no token. If there is none, it starts one that ends with this client, together with its
+    sessions; `start=False` prevents that. With a `url` pass the `token` too, or set `INGLE_TOKEN`.
 
-    It connects at its first use. Any number of threads may share a `Client`, and any number of tasks of one event
-    loop an `Client`; a `Client` needs no loop, and works where one is running.
+    It connects on first use. Any number of threads may share a synchronous client, and any number of tasks of one
+    event loop an asynchronous one. A synchronous client needs no event loop, and works while one is running.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, start: bool = True) -> None:
@@ -60,7 +60,7 @@ class Client(Shell):
         self.close()
 
     def close(self) -> None:
-        """Let go of the service, and end it if this client started it. Sessions of others, and kept ones, go on."""
+        """Disconnect, and end the service with its sessions if this client started it."""
         self._connection.close()
 
     def session(
@@ -76,11 +76,11 @@ class Client(Shell):
         durable: bool | None = None,
         keep: bool = False,
     ) -> Session:
-        """The session of that name, made when there is none; without a name, a new one.
+        """Return the session of that name, which is created if missing; without a name, a new one.
 
-        `python`, `cwd`, `env`, `idle_timeout`, `include_stdlib` (False leaves the user's library out), `checkpoints`
-        ("auto" keeps the state before each cell) and `durable` (it is saved after each cell, and outlives the service)
-        say how it is made, and mean nothing for one that is there already.
+        The options apply when it is created, and have no effect on an existing session. `include_stdlib=False` leaves
+        out the user's library. `checkpoints="auto"` stores the state before each cell. A `durable` session is saved
+        after each cell, and outlives the service.
         """
         options = {
             "python": python,
@@ -102,40 +102,40 @@ class Client(Shell):
         rerun: bool = False,
         keep: bool = True,
     ) -> Session:
-        """A new session with what a snapshot holds; without a `name` it has that of the session that was saved.
+        """Return a new session with the contents of a snapshot; its default name is that of the saved session.
 
-        A snapshot that the service did not write is refused; `trust` loads it all the same, and runs the code in it.
-        What is missing is told in the session's `restored`; `rerun` runs the cells again that made it.
+        A snapshot that the service did not write is refused; `trust` loads it anyway, and runs the code in it.
+        The session's `restored` lists what is missing; `rerun` runs the cells that made it again.
         """
         body: dict[str, Any] = {"trust": trust, "rerun": rerun}
         if name is not None:
             body["session_id"] = name
-        said = self._connection.request("POST", snapshot_path(snapshot) + "/load", body=body, wait=LOADING)
+        said = self._connection.request("POST", snapshot_path(snapshot) + "/load", body=body, wait=LOAD_SECONDS)
         restored = read(said, Restored)
         session = Session(self._connection, restored.session.session_id, {}, keep)
         session.made, session.restored = True, restored
         return session
 
     def snapshots(self) -> list[SnapshotInfo]:
-        """The saved sessions."""
+        """Return the snapshots."""
         return read(self._connection.request("GET", "/v1/snapshots", repeatable=True), SnapshotList).snapshots
 
     def delete_snapshot(self, name: str) -> None:
         self._connection.request("DELETE", snapshot_path(name))
 
     def sessions(self) -> list[SessionInfo]:
-        """The live sessions of the service."""
+        """Return the live sessions of the service."""
         return read(self._connection.request("GET", "/v1/sessions", repeatable=True), SessionList).sessions
 
     def stdlib(self) -> Stdlib:
-        """What the user's library holds, which new sessions begin with."""
+        """Return the contents of the user's library, which new sessions load."""
         return read(self._connection.request("GET", "/v1/stdlib", repeatable=True), Stdlib)
 
     def add_to_stdlib(self, function_code: str) -> StdlibChange:
-        """Add a function, or other code, to the user's library; a function of that name is replaced.
+        """Add a function, or other code, to the user's library, replacing a function of that name.
 
-        It is tried out first: what does not compile or run raises `StdlibRefused`, and nothing has changed. New
-        sessions have it, those that run do not.
+        The server tests it first: code that does not compile or run raises `StdlibRefused` and changes nothing. New
+        sessions have the function; running sessions do not.
         """
         body = {"function_code": function_code}
-        return read(self._connection.request("POST", "/v1/stdlib", body=body, wait=ADDING), StdlibChange)
+        return read(self._connection.request("POST", "/v1/stdlib", body=body, wait=ADD_SECONDS), StdlibChange)

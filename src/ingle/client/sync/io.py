@@ -1,6 +1,6 @@
-"""What differs between waiting with `await` and without: sleeping, threads, locks, sockets. `aio.io` is its twin.
+"""The parts that differ between synchronous and asynchronous code: sleep, threads, locks, sockets. See `aio.io`.
 
-There is no event loop in here: it may be used from any thread, inside a running loop too.
+It has no event loop, so any thread may use it, also inside a running loop.
 """
 
 import socket
@@ -29,24 +29,24 @@ sleep = time.sleep
 
 
 def in_thread(function: Callable[..., T], *given: Any) -> T:
-    """Call what blocks: here that is no matter."""
+    """Call a blocking function."""
     return function(*given)
 
 
 def call(callback: Callable[..., Any], *given: Any) -> Any:
-    """Call what a user gave."""
+    """Call a user's callback."""
     return callback(*given)
 
 
 class WebSocket:
     def __init__(self, manager: "AbstractContextManager[ClientConnection]") -> None:
-        # Some versions of websockets connect when the context is entered, others before.
+        # Some versions of websockets connect on entering the context, others before.
         self._manager = manager
         self._connection = manager.__enter__()
 
     @classmethod
     def open(cls, url: str, headers: dict[str, str], sock: socket.socket | None, **options: Any) -> "WebSocket":
-        # Late: most clients never stream.
+        # Imported late, because most clients never stream.
         from websockets.sync.client import connect
 
         if sock is not None:
@@ -54,7 +54,7 @@ class WebSocket:
         return cls(connect(url, additional_headers=headers, compression=None, **options))
 
     def receive(self, seconds: float | None) -> bytes:
-        """The next frame; TimeoutError when none came in time."""
+        """Return the next frame, or raise TimeoutError."""
         return self._connection.recv(seconds, decode=False)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-# Made from ../aio/session.py by tools/unasync.py: change that one, and run it.
-"""One live session: its cells, its output as it comes, its input, its files.
+# Generated from ../aio/session.py by tools/unasync.py: edit that file, and run the script.
+"""A live session: its cells, output, input and files.
 
-A call never owns a cell: cancelling it, losing the connection or the end of this program stops nothing that runs. A
-cell that was sent is never sent again as another one: each has a key of its own, by which the server knows it.
+A call does not own its cell. The cell continues if the call is cancelled, the connection is lost or this program ends.
+A cell is never executed twice, because each has an idempotency key.
 """
 
 import secrets
@@ -41,17 +41,17 @@ from ingle.events import (
 )
 from ingle.requests import Limits
 
-TURN = 25.0
-"""How long one request waits for a cell; the client asks as often as it takes. Proxies cut what is silent longer."""
+POLL_SECONDS = 25.0
+"""Time of one long poll for a cell; the client repeats it. Proxies close silent connections after longer."""
 
-BEGINNING = 3600.0
-"""How long one request may wait for its turn, where a cell is queued; then it is sent again, with its key."""
+QUEUE_SECONDS = 3600.0
+"""Time that one request may wait in the queue; then it is sent again with its key."""
 
-SAVING = 3600.0
-"""How long saving may take: a session may hold many gigabytes."""
+SAVE_SECONDS = 3600.0
+"""Maximum time of a save: a session may have many gigabytes."""
 
-FAR = 2**62
-"""Beyond every event: a result asked for from there on brings no text."""
+AFTER_ALL_EVENTS = 2**62
+"""Above every event number: a result from here on has no text."""
 
 
 class CellList(Struct):
@@ -63,21 +63,21 @@ class CheckpointList(Struct):
 
 
 class Session:
-    """Made by `Client.session`; attached to the session of that name, or makes it, at its first use.
+    """A session, made by `Client.session`. It finds or creates the session of that name on first use.
 
-    As a context manager it ends, at its exit, a session that it made; one that was there already is left running, and
-    so is one made with `keep=True`. Several tasks or threads may use it; a session runs one cell at a time, and says
-    `Busy` to the second unless that is to `queue`.
+    As a context manager it ends a session that it created; an existing one keeps running, and so does one with
+    `keep=True`. Several tasks or threads may use it. A session runs one cell at a time: a second one raises `Busy`,
+    unless it has `queue`.
     """
 
     def __init__(self, connection: Connection, name: str | None, options: dict[str, Any], keep: bool) -> None:
-        # A name of our own, where none was given: whoever asks to make it again after a failure knows it is his.
+        # A random name, so that a repeated request to create it recognises its own session.
         self.name = name if name is not None else f"s-{secrets.token_hex(6)}"
         self.made = False
-        """Whether this object made the session; False also before its first use."""
+        """Whether this object created the session; False before its first use."""
         self.keep = keep
         self.restored: Restored | None = None
-        """What became of the snapshot that it was loaded from."""
+        """The outcome of the load, if it was loaded from a snapshot."""
         self._named = name is not None
         self._connection = connection
         self._options = {key: value for key, value in options.items() if value is not None}
@@ -101,9 +101,9 @@ class Session:
         try:
             self.close()
         except errors.SessionNotFound:
-            pass  # somebody ended it, which is all that was wanted
+            pass  # already ended
         except errors.Unreachable:
-            # With the service gone the session is too; what was raised inside matters more than that.
+            # The session ended with its service, but an exception from inside matters more.
             if error is None:
                 raise
 
@@ -125,10 +125,10 @@ class Session:
     def _make(self) -> None:
         body = {"session_id": self.name, **self._options}
         try:
-            self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=TURN)
+            self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=POLL_SECONDS)
             self.made = True
         except errors.SessionExists:
-            # Another was quicker; or our own first attempt was, of which only a name that nobody else has is proof.
+            # Another client was first, or an earlier attempt of this one, which only a random name proves.
             self.made = not self._named
 
     # --- cells ---
@@ -148,22 +148,21 @@ class Session:
         on_error: Callable[[CellError], Any] | None = None,
         on_input: Callable[[str, bool], Any] | None = None,
     ) -> Result:
-        """Run a cell to its end, and answer with its result. What the cell raises is in the result, not raised here.
+        """Run a cell to its end, and return its result. An exception in the cell is in the result, not raised here.
 
-        `timeout` bounds the cell: past it, it is interrupted. `wait` bounds this call only: past it the answer has
-        the status `running`, the cell goes on, and `wait()` waits on. A cell that reads standard input answers with
-        `waiting_for_input`; go on with `input()`. `envs` are set for this one cell. With `queue` a busy session takes
-        the cell after those before it, where it would raise `Busy`.
+        `timeout` limits the cell, which is interrupted after it. `wait` limits only this call: after it the status is
+        `running`, the cell continues, and `wait()` waits for it. A cell that reads standard input returns
+        `waiting_for_input`; continue with `input()`. `envs` are set for this cell only. With `queue`, a busy session
+        queues the cell instead of raising `Busy`.
 
-        The callbacks are called while the cell runs: `on_stdout` and `on_stderr` with text, `on_display` and
-        `on_result` with a bundle by mime type, `on_error` with the error. `on_input(prompt, secret)` answers
-        standard input itself: it returns the text, or None for the end of file. What a callback raises comes out of
-        this call; the cell goes on.
+        The callbacks are called while the cell runs. `on_stdout` and `on_stderr` get text, `on_display` and
+        `on_result` a mime bundle, `on_error` the error. `on_input(prompt, secret)` returns the text for
+        standard input, or None for end of file. An exception in a callback leaves this call, and the cell continues.
         """
         deadline = deadline_after(wait)
         callbacks = (on_stdout, on_stderr, on_display, on_result, on_error, on_input)
         if all(callback is None for callback in callbacks):
-            return self._settled(self._begin(code, timeout, envs, queue, _turn(deadline)), deadline)
+            return self._settled(self._begin(code, timeout, envs, queue, _poll_seconds(deadline)), deadline)
         result = self._begin(code, timeout, envs, queue, 0.0)
         with closing(self._cell_events(result.cell, deadline)) as events:
             for event in events:
@@ -187,7 +186,7 @@ class Session:
         try:
             self._input(text or "", text is None, 0.0)
         except errors.NotWaiting:
-            pass  # it was interrupted meanwhile, or another answered
+            pass  # the cell was interrupted meanwhile, or another client answered
 
     def stream(
         self,
@@ -197,10 +196,10 @@ class Session:
         envs: dict[str, str] | None = None,
         queue: bool = False,
     ) -> EventStream:
-        """Run a cell and give its events as they come, from the `state` that begins it to its `done`.
+        """Run a cell and yield its events, from its first `state` to its `done`.
 
-        The cell is sent when the first event is asked for. Whoever stops reading leaves it running. The events are
-        those of `ingle.events`; `event.cell` is its number, for `wait()` to get the result.
+        The cell is sent when the first event is requested. It keeps running if you stop reading. Events are those of
+        `ingle.events`; pass `event.cell` to `wait()` to get the result.
         """
         result = self._begin(code, timeout, envs, queue, 0.0)
         with closing(self._cell_events(result.cell, None)) as events:
@@ -208,9 +207,9 @@ class Session:
                 yield event
 
     def events(self, first: int = 1, last: int | None = None) -> EventStream:
-        """Every event of the session from number `first` on, those to come included, until the session ends.
+        """Yield every event of the session from number `first` on, also future ones, until the session ends.
 
-        With `last` it stops after the event of that number.
+        With `last`, stop after the event of that number.
         """
         self._attach()
         with closing(self._connection.events(self._path, first)) as events:
@@ -220,7 +219,7 @@ class Session:
                     return
 
     def _cell_events(self, cell: int, deadline: float | None) -> EventStream:
-        """The events of one cell, to its `done` or to the deadline."""
+        """Yield the events of one cell until its `done` or the deadline."""
         with closing(self._connection.events(self._path, self.first_event(cell), deadline)) as events:
             for event in events:
                 if event.cell == cell:
@@ -232,52 +231,54 @@ class Session:
             raise errors.SessionNotFound(self.name)
 
     def first_event(self, cell: int) -> int:
-        """From which event on everything of this cell comes, with little that is older."""
+        """Return the number of an event from which on all events of this cell come, with few older ones."""
         if cell <= 1:
             return 1
         try:
-            return (self._cell(cell - 1, 0.0, FAR)).next_event
+            return (self._cell(cell - 1, 0.0, AFTER_ALL_EVENTS)).next_event
         except errors.CellNotFound:
-            return 1  # the one before ran in another session, of which this is a fork, or under an earlier server
+            return 1  # the cell before ran before a fork, or under an earlier server
 
     def wait(self, cell: int | None = None, *, wait: float | None = None) -> Result:
-        """The result of a cell, the last one unless it is named, when it has ended or waits for input.
+        """Return the result of a cell (default: the last one) when it has ended or waits for input.
 
-        With `wait`, after so many seconds at the latest; 0 only looks.
+        `wait` limits the time in seconds; 0 returns at once.
         """
         deadline = deadline_after(wait)
         if cell is None:
             cell = (self.info()).execution_count
-        return self._settled(self._cell(cell, _turn(deadline)), deadline)
+        return self._settled(self._cell(cell, _poll_seconds(deadline)), deadline)
 
     def input(self, text: str = "", *, eof: bool = False, wait: float | None = None) -> Result:
-        """Answer a cell that waits for input, and wait for what comes of it, as `run` does.
+        """Answer a cell that waits for input, and wait for its result as `run` does.
 
-        A newline is added unless there is one. With `eof` the input of this cell ends (Ctrl-D). When nobody waits,
-        `NotWaiting` is raised and the text goes nowhere.
+        A missing newline is added. `eof` ends the input of this cell (Ctrl-D). If no cell waits, `NotWaiting` is
+        raised and the text is not sent.
         """
         deadline = deadline_after(wait)
-        return self._settled(self._input(text, eof, _turn(deadline)), deadline)
+        return self._settled(self._input(text, eof, _poll_seconds(deadline)), deadline)
 
     def interrupt(self, *, wait: float | None = None) -> Result | None:
-        """Interrupt the running cell; its result, once the session is ready again. None when no cell ran."""
+        """Interrupt the running cell, and return its result when the session is ready; None if no cell ran."""
         self._attach()
         deadline = deadline_after(wait)
-        turn = _turn(deadline)
+        turn = _poll_seconds(deadline)
         said = self._connection.request("POST", self._path + "/interrupt", body={"wait": turn}, wait=turn)
         if b'"interrupted":false' in said[:64]:
             return None
         return self._settled(read(said, Result), deadline)
 
     def save(self, name: str) -> Saved:
-        """Save the session under a name, or as a file below its folder. It goes on meanwhile; `skipped` in the answer
-        names what could not be saved. `Client.load` makes a session of it again."""
+        """Save the session under a name, or as a file below its folder, while it stays usable.
+
+        `skipped` in the answer lists what could not be saved. `Client.load` restores it.
+        """
         self._attach()
-        said = self._connection.request("POST", self._path + "/save", body={"name": name}, wait=SAVING)
+        said = self._connection.request("POST", self._path + "/save", body={"name": name}, wait=SAVE_SECONDS)
         return read(said, Saved)
 
     def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
-        """What ran: code, status and times of the cells from number `first` on."""
+        """Return code, status and times of the cells from number `first` on."""
         self._attach()
         said = self._get("/cells", {"first": first, "count": count})
         return read(said, CellList).cells
@@ -291,9 +292,9 @@ class Session:
         lines: int = 200,
         grep: str | None = None,
     ) -> OutputPage:
-        """Lines of a cell's output, however long it is; `stream` is stdout, stderr or both, `grep` a pattern.
+        """Return lines of a cell's output of any length; `stream` is stdout, stderr or both, `grep` a pattern.
 
-        `next_line` of the answer is where to go on, None at the end.
+        Continue at `next_line` of the answer, which is None at the end.
         """
         self._attach()
         query: dict[str, str | int | float] = {"stream": stream, "from_line": from_line, "lines": lines}
@@ -315,8 +316,10 @@ class Session:
         limits: Limits | None = None,
         shell_session: str | None = None,
     ) -> Task:
-        """Run a shell command in the folder where the session is, with its environment and in its sandbox, as
-        `Client.shell` does, which has the verbs for one that goes on. It ends with the session."""
+        """Run a shell command in the session's current folder, with its environment and in its sandbox.
+
+        See `Client.shell`, and the other methods there for a command that still runs. It ends with the session.
+        """
         self._attach()
         return Shell(self._connection).shell(
             command,
@@ -335,19 +338,19 @@ class Session:
     # --- files ---
 
     def read_file(self, path: str) -> bytes:
-        """What is in a file of the session's folder."""
+        """Return the contents of a file in the session's folder."""
         self._attach()
         return self._get(f"/files/{file_path(path)}")
 
     def write_file(self, path: str, data: bytes | str) -> FileInfo:
-        """Put a file into the session's folder, in one step; folders on its way are made. Text is written as UTF-8."""
+        """Write a file in the session's folder atomically, and create missing folders. Text is encoded as UTF-8."""
         self._attach()
         content = data.encode() if isinstance(data, str) else data
         url = f"{self._path}/files/{file_path(path)}"
         return read(self._connection.request("PUT", url, content=content, repeatable=True), FileInfo)
 
     def list_files(self, folder: str = "") -> list[FileInfo]:
-        """What is in the session's folder, or in one below it."""
+        """Return the files in the session's folder, or in one below it."""
         self._attach()
         return read(self._get("/files", {"folder": folder} if folder else None), FileList).files
 
@@ -358,35 +361,38 @@ class Session:
     # --- the session ---
 
     def info(self) -> SessionInfo:
-        """The session as it is now: state, cells, variables, Python."""
+        """Return the current state, cell count, variables and Python version."""
         return read(self._get(""), SessionInfo)
 
     def variables(self) -> Variables:
-        """Each variable with type, shape or length, size and preview; runs no code of the session's."""
+        """Return each variable with type, shape or length, size and preview, without running the session's code."""
         self._attach()
         return read(self._get("/variables"), Variables)
 
     def variable(self, name: str) -> VariableValue:
-        """One variable in full: its `value` (what `str` gives) and its `repr`, within a limit of time and size."""
+        """Return one variable with its `value` (its `str`) and its `repr`, limited in time and size."""
         self._attach()
         return read(self._get(f"/variables/{file_path(name)}"), VariableValue)
 
     def clear(self) -> SessionInfo:
-        """Reset the namespace to the initial one; the session, its count of cells and their outputs stay."""
+        """Reset the namespace; the session, its cell numbers and their outputs stay."""
         self._attach()
-        return read(self._connection.request("POST", self._path + "/clear", wait=TURN), SessionInfo)
+        return read(self._connection.request("POST", self._path + "/clear", wait=POLL_SECONDS), SessionInfo)
 
-    # --- copies ---
+    # --- forks and checkpoints ---
 
     def fork(self, name: str | None = None, *, reseed: bool = False, keep: bool = False) -> "Session":
-        """A live copy, as a session of its own; it is ended as one that this program made. Memory is shared until one
-        of them writes to it. `reseed`: random numbers start anew, else they go on as those of the original do."""
+        """Return a live copy as a session of its own, which counts as created by this program.
+
+        Memory is shared until one of them writes to it. `reseed` gives the copy new random numbers; otherwise both
+        continue with the same ones.
+        """
         return (self._fork(1, name, reseed, keep))[0]
 
     def forks(
         self, count: int, name: str | None = None, *, reseed: bool = False, keep: bool = False
     ) -> "list[Session]":
-        """Many copies at once, called `name-1` and so on."""
+        """Return many copies, named `name-1` and so on."""
         return self._fork(count, name, reseed, keep)
 
     def _fork(self, count: int, name: str | None, reseed: bool, keep: bool) -> "list[Session]":
@@ -395,51 +401,54 @@ class Session:
         names = [base] if count == 1 else [f"{base}-{number}" for number in range(1, count + 1)]
         body = {"session_id": base, "count": count, "reseed": reseed}
         try:
-            self._connection.request("POST", self._path + "/fork", body=body, repeatable=True, wait=TURN)
+            self._connection.request("POST", self._path + "/fork", body=body, repeatable=True, wait=POLL_SECONDS)
         except errors.SessionExists:
             if name is not None:
                 raise
-            # Nobody else has these names: a first attempt of ours has made them, all or none.
+            # Random names are unique, so an earlier attempt of this request made all of them.
         made = [Session(self._connection, each, {}, keep) for each in names]
         for session in made:
             session.made = session._attached = True
         return made
 
     def checkpoint(self, name: str) -> CheckpointInfo:
-        """Keep the session as it is now, in memory, to go back to."""
+        """Store the current state in memory, for `rollback`."""
         self._attach()
         said = self._connection.request(
-            "POST", self._path + "/checkpoints", body={"name": name}, repeatable=True, wait=TURN
+            "POST", self._path + "/checkpoints", body={"name": name}, repeatable=True, wait=POLL_SECONDS
         )
         return read(said, CheckpointInfo)
 
     def checkpoints(self) -> list[CheckpointInfo]:
-        """What there is to go back to, from the oldest to the newest."""
+        """Return the checkpoints, oldest first."""
         self._attach()
         return read(self._get("/checkpoints"), CheckpointList).checkpoints
 
     def drop_checkpoint(self, name: str) -> None:
-        """Give a checkpoint up, and free its memory."""
+        """Remove a checkpoint, and free its memory."""
         self._attach()
         self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
 
     def rollback(self, name: str | None = None) -> RolledBack:
-        """Go back to a checkpoint, as often as you like; without a name to the state before the last cell, where the
-        session keeps that (`checkpoints="auto"`), else to the newest checkpoint."""
+        """Return to a checkpoint, any number of times.
+
+        Without a name, return to the state before the last cell (with `checkpoints="auto"`), or else to the newest
+        checkpoint.
+        """
         self._attach()
         body = {} if name is None else {"name": name}
-        said = self._connection.request("POST", self._path + "/rollback", body=body, repeatable=True, wait=TURN)
+        said = self._connection.request("POST", self._path + "/rollback", body=body, repeatable=True, wait=POLL_SECONDS)
         return read(said, RolledBack)
 
     def close(self) -> None:
-        """End the session, whoever made it, with everything it started. What is closed already may be closed again."""
+        """End the session and everything it started, also if it existed before. Closing it again has no effect."""
         if not self._closed:
-            # With a key: asked for again, it ends no other session that has got this name meanwhile.
+            # The key prevents a repeated request from ending a newer session of this name.
             headers = {"Idempotency-Key": secrets.token_hex(16)}
-            self._connection.request("DELETE", self._path, headers=headers, wait=TURN, repeatable=True)
+            self._connection.request("DELETE", self._path, headers=headers, wait=POLL_SECONDS, repeatable=True)
             self._closed = True
 
-    # --- how ---
+    # --- requests ---
 
     def _begin(self, code: str, timeout: float | None, envs: dict[str, str] | None, queue: bool, turn: float) -> Result:
         self._attach()
@@ -448,13 +457,13 @@ class Session:
             body["timeout"] = timeout
         if envs is not None:
             body["envs"] = envs
-        # The same key at every attempt: whatever got lost, the answer or the request, the cell runs once.
+        # All attempts have the same key, so the cell runs once whether the request or the answer was lost.
         said = self._connection.request(
             "POST",
             self._path + "/execute",
             body=body,
             headers={"Idempotency-Key": secrets.token_hex(16)},
-            wait=BEGINNING if queue else turn,
+            wait=QUEUE_SECONDS if queue else turn,
             repeatable=True,
         )
         return read(said, Result)
@@ -472,12 +481,12 @@ class Session:
         return self._connection.request("GET", self._path + below, query=query, wait=turn, repeatable=True)
 
     def _settled(self, result: Result, deadline: float | None) -> Result:
-        """The result once the cell has ended or waits for input, however often one must ask."""
-        while result.status == "running" and _turn(deadline) > 0:
-            result = self._cell(result.cell, _turn(deadline))
+        """Repeat requests until the cell has ended or waits for input, and return the result."""
+        while result.status == "running" and _poll_seconds(deadline) > 0:
+            result = self._cell(result.cell, _poll_seconds(deadline))
         return result
 
 
-def _turn(deadline: float | None) -> float:
+def _poll_seconds(deadline: float | None) -> float:
     left = time_left(deadline)
-    return TURN if left is None else min(TURN, left)
+    return POLL_SECONDS if left is None else min(POLL_SECONDS, left)
