@@ -1,6 +1,6 @@
-"""A look at an installation: each finding in one sentence, what is broken with what to do about it.
+"""Checks of an installation: each finding is one sentence, with a remedy if something is broken.
 
-The round trips are real: a session on a service of its own, and `ingle mcp` started as a host starts it.
+The round trips are real: a session in a service of its own, and `ingle mcp` started as a host does.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers.launch.zygote import try_level
 
-PATIENCE = 60.0
-"""For one round trip, on a machine that is slow or busy."""
+ROUND_TRIP_SECONDS = 60.0
+"""Time for one round trip on a slow or busy machine."""
 
-LITTLE_SPACE = 500_000_000
+LOW_DISK_BYTES = 500_000_000
 
-LEGACY = "2025-06-18"
+PROTOCOL_VERSION = "2025-06-18"
 
 State = Literal["fine", "warning", "broken"]
 
@@ -47,7 +47,7 @@ def examine(settings: Settings, home: Path, place: Place | None = None) -> list[
     if folder.state == "broken":
         return findings
     findings += asyncio.run(session(settings, home))
-    findings += confining(settings, home)
+    findings += levels(settings, home)
     findings.append(round_trip(home))
     findings += hosts(place or Place.here())
     return findings
@@ -57,7 +57,7 @@ def python() -> Finding:
     version = platform.python_version()
     text = f"ingle {__version__} on {platform.python_implementation()} {version}, {sys.executable}"
     if sys.platform != "linux":
-        return Finding("Python", "warning", f"{text}; ingle is proven on Linux only so far")
+        return Finding("Python", "warning", f"{text}; ingle has been tested on Linux only so far")
     return Finding("Python", "fine", text)
 
 
@@ -74,17 +74,17 @@ def data_folder(home: Path) -> Finding:
         )
     free = shutil.disk_usage(home).free
     shown = f"{home}, {free / 1e9:.1f} GB free"
-    if free < LITTLE_SPACE:
-        return Finding(about, "warning", f"{shown}: little room for output and figures")
+    if free < LOW_DISK_BYTES:
+        return Finding(about, "warning", f"{shown}: little space for output and figures; free some")
     if home.stat().st_mode & 0o077:
-        return Finding(about, "warning", f"{shown}; others can look into it: chmod 700 {home}")
+        return Finding(about, "warning", f"{shown}; others can read it; run `chmod 700 {home}`")
     return Finding(about, "fine", shown)
 
 
 async def session(settings: Settings, home: Path) -> list[Finding]:
     began = time.monotonic()
     try:
-        async with asyncio.timeout(PATIENCE), Service.local(settings, home) as service:
+        async with asyncio.timeout(ROUND_TRIP_SECONDS), Service.local(settings, home) as service:
             await service.warm()
             warm = time.monotonic() - began
             began = time.monotonic()
@@ -95,7 +95,7 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
     except IngleError as error:
         return [Finding("Zygote", "broken", error.message)]
     except TimeoutError:
-        return [Finding("Zygote", "broken", f"no session within {PATIENCE:g} s; preload fewer modules")]
+        return [Finding("Zygote", "broken", f"no session within {ROUND_TRIP_SECONDS:g} s; preload fewer modules")]
     except OSError as error:
         return [Finding("Zygote", "broken", f"no session could be started: {error}")]
     value = (result.result or {}).get("text/plain")
@@ -104,26 +104,26 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
     ready = f"Python {info.python} ({settings.python}), ready after {warm:.1f} s; a session and 1 + 1 took"
     findings = [Finding("Zygote", "fine", f"{ready} {took * 1000:.0f} ms")]
     if info.isolation == "none":
-        said = "none: code in sessions has your files and your network, so run only what you trust"
+        said = "none: code in sessions has your files and your network, so run only code you trust"
         findings.append(Finding("Isolation", "warning", said))
     else:
         findings.append(Finding("Isolation", "fine", f"{info.isolation}, network {info.network}"))
     return findings
 
 
-def confining(settings: Settings, home: Path) -> list[Finding]:
-    """Each level and each primitive, tried for real; what is missing with the promise that it costs."""
+def levels(settings: Settings, home: Path) -> list[Finding]:
+    """Test each level and each kernel feature, and name the promise that a missing one costs."""
     findings = []
     for level in ("sandbox", "restricted", "limits"):
         why = asyncio.run(try_level(level, settings.python, str(home)))
-        held = "tried, and code held at it could do none of what it tried"
+        held = "tested: all attacks from inside failed"
         findings.append(Finding(f"Level {level}", "fine" if why is None else "warning", why or held))
     findings += [Finding(each.name, "fine" if each.works else "warning", each.text) for each in capabilities.examine()]
     return findings
 
 
 def round_trip(home: Path) -> Finding:
-    """`ingle mcp`, from its start to the answer of a cell, over its standard streams."""
+    """Start `ingle mcp` and run a cell over its standard streams."""
     about = "MCP round trip"
     command = Command.ours()
     began = time.monotonic()
@@ -132,7 +132,7 @@ def round_trip(home: Path) -> Finding:
         {
             "id": 1,
             "method": "initialize",
-            "params": {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": client},
+            "params": {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": client},
         },
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/list", "params": {}},
@@ -147,7 +147,7 @@ def round_trip(home: Path) -> Finding:
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            # The user's own `main` stays where it is, and nothing is left of this one.
+            # Without durable sessions, the user's own `main` is not touched and nothing is left behind.
             env={**os.environ, "INGLE_HOME": str(home), "INGLE_DURABLE_SIZE": "0"},
         )
     except OSError as error:
@@ -171,7 +171,7 @@ def round_trip(home: Path) -> Finding:
         except (OSError, ValueError, LookupError, TypeError):
             process.kill()
             said = process.stderr.read().strip().splitlines()
-            return Finding(about, "broken", f"`ingle mcp` does not answer: {said[-1] if said else 'it says nothing'}")
+            return Finding(about, "broken", f"`ingle mcp` does not answer: {said[-1] if said else 'no output'}")
         process.stdin.close()
     if "42" not in text:
         return Finding(about, "broken", f"6 * 7 gave {text!r}")
@@ -179,7 +179,7 @@ def round_trip(home: Path) -> Finding:
 
 
 def hosts(place: Place) -> list[Finding]:
-    """Which hosts know ingle, and whether what they would start is there."""
+    """Check which hosts have an entry for ingle, and whether its program exists."""
     findings = []
     known = 0
     for host in HOSTS:
@@ -193,10 +193,10 @@ def hosts(place: Place) -> list[Finding]:
             known += 1
             program = str(entry.get("command", ""))
             if os.path.isabs(program) and not os.access(program, os.X_OK):
-                text = f"would start {program}, which is not there; run `ingle install {host.name}` again ({file})"
+                text = f"would start {program}, which does not exist; run `ingle install {host.name}` again ({file})"
                 findings.append(Finding(host.title, "warning", text))
             else:
                 findings.append(Finding(host.title, "fine", f"starts {program or 'ingle'} ({file})"))
     if not known:
-        findings.append(Finding("Hosts", "warning", "none knows ingle yet; `ingle install claude-code` tells one"))
+        findings.append(Finding("Hosts", "warning", "no host is configured; run `ingle install claude-code` for one"))
     return findings

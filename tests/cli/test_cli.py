@@ -408,7 +408,7 @@ def test_help_gives_an_example_and_stands_in_the_docs(command: list[str]) -> Non
 def test_a_file_that_is_not_there_is_not_taken_for_code() -> None:
     ended = ingle("run", "nosuch.py")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "ingle: there is no file nosuch.py; name one that is there, or give the code itself\n"
+    assert ended.stderr == "ingle: there is no file nosuch.py; name an existing one, or pass the code itself\n"
 
 
 @pytest.mark.parametrize("verb", ["run", "sh"])
@@ -422,7 +422,7 @@ def test_where_its_code_is_held_it_has_the_folder_it_was_started_in_unless_that_
     code = "import os; print(os.getcwd() == '/')" if verb == "run" else "[ $PWD = / ] && echo True || echo False"
     elsewhere = ingle(verb, code, cwd=Path("/"))
     assert (elsewhere.returncode, elsewhere.stdout) == (0, "False\n")
-    assert elsewhere.stderr.startswith("ingle: it runs in a folder of its own, since this one is not for code that is")
+    assert elsewhere.stderr.startswith("ingle: the code runs in its own folder, because the current one cannot be")
 
 
 def test_modules_in_the_folder_where_it_is_started_are_not_its_own(tmp_path: Path) -> None:

@@ -89,13 +89,13 @@ def test_ps_over_a_url_needs_a_token_that_is_on_no_command_line(server: Server, 
     assert seen("--url", server.url, "--token-file", str(file)) == expected
     file.chmod(0o644)
     code, _, said = outcome("ps", "--url", server.url, "--token-file", str(file))
-    assert (code, said) == (2, f"ingle: others can read {file}; make it yours alone with `chmod 600`\n")
+    assert (code, said) == (2, f"ingle: others can read {file}; protect it with `chmod 600 {file}`\n")
     code, _, said = outcome("ps", "--url", server.url)
     assert (code, "token" in said) == (2, True)
 
 
 def test_ps_without_servers_says_how_to_start_one() -> None:
-    assert outcome("ps") == (0, "no server runs; start one with `ingle serve`\n", "")
+    assert outcome("ps") == (0, "no server is running; start one with `ingle serve`\n", "")
     assert outcome("ps", "--json") == (0, '{"servers":[]}\n', "")
     code, _, said = outcome("ps", "--pid", "1")
     assert (code, "no server with the process id 1" in said) == (2, True)
@@ -116,7 +116,7 @@ def test_a_server_that_hangs_is_named_and_holds_nothing_up(server: Server, home:
         code, _, said = outcome("interrupt", "absent")
         assert (code, said.splitlines()[0]) == (
             2,
-            "ingle: there is no session 'absent'; `ingle ps` lists those there are",
+            "ingle: there is no session 'absent'; list the sessions with `ingle ps`",
         )
         assert "does not answer" in said
     finally:
@@ -172,7 +172,7 @@ def test_interrupt_stops_the_cell_and_keeps_the_session(server: Server) -> None:
     server.make_session("main")
     server.execute("x = 1\nwhile True: pass", wait=0)
     assert outcome("interrupt", "main") == (0, "cell 1 is interrupted\n", "")
-    assert outcome("interrupt", "main") == (0, "nothing ran, so nothing was interrupted\n", "")
+    assert outcome("interrupt", "main") == (0, "no cell was running, so nothing was interrupted\n", "")
     server.execute("while True: pass", wait=0)
     assert json.loads(ingle("interrupt", "--json", "main").stdout)["status"] == "interrupted"
     assert server.execute("x")["result"] == {"text/plain": "1"}
@@ -185,7 +185,7 @@ def test_stop_ends_a_session_or_a_server(start: Callable[..., Server], home: Pat
     code, _, said = outcome("stop", "main")
     assert (code, "there is no session 'main'" in said) == (2, True)
     code, _, said = outcome("stop", "--server")
-    assert (code, "2 servers run; say which one is meant" in said) == (2, True)
+    assert (code, "2 servers are running; choose one" in said) == (2, True)
     assert f"--pid {first.process.pid}" in said
     ended = ingle("stop", "--server", "--pid", str(first.process.pid))
     assert (ended.returncode, f"pid {first.process.pid}" in ended.stdout) == (0, True)
@@ -193,7 +193,7 @@ def test_stop_ends_a_session_or_a_server(start: Callable[..., Server], home: Pat
     assert json.loads(ingle("stop", "--server", "--json").stdout)["pid"] == second.process.pid
     assert find_servers(home) == []
     code, _, said = outcome("stop", "--server")
-    assert (code, said) == (2, "ingle: no server runs, so there is none to stop\n")
+    assert (code, said) == (2, "ingle: no server is running, so there is none to stop\n")
     assert outcome("stop")[0] == outcome("stop", "main", "--server")[0] == 2
 
 
@@ -216,7 +216,7 @@ def test_a_name_on_two_servers_is_listed_with_how_to_choose(start: Callable[...,
         server.make_session("main")
     for command in (["stop", "main"], ["interrupt", "main"], ["logs", "main"], ["run", "-s", "main", "1"]):
         code, _, said = outcome(*command)
-        assert (code, said.splitlines()[0]) == (2, "ingle: session 'main' is on 2 servers; say which one is meant:")
+        assert (code, said.splitlines()[0]) == (2, "ingle: session 'main' is on 2 servers; choose one:")
         assert [line.split()[1] for line in said.splitlines()[1:]] == [
             str(first.process.pid),
             str(second.process.pid),
@@ -274,7 +274,7 @@ def test_ctrl_c_interrupts_the_cell_and_a_second_leaves_it(server: Server) -> No
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) == 130
             assert process.stderr is not None
-            assert process.stderr.read() == "ingle: cell 2 goes on; see `ingle logs -f main`\n"
+            assert process.stderr.read() == "ingle: cell 2 continues; follow it with `ingle logs -f main`\n"
     assert server.cell(2)["status"] == "running"
 
 

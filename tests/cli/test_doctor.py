@@ -47,7 +47,7 @@ def test_programs_get_the_findings_as_json_with_the_hosts_that_know_ingle(home: 
     assert found["healthy"] is True
     (cursor,) = [each for each in found["findings"] if each["about"] == "Cursor"]
     assert cursor["state"] == "warning"
-    assert cursor["text"].startswith("would start /nowhere/ingle, which is not there; run `ingle install cursor` again")
+    assert cursor["text"].startswith("would start /nowhere/ingle, which does not exist; run `ingle install cursor`")
 
 
 def test_what_is_broken_is_named_with_a_remedy_and_the_exit_code_says_so(home: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_is_broken_is_named_with_a_remedy_and_the_exit_code_says_so(home: P
     assert told.returncode == 1
     (line,) = [line for line in told.stdout.splitlines() if line.startswith("FAIL  Zygote")]
     assert "/no/such/python" in line
-    assert told.stdout.endswith("Something needed does not work: see FAIL above.\n")
+    assert told.stdout.endswith("Something needed does not work; see FAIL above.\n")
 
 
 def test_a_data_folder_that_cannot_be_used_ends_the_look(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_data_folder_that_cannot_be_used_ends_the_look(tmp_path: Path) -> None
 
 def test_without_hosts_the_first_step_is_named(tmp_path: Path) -> None:
     (only,) = doctor.hosts(Place(tmp_path, tmp_path, {}))
-    assert "`ingle install claude-code` tells one" in only.text
+    assert "run `ingle install claude-code`" in only.text
 
 
 @pytest.mark.req("mcp.handles")
@@ -109,7 +109,7 @@ def test_the_tour_is_a_readable_conversation(home: Path) -> None:
         "· 18",
         "· a copy of again as of cell 1: what-if",
         "· 36",
-        "· kept as 'good'",
+        "· stored as 'good'",
         "rolled back to checkpoint 'good' of cell 1",
         "· 18",
         "· False",

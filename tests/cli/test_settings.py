@@ -106,7 +106,7 @@ def test_an_empty_list_can_be_given_over_a_default(config: Path, monkeypatch: py
         ("prot = 1", "unknown setting 'prot'"),
         ("port = '1'", "port is '1'; it must be a whole number, 0 or more"),
         ("port = true", "port is True; it must be a whole number, 0 or more"),
-        ("port = 70000", "ports go from 0 to 65535"),
+        ("port = 70000", "it must be from 0 to 65535"),
         ("wait = nan", "wait is nan; it must be a number, 0 or more"),
         ("wait = -1", "wait is -1; it must be a number, 0 or more"),
         ("preload = 'numpy'", "preload is 'numpy'; it must be a list of texts"),

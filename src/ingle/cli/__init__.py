@@ -1,4 +1,4 @@
-"""The command line. What is slow to load is loaded by the command that needs it."""
+"""The command line. Slow imports happen in the command that needs them."""
 
 import click
 
@@ -20,7 +20,7 @@ from ingle.cli.commands.token import token
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example: ingle run 'print(6 * 7)'")
 @click.version_option(__version__, "-V", "--version", prog_name="ingle", message="%(prog)s %(version)s")
 def main() -> None:
-    """Live Python sessions: run code in one, or serve many."""
+    """Run Python in live sessions, or serve many sessions."""
 
 
 for command in (

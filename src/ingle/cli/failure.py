@@ -1,4 +1,4 @@
-"""Our own failures on the command line: one plain sentence, and exit code 2."""
+"""Errors of ingle on the command line: one plain sentence, and exit code 2."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,5 +23,5 @@ def plain_failures() -> Iterator[None]:
     except IngleError as error:
         raise Failure(error.message) from None
     except OSError as error:
-        # A data folder that cannot be written, a current folder that is gone: the message names the path.
+        # For example an unwritable data folder or a deleted current folder; the message names the path.
         raise Failure(str(error)) from None

@@ -1,7 +1,6 @@
-"""Work that somebody waits for at a terminal: Ctrl-C and signals on their way to it, its end as an exit code.
+"""Work in the foreground of a terminal: signals are passed to it, and its end becomes an exit code.
 
-A first Ctrl-C is for the work, a second one soon after it for the command; so are SIGTERM and SIGHUP, and a pipe that
-nobody reads any more.
+The first Ctrl-C interrupts the work, a second one soon after ends the command. So do SIGTERM, SIGHUP and a closed pipe.
 """
 
 import asyncio
@@ -11,8 +10,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-SECOND_PRESS = 2.0
-"""A Ctrl-C so soon after another means the command, not the work."""
+SECOND_PRESS_SECONDS = 2.0
+"""A second Ctrl-C within this time ends the command."""
 
 TIMED_OUT = 124
 BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -20,20 +19,20 @@ BROKEN_PIPE = 128 + signal.SIGPIPE
 
 class Foreground:
     def __init__(self, interrupt: Callable[[], Coroutine[Any, Any, Any] | None]) -> None:
-        """`interrupt` is what a first Ctrl-C does; None when there is nothing yet, or no more, to be interrupted."""
+        """`interrupt` handles the first Ctrl-C; it returns None if nothing can be interrupted."""
         self._interrupt = interrupt
         self._loop = asyncio.get_running_loop()
         self._working: asyncio.Task[int] | None = None
         self._helpers: set[asyncio.Task[Any]] = set()
-        self._pressed = -SECOND_PRESS
+        self._pressed = -SECOND_PRESS_SECONDS
         self.ended_by: int | None = None
-        """The exit code, where it was not the work that ended it."""
+        """The exit code, if something other than the work ended it."""
         self._loop.add_signal_handler(signal.SIGINT, self._on_sigint)
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._end, 128 + number)
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
-        """To its end, and that of all who help with it."""
+        """Run the work and its helpers to their end."""
         if self.ended_by is None:
             self._working = self._loop.create_task(work())
             await asyncio.wait({self._working})
@@ -43,7 +42,7 @@ class Foreground:
         await asyncio.gather(*helpers, return_exceptions=True)
 
     def help(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Do this beside the work, for as long as that goes on."""
+        """Run a coroutine beside the work, at most until its end."""
         helper = self._loop.create_task(coroutine)
         self._helpers.add(helper)
         helper.add_done_callback(self._forget)
@@ -52,7 +51,7 @@ class Foreground:
     def _forget(self, helper: "asyncio.Task[Any]") -> None:
         self._helpers.discard(helper)
         if not helper.cancelled():
-            helper.exception()  # seen: the work may have ended under it, and who wants to know has the task
+            helper.exception()  # retrieved here; callers that need it have the task
 
     @property
     def exit_code(self) -> int:
@@ -62,12 +61,12 @@ class Foreground:
         try:
             return self._working.result()
         except BrokenPipeError:
-            # Whoever read our output has enough of it, as `head` does.
+            # The reader of the output has closed its end, as `head` does.
             return BROKEN_PIPE
 
     def _on_sigint(self) -> None:
         now = self._loop.time()
-        again = now - self._pressed < SECOND_PRESS
+        again = now - self._pressed < SECOND_PRESS_SECONDS
         self._pressed = now
         interrupting = None if again else self._interrupt()
         if interrupting is None:
@@ -82,6 +81,6 @@ class Foreground:
 
 
 def signal_number(name: str) -> int:
-    """Of a signal by its name, or as "signal 64" where it has none."""
+    """Return the number of a signal by its name, or of "signal 64" without one."""
     known = signal.Signals.__members__
     return int(known[name]) if name in known else int(name.rpartition(" ")[2])

@@ -1,7 +1,7 @@
-"""Pages made from what they describe.
+"""Generators of documentation pages.
 
-`python -m ingle.cli.reference > docs/settings.md` makes the page of settings from their table;
-`python -m ingle.cli.reference docs/cli.md` renews what `--help` says in the page of the command line.
+`python -m ingle.cli.reference > docs/settings.md` writes the page of settings from their table.
+`python -m ingle.cli.reference docs/cli.md` updates the output of `--help` in the page of the command line.
 """
 
 import re
@@ -14,39 +14,38 @@ from ingle.cli.commands.serve import default_text, flag_of
 from ingle.settings import KINDS, Settings
 
 WIDTH = 78
-"""Columns of what `--help` says in the docs."""
+"""Width of `--help` output in the docs."""
 
 HEAD = """\
 # Settings
 
-Made from the table in `src/ingle/settings.py` by `python -m ingle.cli.reference`; a test keeps it up to date.
+Generated from the table in `src/ingle/settings.py` by `python -m ingle.cli.reference`; a test keeps it up to date.
 
-A setting can be given in three places. The first that gives it wins:
+A setting can be given in three places. The first one wins:
 
 1. a flag of `ingle serve`, as `--port 8400`;
 2. the environment, as `INGLE_PORT=8400`;
 3. the file `config.toml` in the data folder, as `port = 8400`.
 
-`ingle run` takes the same settings from the environment and the file, but keeps no prepared workers and preloads
-nothing.
+`ingle run` uses the same settings from the environment and the file, but pre-starts no workers and preloads no modules.
 
-A list is written with commas in a flag or in the environment (`numpy,pandas`), and as a list in the file
-(`["numpy", "pandas"]`). Sizes are bytes, times are seconds. A name in `config.toml` that is not in this table is
-refused, and so is a value of the wrong kind.
+Write a list with commas in a flag or in the environment (`numpy,pandas`), and as a list in the file
+(`["numpy", "pandas"]`). Sizes are in bytes, times in seconds. Unknown names in `config.toml` and values of the wrong
+kind are refused.
 
 | Setting | Flag | Environment | Value | Default | Meaning |
 |---|---|---|---|---|---|
 """
 
 TAIL = """
-Two more variables are read from the environment, and are no settings:
+Two more environment variables are not settings:
 
-- `INGLE_HOME` names the data folder. Without it, it is `~/.local/share/ingle` (or `$XDG_DATA_HOME/ingle`) on Linux and
+- `INGLE_HOME` names the data folder. The default is `~/.local/share/ingle` (or `$XDG_DATA_HOME/ingle`) on Linux and
   `~/Library/Application Support/ingle` on macOS.
-- `INGLE_TOKEN` is the token that HTTP requests need. Without it, the token is in the file `token` in the data
-  folder, which is made at the first start.
+- `INGLE_TOKEN` is the token that HTTP requests need. By default the token is in the file `token` in the data folder,
+  which the first start creates.
 
-No variable whose name begins with `INGLE_` is handed on to sessions.
+Variables whose names start with `INGLE_` are not passed to sessions.
 """
 
 
@@ -70,7 +69,7 @@ def _row(setting: "Field[Any]") -> str:
 
 
 def help_of(*words: str) -> str:
-    """What a command says of itself, laid out for the docs."""
+    """Return the `--help` output of a command for the docs."""
     from click.testing import CliRunner
 
     from ingle.cli import main
@@ -79,7 +78,7 @@ def help_of(*words: str) -> str:
 
 
 def with_help(page: str) -> str:
-    """The page, with every block that begins with `$ ingle … --help` as the command says it now."""
+    """Return the page with every block of `$ ingle … --help` updated."""
 
     def block(found: "re.Match[str]") -> str:
         return f"```\n$ {found[1]} --help\n{help_of(*found[1].split()[1:])}```"

@@ -1,7 +1,7 @@
-"""One job in a live session of a running service: `ingle run -s NAME`.
+"""`ingle run -s NAME`: code in a live session of a running service.
 
-The session is its own: whatever ends this command, the session stays, and so does its state. A first Ctrl-C interrupts
-the cell; a second leaves it running and says how to come back to it.
+The session and its state stay when this command ends. A first Ctrl-C interrupts the cell; a second one leaves it
+running, and the command says how to follow it.
 """
 
 import asyncio
@@ -22,31 +22,31 @@ from ingle.client.decode import bundle_of
 from ingle.events import Done, ErrorRaised, InputWanted, Stderr, Stdout
 
 
-def join_job(job: Job, target: Target, name: str) -> int:
-    """Run it in the session of that name. The exit code."""
+def run_in_session(job: Job, target: Target, name: str) -> int:
+    """Run the job in the session of that name, and return the exit code."""
 
     async def main() -> int:
         async with AsyncClient(str(target.address), target.address.token, start=False) as client:
-            return await Join(job, await _session(client, job, target, name)).main()
+            return await SessionRun(job, await _session(client, job, target, name)).main()
 
     with asyncio.Runner() as runner:
         return runner.run(main())
 
 
 async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> AsyncSession:
-    """The session of that name. Where the service is on this machine, a new one begins where the user is, if it may."""
+    """Return the session of that name. On this machine, a new one starts in the current folder if that is granted."""
     cwd = os.getcwd() if target.address.path is not None else None
     try:
         async with client.session(name, python=job.python, cwd=cwd, keep=True) as session:
             return session
     except errors.NotGranted:
         async with client.session(name, python=job.python, keep=True) as session:
-            own = f"ingle: session {name} begins in a folder of its own; `ingle serve --mount {cwd}` grants this one\n"
+            own = f"ingle: session {name} starts in its own folder; `ingle serve --mount {cwd}` grants this one\n"
             await Output().write(2, own)
             return session
 
 
-class Join:
+class SessionRun:
     def __init__(self, job: Job, session: AsyncSession) -> None:
         self._job = job
         self._session = session
@@ -60,7 +60,7 @@ class Join:
     async def main(self) -> int:
         await self._front.run(self._work)
         if self._front.ended_by is not None and self._cell is not None and self._result is None:
-            how = f"ingle: cell {self._cell} goes on; see `ingle logs -f {self._session.name}`\n"
+            how = f"ingle: cell {self._cell} continues; follow it with `ingle logs -f {self._session.name}`\n"
             with contextlib.suppress(OSError):
                 await self._output.write(2, how)
         return self._front.exit_code
@@ -103,7 +103,7 @@ class Join:
             await self._output.write(1, bundle_of(event).get("text/plain", "") + "\n")
 
     async def _answer(self, secret: bool) -> None:
-        """One line of ours for the cell that waits for one."""
+        """Send one line of standard input to the waiting cell."""
         text, eof = "", True
         if self._job.takes_stdin:
             with no_echo(0) if secret else contextlib.nullcontext():

@@ -1,6 +1,6 @@
-"""One job: a session of its own, its events passed on as they come, its end as an exit code.
+"""`ingle run`: code in its own session, with its events shown and its end as an exit code.
 
-Whatever ends the command, a signal, a closed pipe, the code itself, the session and everything below it ends first.
+However the command ends, the session and its processes end first.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ class Job:
 
 
 OWN_FOLDER = (
-    "ingle: it runs in a folder of its own, since this one is not for code that is held: it is your home or more, "
-    "or has ingle's data in it; start in a folder below it\n"
+    "ingle: the code runs in its own folder, because the current one cannot be granted to confined code: it is your "
+    "home, contains it, or has ingle's data in it; start in a folder below it\n"
 )
 
 
 def own_settings(python: str | None) -> Settings:
-    """Return the settings for one piece of the user's own code, which is confined only where that is asked for."""
-    # There will be one session only: nothing is prepared for a second.
+    """Return the settings for the user's own code, which is confined only on request."""
+    # There will be only one session, so nothing is pre-started for a second.
     settings = load({"preload": [], "pool": 0})
     if settings.isolation == "auto":
         settings = replace(settings, isolation="none")
@@ -52,7 +52,7 @@ def run_in_own_service(
 ) -> int:
     """Run `main` with a service that it starts and ends, and the folder for its code. Return the exit code.
 
-    The folder is the current one where code may run there. Else it is None, and the user is told.
+    The folder is the current one if code may run there. Otherwise it is None, and the user is told.
     """
     settings = own_settings(python)
 
@@ -67,7 +67,7 @@ def run_in_own_service(
 
 
 def run_job(job: Job) -> int:
-    """Run the code to its end. Return the exit code."""
+    """Run the code to its end, and return the exit code."""
     return run_in_own_service(lambda service, folder: Run(job, service, folder).main(), job.python)
 
 
@@ -99,7 +99,7 @@ class Run:
         session = await self._service.create_session(python=job.python, cwd=self._folder, env=job.env)
         self._session_id = session.session_id
         self._cell = await self._service.begin(session.session_id, job.code, timeout=job.timeout)
-        # To the end of the session, not only of the cell: exit handlers and threads still have something to say.
+        # Until the end of the session, because exit handlers and threads may print after the cell.
         async for event in self._service.events(session.session_id):
             await self._take(event)
         assert self._result is not None
@@ -136,7 +136,7 @@ class Run:
         self._front.help(self._service.end_session(self._session_id))
 
     async def _answer(self, secret: bool) -> None:
-        """One line of ours for the cell that waits for one."""
+        """Send one line of standard input to the waiting cell."""
         assert self._session_id is not None
         text, eof = "", True
         if self._job.takes_stdin:
@@ -145,14 +145,14 @@ class Run:
         try:
             await self._service.input(self._session_id, text, eof=eof, wait=0)
         except errors.NotWaiting:
-            # It was interrupted, or a child was quicker; the next who waits gets the line.
+            # The cell was interrupted, or a child read first; the next reader gets the line.
             self._lines.put_back(text)
         except errors.SessionNotFound:
             return
 
 
 def exit_code(result: Result) -> int:
-    """What a shell would say of such an end."""
+    """Return the exit code that a shell would report."""
     if result.timed_out:
         return TIMED_OUT
     if result.exit is not None:
@@ -163,7 +163,7 @@ def exit_code(result: Result) -> int:
 
 
 def remarks(result: Result, timeout: float | None) -> list[str]:
-    """What a person should know that the streams have not shown."""
+    """Return what a person should know that the streams have not shown."""
     if result.timed_out:
         return [f"stopped at its timeout of {timeout:g} s"]
     if result.exit is not None and (result.exit.signal is not None or result.exit.code is None):

@@ -1,7 +1,7 @@
-"""Finding the services that a command is about: those of this user on this machine, or the one at a URL.
+"""Finds the services that a command refers to: those of this user on this machine, or the one at a URL.
 
-It loads nothing heavy before a service is asked, so that `ingle ps` answers at once. A server that does not answer in
-`LOOK_SECONDS` is named and passed over.
+Heavy imports come late, so that `ingle ps` answers at once. A server that does not answer within `LOOK_SECONDS` is
+reported and skipped.
 """
 
 import functools
@@ -31,7 +31,7 @@ ACT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Choice:
-    """Which services a command is about, as its options say."""
+    """The services that a command's options select."""
 
     url: str | None
     token: str | None
@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Target:
-    """One service. A local one is known by its socket, and by what it says about itself."""
+    """One service. A local one has a socket and a description."""
 
     address: "Address"
     info: "ServerInfo | None" = None
@@ -68,22 +68,22 @@ def service_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapped(url: str | None, token_file: str | None, pid: int | None, **given: Any) -> None:
         if url is not None and pid is not None:
-            raise click.UsageError("--pid is for servers on this machine, --url for another; give one of them")
+            raise click.UsageError("--pid selects a server on this machine, --url another; use only one of them")
         if token_file is not None and url is None:
-            raise click.UsageError("--token-file is for --url; servers on this machine need no token")
+            raise click.UsageError("--token-file needs --url; servers on this machine need no token")
         token = None
         if url is not None:
             token = read_token(token_file) if token_file is not None else os.environ.get("INGLE_TOKEN") or None
         command(choice=Choice(url, token, pid), **given)
 
     options = (
-        click.option("--url", envvar="INGLE_URL", help="The service at this URL, not those on this machine."),
+        click.option("--url", envvar="INGLE_URL", help="Use the service at this URL, not those on this machine."),
         click.option(
             "--token-file",
             metavar="FILE",
-            help="File with the token for --url, which is on no command line; without it, INGLE_TOKEN.",
+            help="Read the token for --url from this file. Default: $INGLE_TOKEN.",
         ),
-        click.option("--pid", type=int, help="Of the servers on this machine, the one with this process id."),
+        click.option("--pid", type=int, help="Use the server on this machine with this process id."),
     )
     for option in reversed(options):
         wrapped = option(wrapped)
@@ -95,14 +95,14 @@ def read_token(file: str) -> str:
     try:
         with open(file, encoding="ascii", errors="replace") as opened:
             if stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o077:
-                raise Failure(f"others can read {file}; make it yours alone with `chmod 600`")
+                raise Failure(f"others can read {file}; protect it with `chmod 600 {file}`")
             return opened.read().strip()
     except OSError as error:
-        raise Failure(f"{file} cannot be read: {error.strerror}") from None
+        raise Failure(f"{file} cannot be read: {error.strerror}; name another file") from None
 
 
 def find_targets(choice: Choice) -> list[Target]:
-    """Return the services meant: one by its URL, or those on this machine."""
+    """Return the selected services: one by its URL, or those on this machine."""
     from ingle.client.address import LOCAL_URL, Address, parse_address
 
     if choice.url is not None:
@@ -130,12 +130,12 @@ def find_session(choice: Choice, name: str) -> Target:
         raise Failure(several(f"session {name!r} is on {len(holding)} servers", holding))
     if not holding:
         also = "".join(f"\n  {failure.message}" for failure in silent)
-        raise Failure(f"there is no session {name!r}; `ingle ps` lists those there are{also}")
+        raise Failure(f"there is no session {name!r}; list the sessions with `ingle ps`{also}")
     return holding[0]
 
 
 def find_or_choose(choice: Choice, name: str) -> Target:
-    """Return the service that has the session, else the one to make it in."""
+    """Return the service that has the session, or else the one to create it in."""
     holding, _ = _holding(choice, name)
     if len(holding) > 1:
         raise Failure(several(f"session {name!r} is on {len(holding)} servers", holding))
@@ -143,15 +143,15 @@ def find_or_choose(choice: Choice, name: str) -> Target:
         return holding[0]
     targets = find_targets(choice)
     if choice.url is None and choice.pid is None:
-        # The others end with what they serve.
+        # The other servers end with their host.
         targets = [target for target in targets if target.info is not None and target.info.kind == "serve"]
     if not targets:
-        raise Failure(f"no service runs on {data_folder()}; start one with `ingle serve`, or name one with --url")
+        raise Failure(f"no service runs on {data_folder()}; start one with `ingle serve`, or pass --url")
     return targets[0]
 
 
 def _holding(choice: Choice, name: str) -> tuple[list[Target], list[Unreachable]]:
-    """Return the services that have the session, and why others did not answer."""
+    """Return the services that have the session, and the errors of those that did not answer."""
     holding, silent = [], []
     for target in find_targets(choice):
         try:
@@ -165,6 +165,6 @@ def _holding(choice: Choice, name: str) -> tuple[list[Target], list[Unreachable]
 
 
 def several(what: str, targets: list[Target]) -> str:
-    """Return the message for a command that must be told which one of these is meant."""
+    """Return the message that asks the user to choose one of these."""
     lines = [f"  --pid {target.info.pid}   {target}" for target in targets if target.info is not None]
-    return "\n".join([f"{what}; say which one is meant:", *lines])
+    return "\n".join([f"{what}; choose one:", *lines])

@@ -1,6 +1,6 @@
-"""One shell task: its output passed on as it comes, our input and signals passed in, its end as an exit code.
+"""`ingle sh`: a shell task, with its output shown, input and signals passed in, and its end as an exit code.
 
-Whatever ends the command, a signal, a closed pipe, the program itself, the task and everything below it ends first.
+However the command ends, the task and its processes end first.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ import msgspec
 
 from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
 from ingle.cli.run_local import run_in_own_service
-from ingle.cli.terminal import CHUNK, Hand, Output
+from ingle.cli.terminal import CHUNK, CallThread, Output
 from ingle.errors import Conflict, InputClosed, TaskOver
 from ingle.events import Stderr, Stdout, Task
 from ingle.service import Service
 
-LONG = 3600.0
-"""One wait of many."""
+WAIT_SECONDS = 3600.0
+"""Time of one of many waits."""
 
-BEHIND = 0.05
+INPUT_RETRY_SECONDS = 0.05
 """Pause before input is offered again to a command that does not read."""
 
 
@@ -38,7 +38,7 @@ class Job:
 
 
 def run_job(job: Job) -> int:
-    """Run the command to its end. Return the exit code."""
+    """Run the command to its end, and return the exit code."""
     return run_in_own_service(lambda service, folder: Run(job, service, folder).main())
 
 
@@ -81,7 +81,7 @@ class Run:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, self._on_resize)
             showing = self._front.help(self._show())
             while task.status in ("running", "paused") and task.exit_code is None and task.signal is None:
-                # Asked for from so far on, it brings no text; that is shown as it comes.
+                # A position after the last event returns no text, because `_show` shows it.
                 waiting = self._front.help(self._wait())
                 done, _ = await asyncio.wait({waiting, showing}, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
@@ -101,7 +101,7 @@ class Run:
 
     async def _wait(self) -> None:
         assert self._task_id is not None
-        await self._service.shell_status(self._task_id, wait=LONG, from_event=sys.maxsize)
+        await self._service.shell_status(self._task_id, wait=WAIT_SECONDS, from_event=sys.maxsize)
 
     async def _show(self) -> None:
         assert self._task_id is not None
@@ -115,10 +115,10 @@ class Run:
 
     async def _pass_input(self) -> None:
         assert self._task_id is not None
-        hand = Hand()
+        reader = CallThread()
         data = b"?"
         while data:
-            data = await hand.call(lambda: os.read(0, CHUNK))
+            data = await reader.call(lambda: os.read(0, CHUNK))
             text, sent = data.decode("utf-8", "surrogateescape"), False
             while not sent:
                 try:
@@ -127,8 +127,8 @@ class Run:
                 except (TaskOver, InputClosed):
                     return
                 except Conflict:
-                    # It does not read as fast as we do.
-                    await asyncio.sleep(BEHIND)
+                    # The command reads more slowly than this process.
+                    await asyncio.sleep(INPUT_RETRY_SECONDS)
 
     def _on_resize(self) -> None:
         self._front.help(self._resize())
@@ -140,7 +140,7 @@ class Run:
 
 
 def exit_code(task: Task) -> int:
-    """What a shell would say of such an end."""
+    """Return the exit code that a shell would report."""
     if task.timed_out:
         return TIMED_OUT
     if task.signal is not None:
@@ -149,7 +149,7 @@ def exit_code(task: Task) -> int:
 
 
 def remarks(task: Task) -> list[str]:
-    """What a person should know that the streams have not shown."""
+    """Return what a person should know that the streams have not shown."""
     left = [f"ended with the command: {each.command} (pid {each.pid})" for each in task.left_running]
     return [*task.notices, *left]
 
@@ -165,7 +165,7 @@ def terminal_size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def raw_terminal() -> Iterator[None]:
-    """Every key goes to the command, Ctrl-C too; its terminal does what ours would have done."""
+    """Pass every key to the command, also Ctrl-C; its own terminal interprets them."""
     import termios
     import tty
 

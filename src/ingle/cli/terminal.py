@@ -1,4 +1,4 @@
-"""This command's own streams: written and read without ever holding up the loop, or the end of the process."""
+"""The command's standard streams, read and written without blocking the event loop or the exit."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,10 @@ from typing import Any
 CHUNK = 65536
 
 
-class Hand:
-    """Makes blocking calls, one after another, in a thread that nobody waits for at the end.
+class CallThread:
+    """Thread that makes blocking calls in order, and does not delay the exit.
 
-    The threads of asyncio are joined when the process ends; one that reads a terminal would keep it alive.
+    asyncio joins its threads at exit, and one that reads a terminal would keep the process alive.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Hand:
                 failure = error
             try:
                 self._loop.call_soon_threadsafe(_settle, made, value, failure)
-            except RuntimeError:  # the loop is closed: nobody asks any more
+            except RuntimeError:  # the loop is closed
                 return
 
 
@@ -55,11 +55,11 @@ def _settle(made: "asyncio.Future[Any]", value: Any, failure: OSError | None) ->
 
 class Output:
     def __init__(self) -> None:
-        self._hand = Hand()
+        self._thread_calls = CallThread()
 
     async def write(self, fd: int, text: str) -> None:
         data = text.encode("utf-8", "surrogateescape")
-        await self._hand.call(lambda: _write_all(fd, data))
+        await self._thread_calls.call(lambda: _write_all(fd, data))
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -69,39 +69,39 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 class Lines:
-    """Lines of a descriptor, read only when somebody asks for one."""
+    """Lines of a descriptor, read on request only."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._hand = Hand()
+        self._thread_calls = CallThread()
         self._reading: asyncio.Future[bytes] | None = None
         self._buffer = bytearray()
         self._ended = False
 
     async def next(self) -> tuple[str, bool]:
-        """The next line, with its end if it has one, and whether the input ends with it. Cancelling loses nothing."""
+        """Return the next line with its newline, and whether the input ends with it. Cancelling loses nothing."""
         while b"\n" not in self._buffer and not self._ended:
             if self._reading is None:
-                self._reading = self._hand.call(lambda: os.read(self._fd, CHUNK))
+                self._reading = self._thread_calls.call(lambda: os.read(self._fd, CHUNK))
             await asyncio.wait({self._reading})
-            # A terminal that went away reads as an error; there is no more to come from it.
+            # A terminal that was closed raises an error and has no more input.
             data = b"" if self._reading.exception() is not None else self._reading.result()
             self._reading = None
             self._buffer += data
-            # On a terminal the end of file is an event, not a state, but one is enough for one cell.
+            # A terminal can be read again after end of file, but one end is enough for one cell.
             self._ended = not data
         line, newline, rest = bytes(self._buffer).partition(b"\n")
         self._buffer[:] = rest
         return (line + newline).decode("utf-8", "surrogateescape"), not newline
 
     def put_back(self, text: str) -> None:
-        """The line was not taken; it is the next one again."""
+        """Make a line that was not used the next one again."""
         self._buffer[:0] = text.encode("utf-8", "surrogateescape")
 
 
 @contextlib.contextmanager
 def no_echo(fd: int) -> Iterator[None]:
-    """What is typed meanwhile is not shown, if this is a terminal."""
+    """Hide typed text inside the context, if this is a terminal."""
     import termios
 
     try:
@@ -116,6 +116,6 @@ def no_echo(fd: int) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(fd, termios.TCSANOW, before)
-        # The newline that ended the answer was not shown either.
+        # The newline that ended the answer was hidden too.
         with contextlib.suppress(OSError):
             os.write(2, b"\n")

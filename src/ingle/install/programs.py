@@ -1,6 +1,6 @@
-"""The hosts that `ingle install` knows: the file of each, and what an entry looks like there.
+"""The hosts that `ingle install` supports: their configuration files and the form of an entry.
 
-Only `Change.write` writes. It keeps a backup of the old file and replaces that in one step.
+Only `Change.write` writes. It keeps a backup of the old file, and replaces the file atomically.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ GOOSE_TIMEOUT = 300
 
 @dataclass(frozen=True)
 class Place:
-    """The machine, as far as files of hosts go. Tests make their own."""
+    """The parts of a machine that decide where hosts have their files. Tests create their own."""
 
     home: Path
     folder: Path
-    """The project's."""
+    """The project folder."""
     environment: Mapping[str, str]
     platform: str = sys.platform
     drive: Path = Path("/mnt/c")
-    """Where Windows' disk is seen from WSL."""
+    """Mount point of the Windows disk in WSL."""
 
     @classmethod
     def here(cls) -> "Place":
@@ -46,12 +46,12 @@ class Place:
 
     @property
     def support(self) -> Path:
-        """Where desktop programs keep their settings."""
+        """The folder with the settings of desktop programs."""
         return self.home / "Library" / "Application Support" if self.platform == "darwin" else self.config
 
     @property
     def windows_roaming(self) -> Path | None:
-        """From inside of WSL: the settings of Windows' programs, if there is exactly one user that has Claude's."""
+        """In WSL: the settings folder of Windows programs, if exactly one user has Claude's."""
         if not self.environment.get("WSL_DISTRO_NAME"):
             return None
         found = list(self.drive.glob("Users/*/AppData/Roaming/Claude"))
@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Command:
-    """How a host starts us. The path is absolute: hosts start with a bare PATH."""
+    """The command with which a host starts ingle. The path is absolute, because hosts may have a minimal PATH."""
 
     program: str
     args: tuple[str, ...]
@@ -70,7 +70,7 @@ class Command:
         script = Path(sys.executable).absolute().parent / "ingle"
         if script.is_file():
             return cls(str(script), ("mcp",))
-        # Not with the folder where it is started among its own modules: sessions write there.
+        # `-P` keeps the current folder, which sessions may write, off the module path.
         return cls(sys.executable, ("-P", "-m", "ingle", "mcp"))
 
     def through_wsl(self, distribution: str) -> "Command":
@@ -104,7 +104,7 @@ class Host:
     path: tuple[str, str]
     entry: Callable[[Command], Entry]
     kind: str = "json"
-    after: str = "Start it again to have ingle there."
+    after: str = "Restart it to use ingle there."
 
 
 def _claude_desktop(place: Place) -> Path:
@@ -119,7 +119,7 @@ HOSTS = (
         ".mcp.json",
         ("mcpServers", NAME),
         Command.typed_entry,
-        after="Open a new Claude Code session to have ingle there.",
+        after="Open a new Claude Code session to use ingle there.",
     ),
     Host("claude-desktop", "Claude Desktop", _claude_desktop, None, ("mcpServers", NAME), Command.entry),
     Host(
@@ -188,7 +188,7 @@ def command_for(host: Host, place: Place) -> Command:
 
 
 def snippet(command: Command) -> str:
-    """For any other host: what most of them read."""
+    """Return the entry in the form that most hosts read."""
     return json.dumps({"mcpServers": {NAME: command.entry()}}, indent=2, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""`ingle interrupt` and `ingle stop`: a cell, a session, a server."""
+"""`ingle interrupt` and `ingle stop`: end a cell, a session or a server."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
 from ingle.support import processes
 
-GONE_PATIENCE = 60.0
-"""How long a server may take to end its sessions after SIGTERM."""
+STOP_SECONDS = 60.0
+"""Time for a server to end its sessions after SIGTERM."""
 
-LOOK = 0.02
+POLL_SECONDS = 0.02
 
 
 @click.command(epilog="Example: ingle interrupt main")
@@ -22,13 +22,13 @@ LOOK = 0.02
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result of the cell as one JSON document.")
 def interrupt(session: str, choice: Choice, as_json: bool) -> None:
-    """Interrupt the cell that a session runs; its state is kept."""
+    """Interrupt the running cell of a session; its state is kept."""
     with plain_failures():
         said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/interrupt", {})
     if as_json:
         _print(said)
     elif said.get("interrupted") is False:
-        click.echo("nothing ran, so nothing was interrupted")
+        click.echo("no cell was running, so nothing was interrupted")
     else:
         click.echo(f"cell {said['cell']} is {said['status']}")
 
@@ -36,12 +36,12 @@ def interrupt(session: str, choice: Choice, as_json: bool) -> None:
 @click.command(epilog="Example: ingle stop main; ingle stop --server --pid 4711")
 @click.argument("session", required=False)
 @service_options
-@click.option("--server", is_flag=True, help="Stop a server, with all its sessions; not with --url.")
+@click.option("--server", is_flag=True, help="Stop a server and all its sessions; not with --url.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def stop(session: str | None, choice: Choice, server: bool, as_json: bool) -> None:
     """End a session with everything it started, or a whole server."""
     if (session is None) != server:
-        raise click.UsageError("name a session, or say --server; not both")
+        raise click.UsageError("name a session, or pass --server, but not both")
     with plain_failures():
         if session is not None:
             said = find_session(choice, session).ask("DELETE", f"/v1/sessions/{session}")
@@ -58,17 +58,17 @@ def stop(session: str | None, choice: Choice, server: bool, as_json: bool) -> No
 
 def _the_server(choice: Choice) -> Target:
     if choice.url is not None:
-        raise Failure("a server at a URL is not stopped from here; stop it where it runs")
+        raise Failure("a server at a URL cannot be stopped from here; stop it on its machine")
     targets = find_targets(choice)
     if not targets:
-        raise Failure("no server runs, so there is none to stop")
+        raise Failure("no server is running, so there is none to stop")
     if len(targets) > 1:
-        raise Failure(several(f"{len(targets)} servers run", targets))
+        raise Failure(several(f"{len(targets)} servers are running", targets))
     return targets[0]
 
 
 def _stop_server(target: Target) -> dict[str, Any]:
-    """Ask it by signal, which it takes as Ctrl-C, and wait until it has gone."""
+    """Send SIGTERM, and wait until the server has ended."""
     import msgspec
 
     from ingle.support.running_servers import connect, peer_pid
@@ -77,18 +77,18 @@ def _stop_server(target: Target) -> dict[str, Any]:
     assert target.info is not None
     try:
         with connect(target.address.path) as connection:
-            # By the kernel's word: what stands in the file may be the number of another process by now.
+            # From the kernel, because the pid in the file may belong to another process by now.
             pid = peer_pid(connection)
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
         pid = 0
     except OSError as error:
         raise Failure(f"the server ({target}) cannot be stopped: {error}") from None
-    deadline = time.monotonic() + GONE_PATIENCE
+    deadline = time.monotonic() + STOP_SECONDS
     while pid and processes.lives(pid):
         if time.monotonic() > deadline:
-            raise Failure(f"the server ({target}) was told to stop {GONE_PATIENCE:g} s ago, and has not yet")
-        time.sleep(LOOK)
+            raise Failure(f"the server ({target}) was told to stop {STOP_SECONDS:g} s ago and is still running")
+        time.sleep(POLL_SECONDS)
     return {"stopped": True, **msgspec.to_builtins(target.info)}
 
 

@@ -1,4 +1,4 @@
-"""`ingle doctor`: is everything there, and does it work? In plain words, with an exit code."""
+"""`ingle doctor`: checks the installation, and explains what does not work."""
 
 import click
 
@@ -12,8 +12,8 @@ SIGNS = {"fine": "ok  ", "warning": "note", "broken": "FAIL"}
 def doctor(as_json: bool) -> None:
     """Check this installation, with a real round trip through `ingle mcp`.
 
-    Looks at Python, the data folder, the zygote, isolation, and the hosts that know ingle. Exit code: 0 when
-    everything needed works, 1 when something does not.
+    Checks Python, the data folder, the zygote, isolation, and the configured hosts. Exit code: 0 if everything
+    needed works, 1 if something does not.
     """
     with plain_failures():
         import msgspec
@@ -28,5 +28,5 @@ def doctor(as_json: bool) -> None:
         else:
             for each in findings:
                 click.echo(f"{SIGNS[each.state]}  {each.about}: {each.text}")
-            click.echo("Everything needed works." if healthy else "Something needed does not work: see FAIL above.")
+            click.echo("Everything needed works." if healthy else "Something needed does not work; see FAIL above.")
     raise SystemExit(0 if healthy else 1)

@@ -10,14 +10,14 @@ from ingle.cli.services import Choice, find_session, service_options
 @click.argument("session")
 @click.argument("name", required=False)
 @service_options
-@click.option("--count", "-n", type=click.IntRange(min=1), default=1, show_default=True, help="How many.")
-@click.option("--reseed", is_flag=True, help="Random numbers start anew; else they go on as those of the original do.")
+@click.option("--count", "-n", type=click.IntRange(min=1), default=1, show_default=True, help="Number of copies.")
+@click.option("--reseed", is_flag=True, help="Give each copy new random numbers. Default: continue the original's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def fork(session: str, name: str | None, choice: Choice, count: int, reseed: bool, as_json: bool) -> None:
-    """Make a live copy of a session, or many, and print their names.
+    """Make live copies of a session, and print their names.
 
-    A copy has all that the session has, in milliseconds, and memory is shared until one of them writes to it. Several
-    are called NAME-1, NAME-2 and so on; without NAME they get random names.
+    A copy has the session's whole state and takes milliseconds. Memory is shared until one of them writes to it.
+    Several copies are named NAME-1, NAME-2 and so on; without NAME they get random names.
     """
     asked: dict[str, object] = {"count": count, "reseed": reseed}
     if name is not None:

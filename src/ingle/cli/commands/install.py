@@ -1,4 +1,4 @@
-"""`ingle install`: tells a host how to start `ingle mcp`."""
+"""`ingle install`: configures a host to start `ingle mcp`."""
 
 import click
 
@@ -9,13 +9,13 @@ NAMES = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini",
 
 @click.command(epilog="Example: ingle install claude-code --dry-run")
 @click.argument("host", type=click.Choice(NAMES), metavar="HOST")
-@click.option("--project", is_flag=True, help="For this folder only, in the host's project file.")
+@click.option("--project", is_flag=True, help="Configure this folder only, in the host's project file.")
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
 def install(host: str, project: bool, dry_run: bool) -> None:
     """Add ingle to a host: claude-code, claude-desktop, cursor, vscode, codex, gemini or goose.
 
-    Shows what it changes in the host's settings, keeps everything else there as it is, and leaves a copy of the old
-    file beside the new one. A file that cannot be read is left alone. `json` prints the entry for any other host.
+    Shows the change in the host's settings, leaves everything else there as it is, and makes a backup of the old file.
+    A file that cannot be read is not changed. `json` prints the entry for any other host.
     """
     with plain_failures():
         from ingle.install import programs
@@ -28,7 +28,7 @@ def install(host: str, project: bool, dry_run: bool) -> None:
         file, folder = programs.file_of(found, place, project), place.folder if project else None
         change = programs.plan(found, file, programs.command_for(found, place), folder)
         if not change.needed:
-            click.echo(f"{found.title} has ingle already, in {change.file}; nothing to do.")
+            click.echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
             return
         click.echo(change.diff(), nl=False)
         if dry_run:

@@ -1,4 +1,4 @@
-"""`ingle logs`: what a session did and does, with the borders of its cells."""
+"""`ingle logs`: the output of a session, cell by cell."""
 
 import os
 import signal
@@ -21,16 +21,16 @@ BROKEN_PIPE = 141
 @click.command(epilog="Example: ingle logs -f main")
 @click.argument("session")
 @service_options
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until the session ends or Ctrl-C.")
-@click.option("-n", "--last", type=click.IntRange(0), metavar="N", help="Only the last N cells; 0 for none of them.")
-@click.option("--json", "as_json", is_flag=True, help="Print the events as they are, one JSON object a line.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new output until the session ends or Ctrl-C.")
+@click.option("-n", "--last", type=click.IntRange(0), metavar="N", help="Show only the last N cells; 0 shows none.")
+@click.option("--json", "as_json", is_flag=True, help="Print the events, one JSON object per line.")
 def logs(session: str, choice: Choice, follow: bool, last: int | None, as_json: bool) -> None:
-    """The output of a session as it came, with the borders of its cells.
+    """Show the output of a session, cell by cell.
 
-    Each cell begins with its number and its code and ends with its status. What the session wrote to standard error
-    is on this command's standard error.
+    Each cell starts with its number and its code and ends with its status. Standard error of the session goes to
+    standard error of this command.
     """
-    # Nothing here has to be undone, so Ctrl-C ends it at once, whatever a connection is just waiting for.
+    # Nothing must be undone, so Ctrl-C exits at once, even while a connection waits.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
     with plain_failures():
         target = find_session(choice, session)
@@ -38,7 +38,7 @@ def logs(session: str, choice: Choice, follow: bool, last: int | None, as_json: 
             with make_client(target) as client:
                 _show(client.session(session), follow, last, as_json)
         except BrokenPipeError:
-            # Whoever read this has enough of it. What is still buffered goes nowhere: its flush would fail at the end.
+            # The reader has closed its end. Buffered output goes to /dev/null, because flushing it would fail.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(BROKEN_PIPE) from None
 
@@ -56,7 +56,7 @@ def _show(session: "Session", follow: bool, last: int | None, as_json: bool) -> 
     if not follow:
         if count == 0:
             return
-        # All that has come so far, and no more: the number of the next event is the end of it.
+        # The number of the next event marks the end of the output so far.
         until = session.first_event(count + 1) - 1
         if first > until:
             return

@@ -1,4 +1,4 @@
-"""`ingle mcp`: for a host such as Claude, Cursor or VS Code, which starts it and speaks to it."""
+"""`ingle mcp`: the server that hosts such as Claude, Cursor or VS Code start."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ NOT_FOR_STDIO = ("host", "port", "allowed_hosts")
 
 
 def session_options(command: Any) -> Any:
-    """The settings that concern sessions."""
+    """Add the settings that concern sessions as options."""
     for setting in reversed(fields(Settings)):
         if setting.name not in NOT_FOR_STDIO:
             command = option_of(setting)(command)
@@ -29,10 +29,10 @@ def session_options(command: Any) -> Any:
 
 @asynccontextmanager
 async def local_socket(service: "Service", home: Path, kind: str) -> AsyncIterator[Path]:
-    """The socket under `run/`, by which `ps`, `logs` and the others find this server too."""
+    """Open the socket in `run/`, through which `ps`, `logs` and others find this server."""
     from ingle.mcp.stdio import lazy_import
 
-    # Not in the loop, which has the host's first requests to answer at this time.
+    # In a thread, because the event loop has to answer the host's first requests.
     server = await lazy_import.load("ingle.http.server")
     async with server.local_listener(service, home, kind) as path:
         yield path
@@ -49,11 +49,11 @@ async def local_socket(service: "Service", home: Path, kind: str) -> AsyncIterat
 def mcp(tools: list[str] | None, **given: Any) -> None:
     """Serve one MCP host over standard input and output.
 
-    Hosts start this command by themselves: `ingle install HOST` tells them to. Sessions start in the folder in which
+    Hosts start this command themselves; configure them with `ingle install HOST`. Sessions start in the folder in which
     it was started, and end with it.
     """
     if sys.stdin is not None and sys.stdin.isatty():
-        click.echo("ingle mcp waits for a host's messages here: `ingle install HOST` tells one to start it.", err=True)
+        click.echo("ingle mcp waits for messages of a host; configure one with `ingle install HOST`.", err=True)
         click.echo("Ctrl-D ends it.", err=True)
     with plain_failures():
         from ingle.mcp.stdio.main import run

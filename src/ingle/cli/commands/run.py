@@ -1,4 +1,4 @@
-"""`ingle run`: code, a file, or standard input, in a fresh session of its own."""
+"""`ingle run`: runs code, a file, or standard input in a fresh session."""
 
 import os
 import sys
@@ -25,21 +25,21 @@ env_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=parse_assignments,
-    help="Environment variable; may be repeated.",
+    help="Set an environment variable; may be repeated.",
 )
 
 
 def read_code(source: str) -> str:
-    """The code meant by the argument: that of a file if there is one, of standard input for `-`, else itself."""
+    """Return the code of the argument: of a file if it exists, of standard input for `-`, or else itself."""
     if source == "-":
         return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    # By os.path, which answers False for whatever cannot be a path, however long.
+    # os.path returns False for text that cannot be a path, however long.
     if not os.path.exists(source) or os.path.isdir(source):
         if source.endswith(".py") and not source.split()[1:]:
-            raise Failure(f"there is no file {source}; name one that is there, or give the code itself")
+            raise Failure(f"there is no file {source}; name an existing one, or pass the code itself")
         return source
     try:
-        with tokenize.open(source) as file:  # minds the declared encoding
+        with tokenize.open(source) as file:  # respects the declared encoding
             return file.read()
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise Failure(f"{source} cannot be read as Python: {error}") from None
@@ -51,12 +51,12 @@ def read_code(source: str) -> str:
     "-s",
     "--session",
     metavar="NAME",
-    help="Run it in this live session of a running service; it is made when absent, and kept.",
+    help="Run in this live session of a running service; it is created if missing, and kept.",
 )
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document; stream nothing.")
-@click.option("--python", metavar="PATH", help="Interpreter of the session, CPython 3.10 or later.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Stop the code after so long; exit code 124.")
+@click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop the code after this time, with exit code 124.")
 @env_option
 def run(
     source: str,
@@ -67,19 +67,19 @@ def run(
     timeout: float | None,
     env: dict[str, str],
 ) -> None:
-    """Run code in a fresh session and show what it does, as it does it.
+    """Run code in a fresh session and show its output as it comes.
 
-    The argument is code, unless it names a file, which is run then; with - the code is read from standard input. The
-    session starts in this folder. Output is passed on as it comes, the last value is printed, and input() reads this
-    command's standard input. Ctrl-C interrupts the code; a second one within 2 s ends the command.
+    The argument is code or the name of a file; with - the code is read from standard input. The session starts in this
+    folder. The last value is printed, and input() reads this command's standard input. Ctrl-C interrupts the code; a
+    second one within 2 s ends the command.
 
-    With -s the code runs in a session that is there before and after: of `ingle serve` on this machine, or at --url.
+    With -s the code runs in an existing or new session that is kept: of `ingle serve` on this machine, or at --url.
 
-    Exit code: 0 fine, 1 the code raised, 124 timeout, 130 interrupted, 2 ingle could not run it; after sys.exit(N)
-    it is N, after a crash by signal N it is 128 + N.
+    Exit code: 0 ok, 1 the code raised, 124 timeout, 130 interrupted, 2 ingle could not run it; N after sys.exit(N),
+    128 + N after a crash by signal N.
     """
     if session is None and choice.pid is not None:
-        raise click.UsageError("--pid goes with -s NAME: without it the code runs in a session of this command")
+        raise click.UsageError("--pid needs -s NAME; without it the code runs in a new session of this command")
     with plain_failures():
         code = read_code(source)
         from ingle.cli.run_local import Job, run_job
@@ -88,7 +88,7 @@ def run(
         if session is None:
             exit_code = run_job(job)
         else:
-            from ingle.cli.run_in_session import join_job
+            from ingle.cli.run_in_session import run_in_session
 
-            exit_code = join_job(job, find_or_choose(choice, session), session)
+            exit_code = run_in_session(job, find_or_choose(choice, session), session)
     raise SystemExit(exit_code)

@@ -1,4 +1,4 @@
-"""`ingle serve`: its flags are the table of settings."""
+"""`ingle serve`: its flags are made from the table of settings."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
@@ -10,7 +10,7 @@ from ingle.cli.failure import plain_failures
 from ingle.settings import Settings, data_folder, load
 
 DEFAULT_WORDS = {"python": "the one ingle runs on"}
-"""Defaults that depend on the machine, in words."""
+"""Texts of defaults that depend on the machine."""
 
 
 def flag_of(setting: "Field[Any]") -> str:
@@ -25,12 +25,12 @@ def default_text(setting: "Field[Any]") -> str:
 
 
 def split_words(context: click.Context, option: click.Parameter, given: str | None) -> list[str] | None:
-    """Words with commas between them."""
+    """Split words at commas."""
     return None if given is None else [word.strip() for word in given.split(",") if word.strip()]
 
 
 def gather_words(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> list[str] | None:
-    """The same, and the option may be given several times."""
+    """Split words at commas, over several uses of the option."""
     return [word for each in given for word in split_words(context, option, each) or []] if given else None
 
 
@@ -47,7 +47,7 @@ def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
 
 
 def settings_options(command: Callable[..., None]) -> Callable[..., None]:
-    """One option for each setting, in the order of the table."""
+    """Add one option for each setting, in the order of the table."""
     for setting in reversed(fields(Settings)):
         command = option_of(setting)(command)
     return command
@@ -56,16 +56,16 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command(
     epilog="Example: ingle serve --port 8400 --preload numpy,pandas\n\n"
     "Every option can also be set in the environment (INGLE_PORT=8400) or in config.toml in the data folder "
-    "(port = 8400). The data folder is INGLE_HOME, else the one usual on this system."
+    "(port = 8400). The data folder is INGLE_HOME, or else the usual one of this system."
 )
 @settings_options
-@click.option("--no-auth", is_flag=True, help="The same as --auth none: requests need no token. On loopback only.")
-@click.option("--until-eof", is_flag=True, help="End when standard input does: for a program whose child this is.")
+@click.option("--no-auth", is_flag=True, help="Same as --auth none: requests need no token. On loopback only.")
+@click.option("--until-eof", is_flag=True, help="End when standard input ends, for a parent program.")
 def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
     """Serve sessions over HTTP until Ctrl-C.
 
-    Requests need the token in the file `token` of the data folder, which is made at the first start, or the one in
-    INGLE_TOKEN. The first lines printed tell the URL, where the token is, and a request to try.
+    Requests need the token in the file `token` of the data folder, which the first start creates, or the one in
+    INGLE_TOKEN. The first lines printed show the URL, the place of the token, and an example request.
     """
     with plain_failures():
         settings = load({**given, "auth": "none"} if no_auth else given)

@@ -1,4 +1,4 @@
-"""`ingle ps`, `ingle vars` and `ingle config`: what there is, and what is set."""
+"""`ingle ps`, `ingle vars` and `ingle config`: list sessions, variables and settings."""
 
 import time
 from typing import Any
@@ -16,10 +16,10 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def ps(choice: Choice, as_json: bool) -> None:
-    """The live sessions of all servers of yours on this machine.
+    """List the live sessions of all your servers on this machine.
 
-    Every `ingle serve` is a server, and so is what an assistant or a client program started. One that does not answer
-    is listed all the same.
+    Servers are those of `ingle serve`, of assistants and of client programs. A server that does not answer is listed
+    too.
     """
     with plain_failures():
         seen = [_look(target) for target in find_targets(choice)]
@@ -33,7 +33,7 @@ def ps(choice: Choice, as_json: bool) -> None:
 
 
 def _look(target: Target) -> dict[str, Any]:
-    """One server: who it is, and its sessions, or why they are not known."""
+    """Return a server's description with its sessions, or with the reason why they are unknown."""
     told: dict[str, Any] = {"url": str(target.address)}
     if target.info is not None:
         import msgspec
@@ -71,7 +71,7 @@ def _table(servers: list[dict[str, Any]]) -> list[str]:
             for session in server["sessions"]
         ]
     if len(rows) == 1:
-        return ["no server runs; start one with `ingle serve`"]
+        return ["no server is running; start one with `ingle serve`"]
     return _laid_out(rows)
 
 
@@ -104,9 +104,9 @@ def _size(count: int | None) -> str:
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def variables(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
-    """The variables of a session, or one of them in full.
+    """List the variables of a session, or show one in full.
 
-    Listing them runs no code of the session's. One that is named is asked for its own text, within a limit.
+    Listing runs no code of the session. A named variable is converted to text by its own code, within limits.
     """
     with plain_failures():
         path = f"/v1/sessions/{session}/variables"
@@ -148,10 +148,10 @@ def _bytes(count: int) -> str:
 @click.command(epilog="Example: ingle config --json")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def config(as_json: bool) -> None:
-    """The settings in force, each with the place it comes from.
+    """List the settings in force, each with its source.
 
-    That is what `ingle serve` would take without flags: the environment, else config.toml in the data folder, else the
-    default.
+    These are the settings of `ingle serve` without flags: from the environment, else from config.toml in the data
+    folder, else the defaults.
     """
     with plain_failures():
         import msgspec

@@ -1,4 +1,4 @@
-"""`ingle save` and `ingle load`: a session to disk, and back into a live one."""
+"""`ingle save` and `ingle load`: save a session to disk, and restore it."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
 
 TRANSFER_SECONDS = 3600.0
-"""Time limit for a save or a load; a session may hold many gigabytes."""
+"""Time limit for a save or a load; a session may have many gigabytes."""
 
 BLOCK = 1 << 20
 
@@ -18,10 +18,10 @@ BLOCK = 1 << 20
 @click.argument("session")
 @click.argument("name")
 @service_options
-@click.option("--to", "file", metavar="FILE", help="Write it as one file too, which can be taken elsewhere.")
+@click.option("--to", "file", metavar="FILE", help="Also write it as one portable file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def save(session: str, name: str, choice: Choice, file: str | None, as_json: bool) -> None:
-    """Save a session under a name; it goes on meanwhile."""
+    """Save a session under a name, while it stays usable."""
     with plain_failures():
         target = find_session(choice, session)
         said = target.ask("POST", f"/v1/sessions/{session}/save", {"name": name}, TRANSFER_SECONDS)
@@ -32,17 +32,17 @@ def save(session: str, name: str, choice: Choice, file: str | None, as_json: boo
         return
     new = f", {_size(said['new_bytes'])} of it new" if said["new_bytes"] < said["size"] else ""
     click.echo(f"saved {said['variables']} variables of {session} as {name}: {_size(said['size'])}{new}")
-    _tell(said)
+    _print_missing(said)
 
 
 @click.command(epilog="Example: ingle load calc; ingle load calc -s second; ingle load calc --from calc.ingle --trust")
 @click.argument("name", required=False)
 @service_options
-@click.option("-s", "--session", metavar="NAME", help="Name of the new session; else the one that was saved.")
-@click.option("--from", "file", metavar="FILE", help="Take it from this file, and keep it under the name.")
-@click.option("--trust", is_flag=True, help="Load it though this ingle did not write it: it runs the code in it.")
-@click.option("--rerun", is_flag=True, help="Run the cells again that made what could not be saved.")
-@click.option("--delete", is_flag=True, help="Forget it instead of loading it.")
+@click.option("-s", "--session", metavar="NAME", help="Name the new session. Default: the name of the saved one.")
+@click.option("--from", "file", metavar="FILE", help="Import this file under the name first.")
+@click.option("--trust", is_flag=True, help="Load it even if this ingle did not write it, and run the code in it.")
+@click.option("--rerun", is_flag=True, help="Run the cells again that made unsaved variables.")
+@click.option("--delete", is_flag=True, help="Delete it instead of loading it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def load(
     name: str | None,
@@ -54,7 +54,7 @@ def load(
     delete: bool,
     as_json: bool,
 ) -> None:
-    """Make a session of a saved one; without a name, list those that are saved."""
+    """Restore a saved session as a new one; without a name, list the saved sessions."""
     with plain_failures():
         from ingle.client.address import snapshot_path
 
@@ -70,7 +70,7 @@ def load(
             _upload(target, name, file)
         if delete:
             target.ask("DELETE", snapshot_path(name))
-            click.echo(f"{name} is forgotten")
+            click.echo(f"{name} is deleted")
             return
         body: dict[str, Any] = {"trust": trust, "rerun": rerun}
         if session is not None:
@@ -80,18 +80,16 @@ def load(
         _print(said)
         return
     click.echo(f"session {said['session']['session_id']} is ready with {said['variables']} variables of {name}")
-    _tell(said)
+    _print_missing(said)
 
 
 def _the_service(choice: Choice) -> Target:
     targets = find_targets(choice)
     serving = [target for target in targets if target.info is None or target.info.kind == "serve"]
     if not serving:
-        raise Failure(
-            "no service runs that could keep the session; start one with `ingle serve`, or name one with --url"
-        )
+        raise Failure("no service is running that could hold the session; start one with `ingle serve`, or pass --url")
     if len(serving) > 1:
-        raise Failure(several(f"{len(serving)} services run", serving))
+        raise Failure(several(f"{len(serving)} services are running", serving))
     return serving[0]
 
 
@@ -104,7 +102,7 @@ def _download(target: Target, name: str, file: str) -> None:
     draft = f"{file}.{secrets.token_hex(4)}.part"
     with target.client.open("GET", snapshot_path(name) + "/file", timeout=TRANSFER_SECONDS) as answer:
         try:
-            # Whole under its name, or not there.
+            # The file gets its name when it is complete.
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                 while block := answer.read(BLOCK):
                     out.write(block)
@@ -137,7 +135,7 @@ def _list(snapshots: list[dict[str, Any]]) -> None:
         click.echo(f"{each['name']:20} {when}  {_size(each['size']):>9}  {count} variables of {each['session_id']}")
 
 
-def _tell(said: dict[str, Any]) -> None:
+def _print_missing(said: dict[str, Any]) -> None:
     for each in said["skipped"]:
         made_by = f" (made by {each['made_by'].strip('<>')})" if each.get("made_by") else ""
         click.echo(f"  without {each['name']} ({each['type']}): {each['reason']}{made_by}")

@@ -1,4 +1,4 @@
-"""`ingle token`: tokens for others, each with a tenant of its own sessions, a scope and limits."""
+"""`ingle token`: tokens for others, each with a tenant, a scope and limits."""
 
 import time
 
@@ -10,30 +10,30 @@ from ingle.settings import LEVELS, NETWORKS, data_folder
 
 @click.group(epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
 def token() -> None:
-    """Tokens for others, who see their own sessions only.
+    """Manage tokens for others, who see only their own sessions.
 
-    Running servers take a change over within a few seconds.
+    Running servers apply a change within a few seconds.
     """
 
 
 @token.command(epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
 @click.argument("name")
-@click.option("--tenant", help="Whose sessions it sees and makes; without it, a tenant with the token's name.")
+@click.option("--tenant", help="Tenant whose sessions it sees and creates. Default: the name of the token.")
 @click.option(
     "--scope",
     type=click.Choice(["read", "execute", "admin"]),
     default="execute",
     show_default=True,
-    help="read: look; execute: also make, use and end sessions; admin: also the server's metrics.",
+    help="read: look; execute: also create, use and end sessions; admin: also the server's metrics.",
 )
-@click.option("--sessions", type=click.IntRange(0), metavar="N", help="Live sessions at most.")
-@click.option("--running", type=click.IntRange(0), metavar="N", help="Cells at once at most.")
-@click.option("--bytes-per-minute", type=click.IntRange(1), metavar="N", help="Bytes of requests and answers at most.")
-@click.option("--isolation", type=click.Choice(LEVELS), help="Its sessions are confined at least so far.")
-@click.option("--network", type=click.Choice(NETWORKS), help="Its sessions reach at most this.")
-@click.option("--memory", type=click.IntRange(1), metavar="BYTES", help="Memory of each of its sessions at most.")
-@click.option("--processes", type=click.IntRange(1), metavar="N", help="Processes of each of its sessions at most.")
-@click.option("--disk", type=click.IntRange(1), metavar="BYTES", help="Disk of each of its sessions at most.")
+@click.option("--sessions", type=click.IntRange(0), metavar="N", help="Maximum number of live sessions.")
+@click.option("--running", type=click.IntRange(0), metavar="N", help="Maximum number of running cells.")
+@click.option("--bytes-per-minute", type=click.IntRange(1), metavar="N", help="Maximum bytes of requests and answers.")
+@click.option("--isolation", type=click.Choice(LEVELS), help="Weakest isolation level of its sessions.")
+@click.option("--network", type=click.Choice(NETWORKS), help="Most network access of its sessions.")
+@click.option("--memory", type=click.IntRange(1), metavar="BYTES", help="Maximum memory of each of its sessions.")
+@click.option("--processes", type=click.IntRange(1), metavar="N", help="Maximum processes of each of its sessions.")
+@click.option("--disk", type=click.IntRange(1), metavar="BYTES", help="Maximum disk use of each of its sessions.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def new(
     name: str,
@@ -49,7 +49,7 @@ def new(
     disk: int | None,
     as_json: bool,
 ) -> None:
-    """Make a token and print it. It is shown this once: only its hash is kept."""
+    """Create a token and print it. It is shown only once, because only its hash is stored."""
     with plain_failures():
         import msgspec
 
@@ -71,7 +71,7 @@ def new(
 @token.command("list", epilog="Example: ingle token list --json")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def list_tokens(as_json: bool) -> None:
-    """The tokens there are, never the tokens themselves."""
+    """List the tokens, without their secrets."""
     with plain_failures():
         import msgspec
 
@@ -92,7 +92,7 @@ def list_tokens(as_json: bool) -> None:
 @token.command(epilog="Example: ingle token revoke ci")
 @click.argument("name")
 def revoke(name: str) -> None:
-    """Make a token worthless, at running servers too."""
+    """Revoke a token, also at running servers."""
     with plain_failures():
         from ingle.http.auth import tokens_file
 
