@@ -211,7 +211,7 @@ def test_a_person_who_starts_it_by_hand_is_told_what_it_waits_for(home: Path, ma
     out, told = process.communicate(timeout=30)
     os.close(ours)
     assert out == b""
-    assert told.startswith(b"ingle mcp waits for a host's messages here: `ingle install HOST` tells one to start it.\n")
+    assert told.startswith(b"ingle mcp waits for messages of a host; configure one with `ingle install HOST`.\n")
 
 
 @pytest.mark.req("safe.isolation")

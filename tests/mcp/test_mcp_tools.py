@@ -1,4 +1,4 @@
-"""What a model gets from the tools: through the SDK's client, in both eras, on a door with short budgets."""
+"""What a model gets from the tools: through the SDK's client, in both eras, with short budgets."""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from conftest import until
 from ingle.events import Result
 from ingle.mcp import arguments, content, tools
-from ingle.mcp.handlers import AT_ONCE, Door
+from ingle.mcp.handlers import MAX_INLINE_CHARS, Tools
 from ingle.mcp.server import make_server
 from ingle.service import Service
 from ingle.settings import Settings
@@ -30,18 +30,18 @@ MODES = ["auto", "legacy"]
 
 
 @pytest.fixture
-def door(service: Service) -> Door:
-    return Door(service, progress_interval=0.05)
+def mcp_tools(service: Service) -> Tools:
+    return Tools(service, progress_interval=0.05)
 
 
 @asynccontextmanager
-async def connected(door: Door, mode: str) -> AsyncIterator[Client]:
+async def connected(mcp_tools: Tools, mode: str) -> AsyncIterator[Client]:
     """The client in a task of its own: a fixture begins and ends in two, which its cancel scopes do not allow."""
     ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
     over = asyncio.Event()
 
     async def own() -> None:
-        async with Client(make_server(door), mode=mode) as client:
+        async with Client(make_server(mcp_tools), mode=mode) as client:
             ready.set_result(client)
             await over.wait()
 
@@ -52,20 +52,20 @@ async def connected(door: Door, mode: str) -> AsyncIterator[Client]:
 
 
 @pytest.fixture(params=MODES)
-async def client(door: Door, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    async with connected(door, request.param) as each:
+async def client(mcp_tools: Tools, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    async with connected(mcp_tools, request.param) as each:
         yield each
 
 
 @pytest.fixture
-async def model(door: Door) -> AsyncIterator[Client]:
+async def model(mcp_tools: Tools) -> AsyncIterator[Client]:
     """For what does not depend on the era."""
-    async with connected(door, "auto") as each:
+    async with connected(mcp_tools, "auto") as each:
         yield each
 
 
 async def test_a_long_answer_is_made_beside_the_loop(
-    door: Door, model: Client, monkeypatch: pytest.MonkeyPatch
+    mcp_tools: Tools, model: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     making, go_on = threading.Event(), threading.Event()
     of_result = content.of_result
@@ -76,7 +76,7 @@ async def test_a_long_answer_is_made_beside_the_loop(
         return of_result(result)
 
     monkeypatch.setattr(content, "of_result", slowly)
-    call = asyncio.create_task(model.call_tool("python_session", {"code": f"print('\\x1b[A' * {AT_ONCE})"}))
+    call = asyncio.create_task(model.call_tool("python_session", {"code": f"print('\\x1b[A' * {MAX_INLINE_CHARS})"}))
     assert await until(making.is_set)
     assert "main · idle" in text_of(await model.call_tool("list_repl_sessions", {}))
     assert not call.done()
@@ -179,17 +179,17 @@ async def test_text_comes_in_order_with_the_status_line_last_and_data_beside_it(
 
 @pytest.mark.req("mcp.readable")
 async def test_a_picture_reaches_the_model_as_an_image_in_its_place(
-    door: Door, model: Client, monkeypatch: pytest.MonkeyPatch
+    mcp_tools: Tools, model: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = png(40, 30)
-    follow = door._follow
+    follow = mcp_tools._follow
 
     async def with_picture(*args: Any) -> Result:
         result = await follow(*args)
         result.displays = [{"text/plain": "BEFORE"}, {"image/png": picture, "text/plain": "<a picture>"}]
         return result
 
-    monkeypatch.setattr(door, "_follow", with_picture)
+    monkeypatch.setattr(mcp_tools, "_follow", with_picture)
     result = await model.call_tool("python_session", {"code": "print('TEXT'); 'VALUE'"})
     kinds = [part.type for part in result.content]
     assert kinds == ["text", "image", "text"]
@@ -252,7 +252,7 @@ async def refusal(client: Client, tool: str, **given: Any) -> str:
 async def test_a_session_that_is_not_there_is_an_error_that_says_how_to_go_on(client: Client) -> None:
     assert await refusal(client, "wait") == (
         "there is no session 'main'; list the sessions, or create it first. There is no session yet. "
-        "python_session(code=…) makes it"
+        "python_session(code=…) creates it"
     )
     await client.call_tool("python_session", {"code": "1"})
     said = await refusal(client, "python_session", code="1", session_id="gone")
@@ -377,8 +377,8 @@ async def test_progress_comes_while_a_call_waits_with_the_last_line_of_output(cl
 def test_the_promised_rhythm_of_progress_and_the_longest_wait_are_kept_by_default() -> None:
     from ingle.mcp import handlers
 
-    assert handlers.PROGRESS_INTERVAL < 5
-    assert arguments.LONGEST_WAIT == 50
+    assert handlers.PROGRESS_SECONDS < 5
+    assert arguments.MAX_WAIT_SECONDS == 50
 
 
 @pytest.mark.req("mcp.patient")
@@ -386,7 +386,7 @@ async def test_no_call_waits_longer_than_the_longest_wait_whatever_it_asks_for(s
     # Their start is in that time too: on a busy machine it is most of it.
     await service.create_session("main")
     await service.warm()
-    async with Client(make_server(Door(service, longest_wait=2.0))) as client:
+    async with Client(make_server(Tools(service, longest_wait=2.0))) as client:
         code = "import time; time.sleep(600)"
         for tool, given in (("python_session", {"code": code}), ("python", {"code": code}), ("wait", {})):
             result = await client.call_tool(tool, {**given, "wait": 1e6})
@@ -401,9 +401,9 @@ async def test_a_session_that_takes_too_long_to_start_is_a_refusal_in_time(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(service, "create_session", never)
-    async with Client(make_server(Door(service, longest_wait=0.3))) as client:
+    async with Client(make_server(Tools(service, longest_wait=0.3))) as client:
         said = await refusal(client, "python_session", code="print('never')")
-        assert said.startswith("python_session could not be carried out within 0.3 s")
+        assert said.startswith("python_session did not finish within 0.3 s")
 
 
 @pytest.mark.req("mcp.patient")
@@ -423,11 +423,11 @@ async def test_cancelling_a_call_detaches_and_the_cell_goes_on(
 
 
 @pytest.mark.req("mcp.handles")
-async def test_another_connection_finds_the_session_and_its_running_cell(door: Door) -> None:
-    async with Client(make_server(door)) as first:
+async def test_another_connection_finds_the_session_and_its_running_cell(mcp_tools: Tools) -> None:
+    async with Client(make_server(mcp_tools)) as first:
         await first.call_tool("python_session", {"code": "x = 5"})
         await first.call_tool("python_session", {"code": COUNTING, "wait": 0})
-    async with Client(make_server(door), mode="legacy") as second:
+    async with Client(make_server(mcp_tools), mode="legacy") as second:
         result = await second.call_tool("wait")
         assert meta(result)["stdout"].endswith("tick 29\nthe end\n")
         assert text_of(await second.call_tool("python_session", {"code": "x"})) == "5"
@@ -437,7 +437,7 @@ async def test_one_off_code_leaves_nothing_and_can_be_waited_for_by_its_id(model
     assert text_of(await model.call_tool("python", {"code": "y = 1; y + 1"})) == "2"
     # What is gone is not named as if it could be asked.
     shown = text_of(await model.call_tool("python", {"code": "for n in range(5000): print('line', n)"}))
-    assert "lines omitted: run it with python_session, which keeps all output …" in shown
+    assert "lines omitted: run it with python_session, which stores all output …" in shown
     assert shown.endswith("\nline 4999")
     assert await service.list_sessions() == []
     result = await model.call_tool("python", {"code": "import time; time.sleep(0.3); print('late')", "wait": 0})
@@ -488,7 +488,7 @@ async def test_sessions_are_made_listed_used_apart_and_ended(client: Client) -> 
     assert "session calc is ready" in text_of(made)
     taken = await client.call_tool("create_repl_session", {"session_id": "calc"})
     assert taken.is_error is True
-    assert "Pass session_id='calc' to python_session to use it as it is" in text_of(taken)
+    assert "Pass session_id='calc' to python_session to use it" in text_of(taken)
     await client.call_tool("python_session", {"code": "x = 'of calc'", "session_id": "calc"})
     await client.call_tool("python_session", {"code": "x = 'of main'; z = 1"})
     result = await client.call_tool("python_session", {"code": "x", "session_id": "calc"})
@@ -591,7 +591,7 @@ async def test_a_command_is_answered_paused_resumed_and_cancelled(model: Client)
 
 async def test_a_command_runs_where_main_starts_or_in_a_sessions_folder(service: Service, tmp_path: Any) -> None:
     (tmp_path / "there").mkdir()
-    async with Client(make_server(Door(service, cwd=str(tmp_path)))) as client:
+    async with Client(make_server(Tools(service, cwd=str(tmp_path)))) as client:
         assert text_of(await client.call_tool("shell", {"command": "pwd"})) == str(tmp_path)
         await client.call_tool("create_repl_session", {"session_id": "s", "cwd": str(tmp_path / "there")})
         shown = await client.call_tool("shell", {"command": "pwd", "session_id": "s"})

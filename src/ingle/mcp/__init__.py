@@ -1,5 +1,5 @@
-"""The MCP door: one table of tools, on stdio and over HTTP, in both eras of the protocol.
+"""The MCP server: one table of tools, on stdio and over HTTP, for both versions of the protocol.
 
-Nothing in here is imported by another room but the command line and the HTTP server, and the `mcp` SDK is imported by
-`server` and `pipe` only, late: it takes the better part of a second.
+Only the command line and the HTTP server import this package. Only `server` and `stdio.transport` import the `mcp` SDK,
+on first use, because that takes the better part of a second.
 """

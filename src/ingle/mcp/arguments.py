@@ -1,7 +1,7 @@
-"""What a model may pass to a tool: declared types, a compact schema made from them, and refusals that help.
+"""Arguments of the tools: their types, compact schemas made from them, and helpful errors.
 
-Numbers and booleans written as text are taken for what they mean, since models write them so. A name that a tool does
-not have is refused before anything runs, and the right one is named where it can be guessed.
+Numbers and booleans written as text are converted, because models write them so. An unknown argument is refused before
+anything runs, and the error suggests the right name.
 """
 
 import difflib
@@ -12,8 +12,8 @@ from msgspec import Meta, Struct
 
 from ingle.errors import InvalidRequest
 
-LONGEST_WAIT = 50.0
-"""No call waits longer: many hosts give up after 60 s, some without a word."""
+MAX_WAIT_SECONDS = 50.0
+"""Maximum wait of a call: many hosts give up after 60 s, some silently."""
 
 SYNONYMS = {
     "session": "session_id",
@@ -58,17 +58,15 @@ SYNONYMS = {
     "target": "new_session_id",
     "checkpoint_name": "checkpoint",
 }
-"""What models call our arguments when they have not looked."""
+"""Names that models use for arguments without having read the schema."""
 
 SessionId = Annotated[
     str,
     Meta(description="The session; `main` needs no creating.", extra_json_schema={"x-mcp-header": "Session-Id"}),
 ]
 NamedSession = Annotated[str, Meta(description="The session's name.", extra_json_schema={"x-mcp-header": "Session-Id"})]
-Wait = Annotated[
-    float, Meta(ge=0, description="Seconds to wait for the answer, at most 50. The code itself goes on after that.")
-]
-ShellWait = Annotated[float, Meta(ge=0, description="Seconds to wait for its end, at most 50. It goes on after that.")]
+Wait = Annotated[float, Meta(ge=0, description="Seconds to wait for the answer, at most 50. Then the code continues.")]
+ShellWait = Annotated[float, Meta(ge=0, description="Seconds to wait for its end, at most 50. Then it continues.")]
 Timeout = Annotated[float | None, Meta(description="Seconds after which the code itself is interrupted.")]
 Code = Annotated[str, Meta(description="Python source, run as one cell.")]
 
@@ -108,10 +106,10 @@ class ReadOutput(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
     cell: Annotated[int | None, Meta(description="The cell's number; the last one if left out.")] = None
     from_line: Annotated[int, Meta(ge=1)] = 1
-    lines: Annotated[int, Meta(ge=1, description="How many lines at most.")] = 200
-    grep: Annotated[str | None, Meta(description="Only lines in which this regular expression is found.")] = None
+    lines: Annotated[int, Meta(ge=1, description="Maximum number of lines.")] = 200
+    grep: Annotated[str | None, Meta(description="Only lines that match this regular expression.")] = None
     context: Annotated[int, Meta(ge=0, description="Lines around each match.")] = 0
-    offset: Annotated[int, Meta(ge=0, description="Characters to pass over on the first line.")] = 0
+    offset: Annotated[int, Meta(ge=0, description="Characters to skip on the first line.")] = 0
     stream: Literal["stdout", "stderr", "both", "background", "displays", "result", "error"] = "stdout"
 
 
@@ -119,20 +117,18 @@ class CreateSession(Struct, forbid_unknown_fields=True):
     session_id: Annotated[
         str | None,
         Meta(
-            description="A name of your choice; left out, a random one is made.",
+            description="A name of your choice; default: a random one.",
             extra_json_schema={"x-mcp-header": "Session-Id"},
         ),
     ] = None
     python: Annotated[str | None, Meta(description="Path of another interpreter, CPython 3.10 or later.")] = None
     cwd: Annotated[str | None, Meta(description="Absolute folder to start in.")] = None
     env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
-    include_stdlib: Annotated[bool, Meta(description="False leaves the user's own library out.")] = True
+    include_stdlib: Annotated[bool, Meta(description="False leaves out the user's library.")] = True
     checkpoints: Annotated[
         Literal["manual", "auto"] | None, Meta(description="`auto`: the last cell can be undone.")
     ] = None
-    durable: Annotated[bool, Meta(description="Save it after each cell; it comes back when the server restarts.")] = (
-        False
-    )
+    durable: Annotated[bool, Meta(description="Save it after each cell; restored when the server restarts.")] = False
 
 
 class ForkSession(Struct, forbid_unknown_fields=True):
@@ -169,7 +165,7 @@ class SaveSession(Struct, forbid_unknown_fields=True):
 class LoadSession(Struct, forbid_unknown_fields=True):
     filepath: Annotated[str, Meta(description="The name or path of the save.")]
     session_id: Annotated[str, Meta(description="Name of the new session; must not exist yet.")] = "main"
-    rerun: Annotated[bool, Meta(description="Run the cells again that made what is missing.")] = False
+    rerun: Annotated[bool, Meta(description="Run the cells that made missing variables again.")] = False
 
 
 class AddToStdlib(Struct, forbid_unknown_fields=True):
@@ -205,7 +201,7 @@ class ShellStatus(Struct, forbid_unknown_fields=True):
     wait: ShellWait = 5
     from_line: Annotated[int, Meta(ge=0, description="Show only the output from this line on.")] = 0
     action: Literal["status", "cancel", "pause", "resume", "input"] = "status"
-    text: Annotated[str, Meta(description="For `input`: sent as it is, so end a line with a newline.")] = ""
+    text: Annotated[str, Meta(description="For `input`: sent unchanged, so end a line with a newline.")] = ""
     eof: Annotated[bool, Meta(description="For `input`: end the input after the text.")] = False
 
 
@@ -213,7 +209,7 @@ T = TypeVar("T", bound=Struct)
 
 
 def schema_of(arguments: type[Struct]) -> dict[str, Any]:
-    """The JSON schema, in as few words as say it: what may be left out is not required, and null is not mentioned."""
+    """Return a compact JSON schema: optional arguments are not required, and null is not mentioned."""
     made = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
     properties = {}
     for name, each in made["properties"].items():
@@ -233,7 +229,7 @@ def schema_of(arguments: type[Struct]) -> dict[str, Any]:
 
 
 def read(tool: str, arguments: type[T], given: dict[str, Any] | None) -> T:
-    """The arguments, checked. What is wrong is said in the words of the tool, and nothing runs."""
+    """Return the checked arguments, or raise an error in the words of the tool, before anything runs."""
     given = given or {}
     for name in given:
         if name not in arguments.__struct_fields__:
@@ -256,7 +252,7 @@ def _unknown(tool: str, name: str, known: list[str]) -> str:
 
 
 def _plain(message: str) -> str:
-    """`Expected X, got Y - at $.name` in the order people say it."""
+    """Reorder `Expected X, got Y - at $.name` for people."""
     problem, at, path = message.partition(" - at `$.")
     if at:
         return f"{path.rstrip('`')}: {problem[0].lower()}{problem[1:]}"

@@ -1,6 +1,6 @@
-"""What a tool answers: text and images for the model, in order, the status line last; data for programs beside it.
+"""Answers of the tools: text and images for the model, the status line last, and data for programs.
 
-Bounded as a whole: hosts refuse a result of 1 MiB, so what programs get carries no image and no long text twice.
+Hosts refuse a result of 1 MiB, so the data for programs has no images and repeats no long text.
 """
 
 import time
@@ -24,39 +24,39 @@ RESULT_KEY = "ingle/result"
 ERROR_KEY = "ingle/error"
 
 META_TEXT = 20_000
-"""Characters of each text in the result that goes to programs."""
+"""Characters of each text in the data for programs."""
 
 META_BUNDLES = 200_000
-"""Characters of values and displays together."""
+"""Characters of all values and displays together."""
 
 MAX_BUNDLES = 100
 MAX_LINKS = 20
 META_METADATA = 4000
-"""Of the metadata of one display, which its code may have made of any size."""
+"""Characters of the metadata of one display, which may have any size."""
 MAX_NOTICES = 100
 
 NAMES_SHOWN = 40
 
 
-class Words(Hints):
-    """The next step, in the words of our tools."""
+class ToolHints(Hints):
+    """Hints that name the next MCP tool."""
 
     def wait(self, result: Result) -> str:
         return f"wait({', '.join([*self._session(result), f'from_event={result.next_event}'])})"
 
 
-class LastWords(Words):
-    """Of a session that is gone with its answer: there is nothing left to be named."""
+class EndedHints(ToolHints):
+    """Hints for a session that ended with its answer, so nothing in it can be named."""
 
     def read_output(self, result: Result | OutputPage, stream: str, omitted: Omitted) -> str:
-        return "run it with python_session, which keeps all output"
+        return "run it with python_session, which stores all output"
 
     def is_default(self, result: Result | OutputPage) -> bool:
         return True
 
 
-WORDS = Words(default_session="main")
-LAST_WORDS = LastWords()
+HINTS = ToolHints(default_session="main")
+ENDED_HINTS = EndedHints()
 
 
 @dataclass
@@ -67,14 +67,14 @@ class Answer:
 
 
 def failure(error: IngleError, advice: str = "") -> Answer:
-    """One of our own failures: what happened, and the next step in the words of the tools."""
+    """Return the answer for an error of ingle, with the next step in the words of the tools."""
     text = error.message if not advice else f"{error.message}. {advice}"
     return Answer([Text(text)], {ERROR_KEY: {"code": error.code, "message": error.message}}, is_error=True)
 
 
 @dataclass(frozen=True)
 class Link:
-    """A figure that is not shown, to be read as a resource."""
+    """Link to a figure that is not shown, readable as a resource."""
 
     uri: str
     name: str
@@ -82,8 +82,8 @@ class Link:
 
 
 def of_result(result: Result, *, gone: bool = False) -> Answer:
-    """`gone`: the session ended with this cell."""
-    parts: list[Part | Link] = [*view(result, LAST_WORDS if gone else WORDS)]
+    """Return the answer for a cell. `gone`: the session ended with this cell."""
+    parts: list[Part | Link] = [*view(result, ENDED_HINTS if gone else HINTS)]
     inline = {part.data for part in parts if isinstance(part, Image)}
     links = [
         Link(figure_uri(result.session_id, result.cell, number), f"figure {number} of cell {result.cell}", picture.mime)
@@ -101,7 +101,7 @@ def of_task(task: Task, from_line: int = 0) -> Answer:
 
 
 def data(key: str, value: Any) -> dict[str, Any]:
-    """For programs, if it is not too large to go with the text."""
+    """Return data for programs, unless it is too large."""
     built = msgspec.to_builtins(value)
     return {key: built} if len(msgspec.json.encode(built)) <= META_BUNDLES else {}
 
@@ -111,7 +111,7 @@ def figure_uri(session_id: str, cell: int, number: int) -> str:
 
 
 def pictures(result: Result) -> list[tuple[Picture, Metadata]]:
-    """The pictures of a cell in the order in which they are counted, with what is known of each."""
+    """Return the images of a cell in the order of their numbers, with their metadata."""
     shown = list(zip(result.displays, result.displays_metadata, strict=False))
     if result.result is not None:
         shown.append((result.result, result.result_metadata))
@@ -120,7 +120,7 @@ def pictures(result: Result) -> list[tuple[Picture, Metadata]]:
 
 
 def for_programs(result: Result) -> dict[str, Any]:
-    """The result object, without what would make it large."""
+    """Return the result without its large parts."""
     out, out_cut = _middle_out(result.stdout)
     err, err_cut = _middle_out(result.stderr)
     bundles = _without_long([*([result.result] if result.result is not None else []), *result.displays])
@@ -159,7 +159,7 @@ def _middle_out(text: str) -> tuple[str, int]:
 
 
 def _without_long(bundles: list[MimeBundle]) -> list[MimeBundle]:
-    """What programs may want beside the content: no picture, which is there already, and only so much in all."""
+    """Return the bundles without images, which are in the content, and within a total size."""
     left = META_BUNDLES
     kept: list[MimeBundle] = []
     for bundle in bundles:
@@ -172,11 +172,11 @@ def _without_long(bundles: list[MimeBundle]) -> list[MimeBundle]:
     return kept[:MAX_BUNDLES]
 
 
-# --- pages of output, sessions ---
+# --- output pages and sessions ---
 
 
 def of_page(page: OutputPage) -> Answer:
-    return Answer([Text(page_text(page, WORDS))])
+    return Answer([Text(page_text(page, HINTS))])
 
 
 def session_line(info: SessionInfo) -> str:

@@ -1,8 +1,7 @@
-"""The tools, carried out: each asks the service for its verbs and answers in words for a model.
+"""The handlers of the tools: each calls the service and returns text for a model.
 
-No call owns a cell. Cancelling a call, closing the connection, running out of `wait`: the code goes on, and `wait`
-finds it. State hangs on `session_id` alone; of the connection nothing is known here. Every call answers within
-`LONGEST_WAIT`.
+A call does not own its cell. After a cancelled call, a closed connection or a timeout the code continues, and `wait`
+finds it. State depends on `session_id` alone, not on the connection. Every call answers within `MAX_WAIT_SECONDS`.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ import msgspec
 from ingle import errors
 from ingle.events import Result, Task
 from ingle.mcp import arguments, content, texts, tools
-from ingle.mcp.arguments import LONGEST_WAIT
+from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
 from ingle.render.model import Text, weight
 from ingle.service import Service
@@ -24,30 +23,30 @@ from ingle_worker.wire import states
 
 MAIN = "main"
 
-PROGRESS_INTERVAL = 4.0
-"""Clients are promised a sign of life every 5 s."""
+PROGRESS_SECONDS = 4.0
+"""Clients are promised progress every 5 s."""
 
-SPARE = 0.5
-"""Of the longest wait, what is kept for making the answer."""
+RENDER_SECONDS = 0.5
+"""Part of the longest wait that is reserved for rendering the answer."""
 
 LINE_SHOWN = 200
 
 SESSIONS_NAMED = 20
 
-AT_ONCE = 20_000
-"""So many characters of whatever kind are cleaned in a few milliseconds; more of them in a thread."""
+MAX_INLINE_CHARS = 20_000
+"""Characters that are rendered in a few milliseconds; longer answers are rendered in a thread."""
 
 Done = TypeVar("Done")
 
 Progress = Callable[[float, str], Awaitable[None]]
-"""Told the seconds that have passed, and the last line of output."""
+"""Called with the elapsed seconds and the last line of output."""
 
 
 class UnknownTool(Exception):
-    """No tool of that name is listed."""
+    """No tool of that name exists."""
 
 
-class Door:
+class Tools:
     def __init__(
         self,
         service: Service,
@@ -55,22 +54,22 @@ class Door:
         *,
         cwd: str | None = None,
         durable: bool = False,
-        longest_wait: float = LONGEST_WAIT,
-        progress_interval: float = PROGRESS_INTERVAL,
+        longest_wait: float = MAX_WAIT_SECONDS,
+        progress_interval: float = PROGRESS_SECONDS,
     ) -> None:
         self.service = service
         self.listed = listed
         self._cwd = cwd
         self._durable = durable
-        """Whether `main` comes back when the server is started again."""
+        """Whether `main` is restored when the server restarts."""
         self._longest = longest_wait
         self._interval = progress_interval
         self._clock = time.monotonic
         self._by_name = {tool.name: tool for tool in listed}
-        self._going_on: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._making_main: asyncio.Task[None] | None = None
         self._shown: dict[str, tuple[int, int]] = {}
-        """By session: the cell last shown, and the event up to which."""
+        """By session: the last cell shown, and the next event after it."""
 
     async def call(self, name: str, given: dict[str, Any] | None, progress: Progress) -> Answer:
         tool = self._by_name.get(tools.ALIASES.get(name, name))
@@ -84,13 +83,13 @@ class Door:
                 answer: Answer = await handler(checked, progress)
                 return answer
         except TimeoutError:
-            slow = errors.Unavailable(f"{name} could not be carried out within {self._longest:g} s")
-            return content.failure(slow, "Nothing was started by this call; try it again")
+            slow = errors.Unavailable(f"{name} did not finish within {self._longest:g} s")
+            return content.failure(slow, "Nothing was started by this call; retry")
         except errors.IngleError as error:
             return content.failure(error, await self._advice(error, session_id))
 
     async def _advice(self, error: errors.IngleError, session_id: str) -> str:
-        """What to do next, in the words of the tools."""
+        """Return the next step in the words of the tools."""
         if isinstance(error, errors.Busy):
             return (
                 f"Nothing was run. Call wait(session_id={session_id!r}) for its result, or "
@@ -98,22 +97,22 @@ class Door:
             )
         if isinstance(error, errors.CheckpointNotFound):
             return (
-                f"rollback_repl_session(session_id={session_id!r}, action='checkpoint', checkpoint=…) keeps the state "
-                "as it is now; create_repl_session(checkpoints='auto') makes a session whose last cell can be undone"
+                f"rollback_repl_session(session_id={session_id!r}, action='checkpoint', checkpoint=…) stores the "
+                "current state; create_repl_session(checkpoints='auto') makes a session whose last cell can be undone"
             )
         if isinstance(error, errors.SessionNotFound):
             names = [info.session_id for info in await self.service.list_sessions()]
             known = f"Sessions: {', '.join(names[:SESSIONS_NAMED])}" if names else "There is no session yet"
             remedy = (
-                "python_session(code=…) makes it"
+                "python_session(code=…) creates it"
                 if session_id == MAIN
-                else f"create_repl_session(session_id={session_id!r}) makes it, and without session_id "
-                f"{MAIN!r} is used, which needs no creating"
+                else f"create_repl_session(session_id={session_id!r}) creates it; the default {MAIN!r} needs no "
+                "creating"
             )
             return f"{known}. {remedy}"
         if isinstance(error, errors.SessionExists):
             return (
-                f"Pass session_id={session_id!r} to python_session to use it as it is, "
+                f"Pass session_id={session_id!r} to python_session to use it, "
                 "or destroy_repl_session it first, or leave session_id out for a new name"
             )
         return ""
@@ -137,7 +136,7 @@ class Door:
         if result.status == "running":
             result = await self._follow(result.session_id, result.cell, deadline, progress)
         if result.status in states.FINAL_STATUSES:
-            return await _made(weight(result), partial(content.of_result, gone=True), result)
+            return await _render(weight(result), partial(content.of_result, gone=True), result)
         return await self._show(result)
 
     async def _wait(self, given: arguments.WaitFor, progress: Progress) -> Answer:
@@ -147,7 +146,7 @@ class Door:
     async def _send_input(self, given: arguments.SendInput, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
         taken = await self.service.input(given.session_id, given.text, eof=given.eof, wait=0)
-        # What the model has seen is not shown again: a debugger's conversation would grow with each step.
+        # Output that the model has seen is not repeated: a debugger session would grow with each step.
         cell, following = self._shown.get(given.session_id, (0, 0))
         from_event = following if cell == taken.cell else 0
         return await self._show(await self._follow(given.session_id, taken.cell, deadline, progress, from_event))
@@ -160,12 +159,12 @@ class Door:
         return await self._show(await self._follow(given.session_id, stopped.cell, deadline, progress))
 
     def _deadline(self, wait: float) -> float:
-        return self._clock() + min(wait, max(0.0, self._longest - SPARE))
+        return self._clock() + min(wait, max(0.0, self._longest - RENDER_SECONDS))
 
     async def _follow(
         self, session_id: str, cell: int | None, deadline: float, progress: Progress, from_event: int = 0
     ) -> Result:
-        """Until the cell has settled or the deadline, with a sign of life from time to time."""
+        """Wait until the cell has ended or waits for input, or until the deadline, and report progress."""
         began = self._clock()
         while True:
             left = max(0.0, deadline - self._clock())
@@ -173,15 +172,15 @@ class Door:
             if result.status != "running" or deadline <= self._clock():
                 return result
             cell = result.cell
-            line = last_line(result.stdout, result.stderr) or f"cell {result.cell} runs"
+            line = last_line(result.stdout, result.stderr) or f"cell {result.cell} is running"
             await progress(self._clock() - began, line)
 
     async def _show(self, result: Result) -> Answer:
         self._shown[result.session_id] = (result.cell, result.next_event)
-        return await _made(weight(result), content.of_result, result)
+        return await _render(weight(result), content.of_result, result)
 
     async def _make_main(self) -> None:
-        """`main` exists after this. Calls that come together share the making, and cancelling one harms no other."""
+        """Create `main` if it is missing. Concurrent calls share one task, and cancelling one affects no other."""
         if self._making_main is None or self._making_main.done():
             self._making_main = asyncio.get_running_loop().create_task(self._create_main())
         await asyncio.shield(self._making_main)
@@ -190,7 +189,7 @@ class Door:
         try:
             await self.service.create_session(MAIN, cwd=self._cwd, durable=self._durable)
         except errors.SessionExists:
-            pass  # made by another door meanwhile
+            pass  # created through another API meanwhile
 
     # --- reading ---
 
@@ -241,12 +240,12 @@ class Door:
         return await _show_task(await self._follow_task(task, deadline, progress, from_line), from_line)
 
     async def _follow_task(self, task: Task, deadline: float, progress: Progress, from_line: int = 0) -> Task:
-        """Until the command has ended or the deadline, with a sign of life from time to time."""
+        """Wait until the command has ended or until the deadline, and report progress."""
         began = self._clock()
         while task.status == "running" and (left := deadline - self._clock()) > 0:
             task = await self.service.shell_status(task.task_id, wait=min(left, self._interval), from_line=from_line)
             if task.status == "running" and deadline > self._clock():
-                line = last_line(task.stdout, task.stderr) or f"task {task.task_id} runs"
+                line = last_line(task.stdout, task.stderr) or f"task {task.task_id} is running"
                 await progress(self._clock() - began, line)
         return task
 
@@ -268,7 +267,7 @@ class Door:
 
     async def _list_repl_sessions(self, given: arguments.ListSessions, progress: Progress) -> Answer:
         infos = await self.service.list_sessions()
-        text = "\n".join(map(content.session_line, infos)) or "no session yet; python_session(code=…) makes `main`"
+        text = "\n".join(map(content.session_line, infos)) or "no session yet; python_session(code=…) creates `main`"
         return Answer([Text(text)], content.data("ingle/sessions", infos))
 
     async def _get_session_namespace(self, given: arguments.Namespace, progress: Progress) -> Answer:
@@ -285,7 +284,7 @@ class Door:
 
     async def _save_repl_session(self, given: arguments.SaveSession, progress: Progress) -> Answer:
         saving = self.service.save_session(given.session_id, given.filepath, start=self._cwd)
-        saved = await self._patiently(saving, f"{given.session_id} is being saved", progress)
+        saved = await self._with_progress(saving, f"{given.session_id} is being saved", progress)
         if saved is None:
             return Answer(
                 [Text(f"session {given.session_id} is large and still being saved; it can be used meanwhile.")]
@@ -296,26 +295,26 @@ class Door:
         loading = self.service.load_session(
             given.filepath, given.session_id, cwd=self._cwd, start=self._cwd, rerun=given.rerun
         )
-        restored = await self._patiently(loading, f"{given.filepath} is being loaded", progress)
+        restored = await self._with_progress(loading, f"{given.filepath} is being loaded", progress)
         if restored is None:
             return Answer(
-                [Text(f"it is large and still being loaded; list_repl_sessions shows {given.session_id} then.")]
+                [Text(f"it is large and still being loaded; list_repl_sessions will show {given.session_id}.")]
             )
         self._shown.pop(given.session_id, None)
         return Answer([Text(texts.restored_text(restored))], content.data("ingle/restored", restored))
 
-    async def _patiently(self, work: Coroutine[Any, Any, Done], doing: str, progress: Progress) -> Done | None:
-        """What comes of it, with a sign of life from time to time; None when it takes longer, and goes on."""
+    async def _with_progress(self, work: Coroutine[Any, Any, Done], doing: str, progress: Progress) -> Done | None:
+        """Return the result while reporting progress, or None if it takes too long; the work then continues."""
         task = asyncio.get_running_loop().create_task(work)
-        self._going_on.add(task)
-        task.add_done_callback(self._going_on.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
         began, deadline = self._clock(), self._deadline(self._longest)
         while (left := deadline - self._clock()) > 0:
             await asyncio.wait({task}, timeout=min(left, self._interval))
             if task.done():
                 return task.result()
             await progress(self._clock() - began, doing)
-        # Nobody is told when it fails now: whoever looks for it does not find it.
+        # A later failure is not reported: the session or snapshot is just missing.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return None
 
@@ -351,23 +350,23 @@ class Door:
     async def _destroy_repl_session(self, given: arguments.DestroySession, progress: Progress) -> Answer:
         before = await self.service.get_session(given.session_id)
         ended = await self.service.end_session(given.session_id)
-        # Its variables and memory are those it had last: now there are none.
+        # An ended session has no variables and memory, so the last values are shown.
         info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count)
         self._shown.pop(given.session_id, None)
         return Answer([Text(f"ended: {content.session_line(info)}")], content.data("ingle/session", info))
 
 
 async def _show_task(task: Task, from_line: int = 0) -> Answer:
-    return await _made(len(task.stdout) + len(task.stderr), content.of_task, task, from_line)
+    return await _render(len(task.stdout) + len(task.stderr), content.of_task, task, from_line)
 
 
-async def _made(characters: int, make: Callable[..., Answer], *given: Any) -> Answer:
-    """An answer of so many characters. To clean many takes long, if they are meant to; others are served meanwhile."""
-    return make(*given) if characters <= AT_ONCE else await asyncio.to_thread(make, *given)
+async def _render(characters: int, make: Callable[..., Answer], *given: Any) -> Answer:
+    """Make the answer, in a thread if it is long: cleaning hostile text can take long."""
+    return make(*given) if characters <= MAX_INLINE_CHARS else await asyncio.to_thread(make, *given)
 
 
 def last_line(*texts: str) -> str:
-    """The line a person would look at to see that it goes on."""
+    """Return the last line with text, which shows the progress."""
     for text in texts:
         lines = text[-LINE_SHOWN * 10 :].replace("\r", "\n").split("\n")
         for line in reversed(lines):

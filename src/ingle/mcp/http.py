@@ -1,8 +1,7 @@
-"""The door over HTTP: an ASGI app for `/mcp`, to be mounted behind a guard that knows token, Host and Origin.
+"""MCP over HTTP: an ASGI app for `/mcp`, to be mounted behind a guard that checks token, Host and Origin.
 
-Nothing is kept of a connection: each request stands for itself, in both eras, so a client that reconnects, or comes
-through another proxy, finds its sessions by their `session_id` and nothing has to expire. The SDK is imported when
-the first request comes.
+Each request is independent, in both versions of the protocol. A client that reconnects finds its sessions by
+`session_id`, and no connection state expires. The SDK is imported with the first request.
 """
 
 import asyncio
@@ -11,14 +10,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ingle.callers import SERVICE, Caller
-from ingle.mcp.handlers import Door
+from ingle.mcp.handlers import Tools
 from ingle.mcp.stdio.lazy_import import load
 from ingle.service import Service
 
 PATH = "/mcp"
 
-BODY_SPARE = 1024 * 1024
-"""What a request may hold beside a cell's source."""
+EXTRA_BODY_BYTES = 1024 * 1024
+"""Bytes of a request in addition to a cell's source."""
 
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
@@ -26,7 +25,7 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 
 @asynccontextmanager
 async def mounted(service: Service) -> AsyncIterator[dict[str, App]]:
-    """The apps to mount, by path, for as long as the context lasts."""
+    """Provide the apps to mount, by path."""
     mount = Mount(service)
     try:
         yield {PATH: mount}
@@ -35,7 +34,7 @@ async def mounted(service: Service) -> AsyncIterator[dict[str, App]]:
 
 
 class Mount:
-    """A door of its own for each caller: it sees and does what the caller's own service lets it."""
+    """One app for each caller, with the rights of the caller's service."""
 
     def __init__(self, owner: Service) -> None:
         self._owner = owner
@@ -59,8 +58,8 @@ class Mount:
 
 class McpApp:
     def __init__(self, service: Service) -> None:
-        self._door = Door(service)
-        self._limit = service.settings.max_code + BODY_SPARE
+        self._handlers = Tools(service)
+        self._limit = service.settings.max_code + EXTRA_BODY_BYTES
         self._over = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[App] | None = None
@@ -69,7 +68,7 @@ class McpApp:
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
         if scope["method"] != "POST":
-            # There is no stream to listen on and no session to delete; the protocol allows to say so.
+            # There is no stream to read and no session to delete, and the protocol allows this answer.
             await send({"type": "http.response.start", "status": 405, "headers": [(b"allow", b"POST")]})
             await send({"type": "http.response.body", "body": b""})
             return
@@ -81,10 +80,10 @@ class McpApp:
         await handle(scope, receive, send)
 
     async def _run(self, ready: "asyncio.Future[App]") -> None:
-        """The SDK's manager lives in one task, as its cancel scopes want it."""
+        """Run the SDK's manager in one task, because of its cancel scopes."""
         try:
             server = await load("ingle.mcp.server")
-            manager = server.make_manager(self._door, self._limit)
+            manager = server.make_manager(self._handlers, self._limit)
             async with manager.run():
                 ready.set_result(manager.handle_request)
                 await self._over.wait()

@@ -1,4 +1,4 @@
-"""What a host may read without calling a tool: sessions, variables, the output of a cell. And two prompts."""
+"""Resources that a host may read without a tool: sessions, variables, output, figures. Also two prompts."""
 
 import base64
 import contextlib
@@ -17,15 +17,15 @@ TEXT = "text/plain"
 PNG = "image/png"
 
 MAX_TEXT = 500_000
-"""Characters of one resource: hosts refuse 1 MiB. What is left out is said, and read_output has it."""
+"""Characters of one resource: hosts refuse 1 MiB. The text says where read_output continues."""
 
 
 MAX_FIGURE = 8 * 1024 * 1024
-"""Bytes of a figure that are sent in one piece."""
+"""Bytes of a figure that is sent at once."""
 
 
 class ResourceNotFound(Exception):
-    """The message says what there is."""
+    """The message lists the existing resources."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ async def read(service: Service, uri: str) -> Found:
     except errors.IngleError as error:
         raise ResourceNotFound(error.message) from None
     known = ", ".join(each.uri for each in (*FIXED, *TEMPLATES))
-    raise ResourceNotFound(f"there is no resource {uri[:200]!r}; there are {known}")
+    raise ResourceNotFound(f"there is no resource {uri[:200]!r}; use one of {known}")
 
 
 def _json(value: object) -> Found:
@@ -91,7 +91,7 @@ async def _output(service: Service, session_id: str, cell: int) -> str:
 
 
 async def _figure(service: Service, session_id: str, cell: int, number: int) -> Found:
-    """As large as it was drawn, where that was kept; else as it was shown."""
+    """Return the full-size figure if it is stored, else the shown one."""
     found = pictures(await service.wait(session_id, cell, wait=0))
     if not 1 <= number <= len(found):
         raise ResourceNotFound(f"cell {cell} of session {session_id} has {len(found)} figures, and no number {number}")
@@ -141,4 +141,4 @@ def prompt_text(name: str, given: dict[str, str]) -> str:
             if missing:
                 raise KeyError(f"the prompt {name} needs {', '.join(missing)}")
             return prompt.text.format(**{each: given[each] for each in prompt.arguments})
-    raise KeyError(f"there is no prompt {name[:80]!r}; there are {', '.join(each.name for each in PROMPTS)}")
+    raise KeyError(f"there is no prompt {name[:80]!r}; use one of {', '.join(each.name for each in PROMPTS)}")

@@ -1,6 +1,6 @@
-"""The SDK's low-level server over one door: tools, resources, prompts, in whichever era the client speaks.
+"""The SDK's low-level server over the tools, resources and prompts, for both versions of the protocol.
 
-This module and `pipe` are the only ones that import the SDK.
+Only this module and `stdio.transport` import the SDK.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ from mcp.shared.exceptions import MCPError
 from ingle import __version__
 from ingle.mcp import arguments, resources, tools
 from ingle.mcp.content import Answer, Link
-from ingle.mcp.handlers import Door, UnknownTool
+from ingle.mcp.handlers import Tools, UnknownTool
 from ingle.render.model import Image, Part
 
 
-def make_server(door: Door) -> "Server[Any]":
-    listing = types.ListToolsResult(tools=[_listed(tool) for tool in door.listed])
-    schemas = {tool.name: arguments.schema_of(tool.arguments) for tool in door.listed}
+def make_server(handlers: Tools) -> "Server[Any]":
+    listing = types.ListToolsResult(tools=[_listed(tool) for tool in handlers.listed])
+    schemas = {tool.name: arguments.schema_of(tool.arguments) for tool in handlers.listed}
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         return listing
@@ -29,7 +29,7 @@ def make_server(door: Door) -> "Server[Any]":
             await context.session.report_progress(round(seconds, 3), None, line)
 
         try:
-            answer = await door.call(params.name, params.arguments, progress)
+            answer = await handlers.call(params.name, params.arguments, progress)
         except UnknownTool as error:
             raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from None
         return _wrapped(answer)
@@ -55,7 +55,7 @@ def make_server(door: Door) -> "Server[Any]":
     async def read_resource(context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
-            found = await resources.read(door.service, uri)
+            found = await resources.read(handlers.service, uri)
         except resources.ResourceNotFound as error:
             raise MCPError(code=types.INVALID_PARAMS, message=str(error), data={"uri": uri}) from None
         contents: types.TextResourceContents | types.BlobResourceContents
@@ -104,14 +104,14 @@ def make_server(door: Door) -> "Server[Any]":
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
-    # Its tracing costs a tenth of a short call and nothing here reads it.
+    # Its tracing costs a tenth of a short call and is not used.
     server.middleware.clear()
     return server
 
 
-def make_manager(door: Door, max_body: int) -> StreamableHTTPSessionManager:
-    """The SDK's HTTP transport. It checks no Host and no Origin: our own guard stands in front of all routes."""
-    return StreamableHTTPSessionManager(make_server(door), stateless=True, max_request_body_size=max_body)
+def make_manager(handlers: Tools, max_body: int) -> StreamableHTTPSessionManager:
+    """Return the SDK's HTTP transport. It does not check Host and Origin, because the guard does."""
+    return StreamableHTTPSessionManager(make_server(handlers), stateless=True, max_request_body_size=max_body)
 
 
 def _listed(tool: tools.Tool) -> types.Tool:
@@ -132,6 +132,6 @@ def _block(part: Part | Link) -> types.ContentBlock:
 
 
 def _wrapped(answer: Answer) -> types.CallToolResult:
-    """Never with `structuredContent`: hosts that see it drop text and images."""
+    """Convert an answer, without `structuredContent`: hosts that see it drop text and images."""
     content = [_block(part) for part in answer.parts]
     return types.CallToolResult(content=content, is_error=answer.is_error, _meta=answer.meta or None)

@@ -1,4 +1,4 @@
-"""Shell tasks and variables in words for a model, with the same folding and the same budget as cells."""
+"""Texts for a model: shell tasks, variables, saves, forks, checkpoints and the library, within the budget of cells."""
 
 import time
 
@@ -21,23 +21,23 @@ from ingle.render.phrases import counted, duration, size
 from ingle.render.terminal_text import clean
 from ingle.render.truncate import HEAD_SHARE, Omitted, cut, passage, shares
 
-STATUS_ROOM = 600
-"""Characters kept for the last lines."""
+STATUS_CHARS = 600
+"""Characters reserved for the last lines."""
 
-PREVIEW = 100
+PREVIEW_CHARS = 100
 PROCESSES_NAMED = 5
 
 
 def task_text(task: Task, from_line: int = 0) -> str:
-    """What a command printed since that line, how it ended, and how to go on."""
+    """Return a command's output since that line, how it ended, and the next call."""
     streams = [each for each in _streams(task) if each[1]]
-    # Lines are counted over both streams; what is not here of them is in the gap.
+    # Lines are counted over both streams; missing lines are in the gap.
     missing = max(0, task.next_line - max(1, from_line) - sum(text.count("\n") for _, text, _ in streams))
     passages = []
     for _, text, left in streams:
         gap = (int(len(text) * HEAD_SHARE), left, missing) if left else None
         passages.append(passage(text, max(1, from_line), gap))
-    given = shares([each.length for each in passages], TEXT_LIMIT - STATUS_ROOM)
+    given = shares([each.length for each in passages], TEXT_LIMIT - STATUS_CHARS)
 
     def say(omitted: Omitted) -> str:
         what = f"{counted(omitted.lines, 'line')} omitted" if omitted.lines else "part of a long line omitted"
@@ -45,8 +45,8 @@ def task_text(task: Task, from_line: int = 0) -> str:
         return f'… {what}: shell_status(task_id="{task.task_id}", from_line={line}) …'
 
     lines: list[str] = []
-    for (title, _, _), each, room in zip(streams, passages, given, strict=True):
-        shown = cut(each, room, say) if each.head else []
+    for (title, _, _), each, budget in zip(streams, passages, given, strict=True):
+        shown = cut(each, budget, say) if each.head else []
         lines += [title, *shown] if title and shown else shown
     lines += [f"[note: {clean(notice)[:NOTICE_CHARS]}]" for notice in task.notices]
     status = _status(task, something=bool(lines))
@@ -97,7 +97,7 @@ def variable_line(each: VariableInfo) -> str:
         about.append(size(each.size))
     line = f"{each.name}: {', '.join(about)}"
     preview = clean(each.preview or "").replace("\n", " ")
-    return f"{line} = {preview[:PREVIEW]}{'…' * (len(preview) > PREVIEW)}" if preview else line
+    return f"{line} = {preview[:PREVIEW_CHARS]}{'…' * (len(preview) > PREVIEW_CHARS)}" if preview else line
 
 
 def value_text(found: VariableValue) -> str:
@@ -130,7 +130,7 @@ def rolled_back_text(back: RolledBack) -> str:
 
 def checkpoint_text(session_id: str, kept: CheckpointInfo) -> str:
     call = f'rollback_repl_session(session_id="{session_id}", checkpoint="{kept.name}")'
-    return "\n".join([f"kept as {kept.name!r}: {call} brings this state back.", *_notes(kept.notices)])
+    return "\n".join([f"stored as {kept.name!r}: {call} restores this state.", *_notes(kept.notices)])
 
 
 def checkpoints_text(found: list[CheckpointInfo]) -> str:
@@ -139,7 +139,7 @@ def checkpoints_text(found: list[CheckpointInfo]) -> str:
         name = "before the last cell (without a name)" if each.auto else each.name
         memory = f", {size(each.memory)}" if each.memory is not None else ""
         lines.append(f"{name}: after cell {each.cell}, {duration(max(0.0, time.time() - each.created_at))} ago{memory}")
-    return "\n".join(lines) or "no checkpoint is kept; action=`checkpoint` with a name makes one"
+    return "\n".join(lines) or "there is no checkpoint; action=`checkpoint` with a name makes one"
 
 
 def _notes(notices: list[str]) -> list[str]:
@@ -163,7 +163,7 @@ def stdlib_change_text(change: StdlibChange) -> str:
     words = [f"added: {added}"] if added else []
     if change.replaced:
         words.append(f"replaced: {', '.join(change.replaced)}")
-    return _within(f"{'; '.join(words)}. New sessions have it; those that run do not.")
+    return _within(f"{'; '.join(words)}. New sessions have it; running ones do not.")
 
 
 SKIPPED_NAMED = 20
@@ -172,9 +172,9 @@ SKIPPED_NAMED = 20
 def saved_text(saved: Saved) -> str:
     what = f"{counted(saved.variables, 'variable')}, {size(saved.size)}"
     new = f", of which {size(saved.new_bytes)} are new" if saved.new_bytes < saved.size else ""
-    held_up = f"the session was held up for {saved.paused * 1000:.0f} ms"
+    held_up = f"the session was blocked for {saved.paused * 1000:.0f} ms"
     head = f"session {saved.session_id} is saved as {saved.snapshot}: {what}{new}; {held_up}."
-    then = f"load_repl_session(filepath={saved.snapshot!r}) brings it back."
+    then = f"load_repl_session(filepath={saved.snapshot!r}) restores it."
     return _within("\n".join([head, *_skipped_lines("not saved", saved.skipped), *saved.notices, then]))
 
 
@@ -202,4 +202,4 @@ def _within(text: str) -> str:
         return f"… {counted(omitted.lines, 'line')} omitted …" if omitted.lines else "… part of a long line omitted …"
 
     whole = passage(text, fold=False)
-    return "\n".join(cut(whole, TEXT_LIMIT - STATUS_ROOM, say)) if whole.head else ""
+    return "\n".join(cut(whole, TEXT_LIMIT - STATUS_CHARS, say)) if whole.head else ""

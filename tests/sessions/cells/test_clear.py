@@ -7,7 +7,7 @@ import pytest
 from conftest import until
 from ingle import Client, errors
 from ingle.events import StateChanged
-from ingle.mcp.handlers import Door
+from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from ingle.sessions.process import namespace
 from support.server import Server, problem
@@ -176,12 +176,12 @@ def test_over_http_and_with_the_client(server: Server) -> None:
 
 
 async def test_a_model_clears_with_a_tool(service: Service) -> None:
-    door = Door(service)
+    tools = Tools(service)
 
     async def quiet(seconds: float, line: str) -> None: ...
 
-    await door.call("python_session", {"code": "x = 1"}, quiet)
-    (said,) = (await door.call("clear_repl_session", {}, quiet)).parts
+    await tools.call("python_session", {"code": "x = 1"}, quiet)
+    (said,) = (await tools.call("clear_repl_session", {}, quiet)).parts
     assert said.text == "session main is cleared; its next cell is 2."  # type: ignore[union-attr]
-    (said,) = (await door.call("python_session", {"code": "x"}, quiet)).parts
+    (said,) = (await tools.call("python_session", {"code": "x"}, quiet)).parts
     assert "NameError" in said.text  # type: ignore[union-attr]

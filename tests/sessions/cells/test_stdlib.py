@@ -11,7 +11,7 @@ import pytest
 from ingle import Client, errors
 from ingle.callers import Caller
 from ingle.events import Stdlib, StdlibFunction, StdlibModule, StdlibOther
-from ingle.mcp.handlers import Door
+from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from ingle.sessions.process import namespace
 from ingle.settings import Settings
@@ -406,12 +406,12 @@ def test_the_library_outlives_the_server(start, home: Path) -> None:  # type: ig
 
 
 async def test_a_model_adds_and_lists_with_tools(service: Service) -> None:
-    door = Door(service)
+    tools = Tools(service)
 
     async def call(name: str, **given: object) -> tuple[str, bool]:
         async def quiet(seconds: float, line: str) -> None: ...
 
-        answer = await door.call(name, given, quiet)
+        answer = await tools.call(name, given, quiet)
         (part,) = answer.parts
         return part.text, answer.is_error  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Forks, checkpoints and rolling back through every door: HTTP, the clients, the command line, MCP."""
+"""Forks, checkpoints and rolling back through every API: HTTP, the clients, the command line, MCP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from conftest import marked_processes, wait_until
 from ingle import AsyncClient, Client, errors
-from ingle.mcp.handlers import Door
+from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from support.server import PATIENCE, Server, problem
 
@@ -130,42 +130,42 @@ def test_the_command_line(server: Server) -> None:
     assert "copy" in error
 
 
-async def call(door: Door, tool: str, **given: Any) -> str:
+async def call(tools: Tools, tool: str, **given: Any) -> str:
     async def nothing(seconds: float, line: str) -> None: ...
 
-    answer = await door.call(tool, given, nothing)
+    answer = await tools.call(tool, given, nothing)
     return "\n".join(part.text for part in answer.parts)  # type: ignore[union-attr]
 
 
 async def test_over_mcp(service: Service) -> None:
-    door = Door(service)
-    await call(door, "python_session", code="x = [1]")
-    assert await call(door, "fork_repl_session", new_session_id="try") == (
+    tools = Tools(service)
+    await call(tools, "python_session", code="x = [1]")
+    assert await call(tools, "fork_repl_session", new_session_id="try") == (
         "a copy of main as of cell 1: try. Use it with session_id; the next cell is 2."
     )
-    assert (await call(door, "fork_repl_session", new_session_id="many", count=2)).startswith(
+    assert (await call(tools, "fork_repl_session", new_session_id="many", count=2)).startswith(
         "2 copies of main as of cell 1: many-1, many-2. Use them"
     )
     assert "[1, 2]" in await call(tools, "python_session", code="x.append(2); x", session_id="try")
     told = await call(tools, "rollback_repl_session")
     assert "does not have a checkpoint" in told
     assert "action='checkpoint'" in told
-    assert await call(door, "rollback_repl_session", action="checkpoint", checkpoint="base") == (
-        'kept as \'base\': rollback_repl_session(session_id="main", checkpoint="base") brings this state back.'
+    assert await call(tools, "rollback_repl_session", action="checkpoint", checkpoint="base") == (
+        'stored as \'base\': rollback_repl_session(session_id="main", checkpoint="base") restores this state.'
     )
-    assert "needs a name" in await call(door, "rollback_repl_session", action="checkpoint")
-    await call(door, "python_session", code="del x")
-    assert (await call(door, "rollback_repl_session", action="list")).startswith("base: after cell 1, 0.")
-    told = await call(door, "rollback_repl_session", checkpoint="base")
+    assert "needs a name" in await call(tools, "rollback_repl_session", action="checkpoint")
+    await call(tools, "python_session", code="del x")
+    assert (await call(tools, "rollback_repl_session", action="list")).startswith("base: after cell 1, 0.")
+    told = await call(tools, "rollback_repl_session", checkpoint="base")
     assert told.startswith("session main: rolled back to checkpoint 'base' of cell 1, 0.")
     assert told.endswith(" s ago. Its next cell is 3.")
-    await call(door, "rollback_repl_session", action="checkpoint", checkpoint="spare")
-    told = await call(door, "rollback_repl_session", action="drop", checkpoint="spare")
+    await call(tools, "rollback_repl_session", action="checkpoint", checkpoint="spare")
+    told = await call(tools, "rollback_repl_session", action="drop", checkpoint="spare")
     assert told == "checkpoint spare of main is dropped."
-    assert "spare" not in await call(door, "rollback_repl_session", action="list")
-    shown = await call(door, "python_session", code="x")
+    assert "spare" not in await call(tools, "rollback_repl_session", action="list")
+    shown = await call(tools, "python_session", code="x")
     assert "[1]" in shown
     assert "[note: rolled back to checkpoint 'base' of cell 1, " in shown
-    await call(door, "create_repl_session", session_id="auto", checkpoints="auto")
-    await call(door, "python_session", code="import os; os._exit(1)", session_id="auto")
-    assert "before cell 1" in await call(door, "rollback_repl_session", session_id="auto")
+    await call(tools, "create_repl_session", session_id="auto", checkpoints="auto")
+    await call(tools, "python_session", code="import os; os._exit(1)", session_id="auto")
+    assert "before cell 1" in await call(tools, "rollback_repl_session", session_id="auto")

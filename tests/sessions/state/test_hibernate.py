@@ -11,7 +11,7 @@ import pytest
 from conftest import assert_empty, until
 from ingle import errors
 from ingle.events import SessionInfo
-from ingle.mcp.handlers import Door
+from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from ingle.sessions import manager
 from ingle.sessions.persistence import hibernation
@@ -185,17 +185,17 @@ async def test_a_session_that_hibernates_can_be_cleared_and_ended(at_home: Path)
 
 async def test_a_model_is_told_when_its_session_has_come_back(at_home: Path) -> None:
     async with serving(at_home, idle_policy="free") as service:
-        door = Door(service)
+        tools = Tools(service)
 
         async def quiet(seconds: float, line: str) -> None: ...
 
         await service.create_session("main", idle_timeout=SOON)
         await service.execute("main", "x = 5")
         await wait_for(service, hibernated, "main")
-        (listed,) = (await door.call("list_repl_sessions", {}, quiet)).parts
+        (listed,) = (await tools.call("list_repl_sessions", {}, quiet)).parts
         assert "hibernated" in listed.text
         assert "saved" in listed.text
-        (said,) = (await door.call("python_session", {"code": "x"}, quiet)).parts
+        (said,) = (await tools.call("python_session", {"code": "x"}, quiet)).parts
         assert "5" in said.text
         assert "this session is as it was after cell 1" in said.text
 

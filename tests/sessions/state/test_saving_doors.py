@@ -1,4 +1,4 @@
-"""Saving and loading through every door: HTTP, the client, the command line, MCP."""
+"""Saving and loading through every API: HTTP, the client, the command line, MCP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ingle import Client, errors
-from ingle.mcp.handlers import Door
+from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from support.server import PATIENCE, Server, problem
 
@@ -146,10 +146,10 @@ async def ignore(seconds: float, line: str) -> None:
 async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service: Service, tmp_path: Path) -> None:
     start = tmp_path / "project"
     start.mkdir()
-    door = Door(service, cwd=str(start))
+    tools = Tools(service, cwd=str(start))
 
     async def call(tool: str, **given: Any) -> str:
-        answer = await door.call(tool, given, ignore)
+        answer = await tools.call(tool, given, ignore)
         return "\n".join(each.text for each in answer.parts if hasattr(each, "text"))
 
     await call("python_session", code="total = 40\ndef add(n):\n    global total\n    total += n")
@@ -157,7 +157,7 @@ async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service
     told = await call("save_repl_session", filepath="private/sessions/calc.pkl", session_id="main")
     assert re.fullmatch(
         r"session main is saved as private/sessions/calc.pkl.ingle: 2 variables, \d.* kB; "
-        r"the session was held up for \d+ ms\.\n"
+        r"the session was blocked for \d+ ms\.\n"
         r"not saved: g \(generator\): a generator that has started: its position in the code cannot be saved "
         r"\(made by cell 2\)\n"
         r"load_repl_session\(filepath='private/sessions/calc.pkl.ingle'\) brings it back\.",

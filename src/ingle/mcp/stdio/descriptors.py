@@ -1,7 +1,7 @@
-"""The process's own streams, taken away from it: the wire to the host is nowhere that a stray print could reach.
+"""The process's own standard streams, replaced so that a stray print cannot reach the host.
 
-`claim` is the first thing `ingle mcp` does. From then on fd 0 is empty and fd 1 is stderr, for this process and for
-whatever it starts; the wire is on descriptors that no child inherits.
+`claim` is the first step of `ingle mcp`. After it fd 0 is empty and fd 1 is stderr, also for child processes. The
+connection to the host has descriptors that no child inherits.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ CHUNK = 65536
 
 @dataclass(frozen=True)
 class Wire:
-    """Where the host writes to us, and where we write to it."""
+    """The descriptors to read from and write to the host."""
 
     reader: int
     writer: int
@@ -36,9 +36,9 @@ def claim() -> Wire:
 
 
 def _pollable(fd: int, *, reads: bool) -> int:
-    """The descriptor itself if a loop can wait for it; else a pipe that a thread copies from or to it.
+    """Return the descriptor if an event loop can wait for it, else a pipe that a thread copies.
 
-    A terminal is not made non-blocking: the shell that started us has the same one.
+    A terminal is not made non-blocking, because the parent shell uses the same one.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
@@ -56,5 +56,5 @@ def _copy(source: int, target: int) -> None:
             while view:
                 view = view[os.write(target, view) :]
     except OSError:
-        pass  # one of the two is gone, which the closing below tells the other
+        pass  # one of the two is closed; closing the other one below reports it
     os.close(target)

@@ -1,4 +1,4 @@
-"""Importing the SDK without holding anything up: in a thread, once, when the first one asks."""
+"""Import of the SDK in a thread, on first use."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any
 
 
 async def load(name: str) -> ModuleType:
-    """A module that imports the SDK. The loop goes on meanwhile: signals are heard, workers start."""
+    """Import a module that needs the SDK, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     loaded: asyncio.Future[ModuleType] = loop.create_future()
 
@@ -19,10 +19,10 @@ async def load(name: str) -> ModuleType:
             module = importlib.import_module(name)
         except ImportError as error:
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the end came first
+        with contextlib.suppress(RuntimeError):  # the loop is already closed
             loop.call_soon_threadsafe(_settle, loaded, module, failure)
 
-    # Not one of the loop's own threads: those are waited for at the end.
+    # Not in the loop's executor, whose threads are waited for at exit.
     threading.Thread(target=work, daemon=True).start()
     return await loaded
 

@@ -1,8 +1,8 @@
-"""JSON-RPC over two descriptors, one message a line, as the streams that the SDK's server reads and writes.
+"""JSON-RPC over two descriptors, one message per line, as the streams of the SDK's server.
 
-It goes through the loop and no thread, which makes a call four times as quick as the SDK's own transport. Memory is
-bounded both ways: a line has a size it may not pass, lines not yet taken hold the reading up, and who writes waits
-while the host does not read. What is no message is answered as such, and the next line is read.
+It uses the event loop and no threads, which makes a call four times as fast as the SDK's own transport. Memory is
+bounded in both directions: lines have a maximum size, unread messages pause the reader, and writers wait for the host.
+An invalid message gets an error, and the next line is read.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from pydantic import ValidationError
 
 from ingle.mcp.stdio.descriptors import Wire
 
-MAX_LINE = 64 * 1024 * 1024
-"""A cell of the largest size, with every character escaped, still fits."""
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""The largest cell fits, even with every character escaped."""
 
 MAX_WAITING = 64
-"""Messages read and not yet taken; the host's next ones stay in its pipe."""
+"""Unprocessed messages before reading pauses, so that the host's next ones stay in its pipe."""
 
-EOF_GRACE = 0.5
-"""After the host has closed its end, requests it had sent may still be answered for so long."""
+EOF_GRACE_SECONDS = 0.5
+"""Time to answer pending requests after the host has closed its end."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -43,9 +43,9 @@ _encoder = msgspec.json.Encoder()
 
 
 class Pipe(asyncio.Protocol):
-    """Read and write stream in one. It is over when the host closed its end, or can no longer be written to."""
+    """Read and write stream in one. It ends when the host closes its end, or cannot be written to."""
 
-    def __init__(self, max_line: int = MAX_LINE) -> None:
+    def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._loop = asyncio.get_running_loop()
         self._max_line = max_line
         self._buffer = bytearray()
@@ -68,10 +68,10 @@ class Pipe(asyncio.Protocol):
         pipe._writer.on_lost = pipe.over.set
         return pipe
 
-    # --- what comes ---
+    # --- input ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._reading = cast(asyncio.ReadTransport, transport)  # uvloop's is none by name
+        self._reading = cast(asyncio.ReadTransport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -104,12 +104,12 @@ class Pipe(asyncio.Protocol):
             message: JSONRPCMessage | None = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValidationError:
             message = None
-        # A request whose id is none passes for a notification; its sender waits for an answer all the same.
+        # A request with an invalid id parses as a notification, but its sender expects an answer.
         if message is None or (isinstance(message, JSONRPCNotification) and b'"id"' in line):
             try:
                 decoded = msgspec.json.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self._refuse(PARSE_ERROR, "the line is not JSON; send one JSON-RPC message a line")
+                self._refuse(PARSE_ERROR, "the line is not JSON; send one JSON-RPC message per line")
                 return
             if message is None or "id" in decoded:
                 self._refuse(INVALID_REQUEST, "the line is not one JSON-RPC 2.0 message")
@@ -120,8 +120,8 @@ class Pipe(asyncio.Protocol):
         self._wake()
 
     def _refuse(self, code: int, text: str) -> None:
-        # A host that sends rubbish and does not read the answers gets no more of them.
-        if self._writer.has_room:
+        # A host that sends invalid lines and does not read gets no more answers.
+        if self._writer.is_writable:
             self._writer.write(_encode({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}))
 
     def eof_received(self) -> bool:
@@ -136,7 +136,7 @@ class Pipe(asyncio.Protocol):
             self._ended = True
             self._wake()
             if self._unanswered:
-                self._loop.call_later(EOF_GRACE, self.over.set)
+                self._loop.call_later(EOF_GRACE_SECONDS, self.over.set)
             else:
                 self.over.set()
 
@@ -144,7 +144,7 @@ class Pipe(asyncio.Protocol):
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    # --- the stream that the server reads ---
+    # --- the server's read stream ---
 
     async def receive(self) -> SessionMessage:
         while not self._messages:
@@ -152,7 +152,7 @@ class Pipe(asyncio.Protocol):
                 raise anyio.EndOfStream
             self._woken = self._loop.create_future()
             if self._ended:
-                # Not the end yet for those who still answer; for this stream there is nothing more to come.
+                # Pending requests may still be answered, but no message will come.
                 await self.over.wait()
                 raise anyio.EndOfStream
             await self._woken
@@ -170,7 +170,7 @@ class Pipe(asyncio.Protocol):
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    # --- the stream that the server writes ---
+    # --- the server's write stream ---
 
     async def send(self, item: SessionMessage, /) -> None:
         message = item.message
@@ -187,12 +187,12 @@ class Pipe(asyncio.Protocol):
                     self.over.set()
 
     async def flush(self, seconds: float) -> None:
-        """Until the host has all that was written, but no longer than this."""
+        """Wait until the host has read everything, or until the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._writer.flush()
 
-    # The SDK closes its streams when it is done with them; these are ours, and end with the process.
+    # The SDK closes its streams after use, but these end with the process.
 
     async def aclose(self) -> None:
         pass
@@ -208,51 +208,51 @@ class _Writer(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.WriteTransport | None = None
-        self._room: asyncio.Event = asyncio.Event()
-        self._room.set()
+        self._writable: asyncio.Event = asyncio.Event()
+        self._writable.set()
         self._lost = False
         self.on_lost: Callable[[], object] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
-        # Nothing is written while something waits: what the host does not take stays with those who answer.
+        # A zero limit: unread answers stay with their senders, not in a buffer.
         self._transport.set_write_buffer_limits(high=0)
 
     def pause_writing(self) -> None:
-        self._room.clear()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
-        self._room.set()
+        self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost = True
-        self._room.set()
+        self._writable.set()
         self.on_lost()
 
     @property
-    def has_room(self) -> bool:
-        return self._room.is_set()
+    def is_writable(self) -> bool:
+        return self._writable.is_set()
 
     def write(self, data: bytes) -> None:
         if not self._lost and self._transport is not None:
             self._transport.write(data)
 
     async def send(self, data: bytes) -> None:
-        if not self._room.is_set():
-            await self._room.wait()
+        if not self._writable.is_set():
+            await self._writable.wait()
         if self._lost:
             raise anyio.BrokenResourceError
         self.write(data)
 
     async def flush(self) -> None:
-        await self._room.wait()
+        await self._writable.wait()
 
 
 def _encode(message: dict[str, Any]) -> bytes:
     try:
         return _encoder.encode(message) + b"\n"
     except UnicodeEncodeError:
-        # A lone surrogate, from a path or a name: shown as it is escaped in Python.
+        # A lone surrogate, from a path or a name, is shown escaped as in Python.
         return _encoder.encode(_encodable(message)) + b"\n"
 
 
