@@ -19,7 +19,7 @@ from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
 from ingle.support import processes
 from ingle.workers.copies import Copies, Family, Forks
-from ingle.workers.exit_status import exit_of
+from ingle.workers.exit_status import WIRE_LOST, exit_of, explain
 from ingle.workers.exit_watch import Departure, Sweeping
 from ingle.workers.io import decode
 from ingle.workers.io.descriptors import (
@@ -37,7 +37,6 @@ from ingle.workers.io.output_pipes import Pipes
 from ingle.workers.io.stdin_pipe import Stdin
 from ingle.workers.io.writer import Sender
 from ingle_worker.wire import FrameReader, WireError, messages
-from ingle_worker.wire.constants import FAILED_EXIT_CODE
 
 WIRE_CHUNK = 1 << 15
 """Bytes read from the wire in one go: from 128 KiB on every read would map and unmap memory of its own."""
@@ -607,13 +606,7 @@ class Worker:
         self._merger.give_up_cuts()
         self._deliver(background=False)
         self.close()
-        # Init was killed, and could tell nothing; that the wire was lost with it, before or after, means nothing.
-        torn = "the session's process tree was killed from within"
-        exit = self._exit or Exit(message=torn if self._broken in (None, WIRE_LOST) else self._broken)
-        if self._killed_because is not None:
-            exit = Exit(exit.code, exit.signal, self._killed_because)
-        elif self._broken and exit.code == FAILED_EXIT_CODE:
-            exit = Exit(exit.code, exit.signal, self._broken)
+        exit = explain(self._exit, self._killed_because, self._broken)
         self.gone.set_result(exit)
         if not self.init_up.done():
             self.init_up.set_result(None)
@@ -656,6 +649,3 @@ class Worker:
 def _close_all(*fds: int) -> None:
     for fd in fds:
         os.close(fd)
-
-
-WIRE_LOST = "the session's process closed its control channel"
