@@ -12,7 +12,7 @@ import socket
 
 from ingle_worker.lockdown import kernel_calls, landlock, root_fs, seccomp
 from ingle_worker.lockdown.plan import Plan
-from ingle_worker.processes import file_agent, linux, task_zygote
+from ingle_worker.processes import file_agent, linux, task_init
 from ingle_worker.wire import messages
 from ingle_worker.wire.constants import PROXY_PORT
 
@@ -156,7 +156,7 @@ class Confinement:
         if self.plan.nice:
             os.nice(self.plan.nice)
         self._confine_child()
-        task_zygote.TaskInit(status).run()
+        task_init.TaskInit(status).run()
 
     def serve_files(self, connection: int) -> None:
         """Be a file agent, confined like the session and not traceable by it. Runs in a child of the session's init."""

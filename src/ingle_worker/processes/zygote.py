@@ -16,11 +16,12 @@ from _signal import set_wakeup_fd  # type: ignore[import-not-found]
 from gc import disable as stop_collecting
 from os import close
 from select import POLLHUP, POLLIN, poll
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ingle_worker.display import matplotlib_figures
 from ingle_worker.processes import kill_tree, linux
 from ingle_worker.processes.fork import can_fork_into, fork, record_fork_hooks, reseed
+from ingle_worker.processes.forked_inits import ForkedInits
 from ingle_worker.processes.holder import INIT_NAME, fork_below
 from ingle_worker.processes.init import Init, join
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
@@ -244,7 +245,7 @@ class Zygote:
         self._network = confinement.plan.network if confinement is not None else ""
         self._control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, control)
         self._modules = modules
-        self._inits: set[int] = set()
+        self._inits = ForkedInits(self._control)
         self._waiting: _socket.socket | None = None
         """Socket to the child that waits for the next order. Without such a child, the zygote reads orders itself."""
 
@@ -307,7 +308,7 @@ class Zygote:
         for fd, event in ready:
             if fd == self._wake_read:
                 os.read(self._wake_read, 4096)
-                kill_tree.reap(self._on_exit)
+                kill_tree.reap(self._inits.on_exit)
             elif waiting is not None and fd == waiting.fileno():
                 self._on_waiting(waiting)
             elif event & POLLIN and waiting is None:
@@ -376,14 +377,3 @@ class Zygote:
             theirs.close()
         self._inits.add(pid)
         return ours
-
-    def _on_exit(self, pid: int, status: int, usage: Any) -> None:
-        if pid in self._inits:
-            self._inits.discard(pid)
-            # A killed init leaves its orphans to us, the next subreaper above it.
-            if status:
-                kill_tree.sweep(self._on_exit, spare=tuple(self._inits))
-                try:
-                    self._control.sendall(messages.encode(messages.Swept(pid)))
-                except OSError:
-                    pass  # the host is gone, and this process ends next
