@@ -328,8 +328,8 @@ async def test_a_number_that_is_somebody_elses_by_now_costs_him_nothing(service:
     worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
     with subprocess.Popen(["sleep", "600"]) as bystander:
         try:
-            worker.pid = bystander.pid
-            worker._kill_hard()
+            worker.init.child_pid = bystander.pid
+            worker.init.kill_init()
             await worker.gone
             assert bystander.poll() is None
         finally:

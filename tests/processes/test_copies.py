@@ -18,8 +18,9 @@ from conftest import until
 from ingle.errors import StartFailed
 from ingle.events import Exit
 from ingle.settings import Settings
+from ingle.workers.copies import Copies
 from ingle.workers.launch.launcher import Launcher
-from ingle.workers.worker import Copies, Worker
+from ingle.workers.worker import Worker
 from ingle_worker.processes.linux import parent_of
 from ingle_worker.wire import messages
 
@@ -133,7 +134,7 @@ async def start(launcher: Launcher, tmp_path: Path) -> AsyncIterator[Start]:
 
     yield take
     for talk in made:
-        for each in list(talk.worker.family.members):
+        for each in list(talk.worker.siblings.members):
             each.kill()
             await each.gone
 
@@ -216,7 +217,7 @@ async def test_the_end_of_each_is_told_and_touches_no_other(start: Start) -> Non
     assert await copies[3].run("print(3)") == "3\n"
     # Their places are free again, and used again.
     again = await copies[3].fork(2)
-    assert {talk.worker.place for talk in again} <= {talk.worker.place for talk in copies[:3]}
+    assert {talk.worker.slot for talk in again} <= {talk.worker.slot for talk in copies[:3]}
 
 
 @pytest.mark.req("exit.tree")
@@ -448,7 +449,7 @@ async def test_a_library_that_ends_the_new_process_costs_only_that_fork(start: S
     await original.run("then = []")
     (copy,) = await original.fork()
     assert await copy.ask("then") == []
-    assert await until(lambda: len(original.worker.family.members) == 2)
+    assert await until(lambda: len(original.worker.siblings.members) == 2)
 
 
 @forks_only
@@ -536,7 +537,7 @@ async def test_a_hook_that_hangs_after_a_fork_costs_only_that_fork(
     await original.run("hang = False")
     (copy,) = await original.fork()
     assert await copy.ask("hang") is False
-    assert len(original.worker.family.members) == 2
+    assert len(original.worker.siblings.members) == 2
 
 
 @forks_only
@@ -573,7 +574,7 @@ async def test_a_host_without_descriptors_says_so_and_leaks_none(start: Start) -
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert await until(lambda: len(os.listdir("/proc/self/fd")) == open_before), room
-        assert await until(lambda: original.worker.family.members == {original.worker}), room
+        assert await until(lambda: original.worker.siblings.members == {original.worker}), room
     for fd in fillers:
         os.close(fd)
     (copy,) = await original.fork()

@@ -22,9 +22,10 @@ from ingle.service import Service
 from ingle.sessions.process.slot import Starting
 from ingle.sessions.session import Session
 from ingle.settings import Settings
+from ingle.workers.init_link import InitLink
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.launch.zygote import Zygote
-from ingle.workers.launch.zygote_supervisor import Zygotes
+from ingle.workers.launch.zygote_supervisor import ZygoteSupervisor
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
@@ -173,9 +174,9 @@ class TestNothingPrepared:
 async def test_a_worker_that_goes_with_its_zygote_is_asked_for_again_of_the_next(
     mark: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get, killed = Zygotes.get, []
+    get, killed = ZygoteSupervisor.get, []
 
-    async def get_doomed(zygotes: Zygotes) -> Zygote:
+    async def get_doomed(zygotes: ZygoteSupervisor) -> Zygote:
         zygote = await get(zygotes)
         if len(killed) < 5:
             assert zygote.pid is not None
@@ -185,7 +186,7 @@ async def test_a_worker_that_goes_with_its_zygote_is_asked_for_again_of_the_next
             assert wait_until(lambda: not is_there(killed[-1]))
         return zygote
 
-    monkeypatch.setattr(Zygotes, "get", get_doomed)
+    monkeypatch.setattr(ZygoteSupervisor, "get", get_doomed)
     async with Service.local(Settings(preload=[], pool=0), home) as service:
         await service.create_session("main")
         assert len(killed) == 5
@@ -330,8 +331,8 @@ class TestImpatient:
         init = worker.init_pid
         assert init is not None
         os.kill(init, signal.SIGSTOP)
-        worker._swept = True
-        worker._see_off()
+        worker.init.swept = True
+        worker.init.see_off()
         await asyncio.sleep(0)
         assert is_there(init)
         assert (worker.gone.done(), worker.alive) == (False, False)
@@ -344,20 +345,20 @@ class TestImpatient:
         self, home: Path, mark: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Else it could stop its init, and the host would have nobody to kill."""
-        handle, held = Worker._handle_status, []
+        handle, held = InitLink._handle, []
 
-        def hold(worker: Worker, message: Any) -> None:
-            held.append((worker, message))
+        def hold(init: InitLink, message: Any) -> None:
+            held.append((init, message))
 
-        monkeypatch.setattr(Worker, "_handle_status", hold)
+        monkeypatch.setattr(InitLink, "_handle", hold)
         async with Service.local(Settings(preload=[], pool=0), home) as service:
             making = asyncio.create_task(service.create_session("main"))
-            assert await until(lambda: held and held[0][0].ready.done())
+            assert await until(lambda: held and held[0][0].child_pid)
             await asyncio.wait([making], timeout=0.2)
             assert not making.done()
-            monkeypatch.setattr(Worker, "_handle_status", handle)
-            for worker, message in held:
-                worker._handle_status(message)
+            monkeypatch.setattr(InitLink, "_handle", handle)
+            for init, message in held:
+                init._handle(message)
             assert (await making).state == "idle"
 
     @pytest.mark.level("none", "nothing in a room can hurt its init")

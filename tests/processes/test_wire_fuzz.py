@@ -24,7 +24,7 @@ import pytest
 from conftest import until
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.workers import worker as workers
+from ingle.workers import init_link
 from ingle.workers.exit_status import exit_of
 from ingle.workers.io import decode
 from ingle.workers.io.descriptors import as_socket, unread
@@ -152,8 +152,8 @@ async def say(worker: Worker, pieces: Iterator[bytes], *, as_init: bool = False)
                 except BlockingIOError:
                     pass
                 await asyncio.sleep(0)
-    ours = worker._status if as_init else worker._wire
-    assert await until(lambda: not worker.alive or unread(ours.fileno()) == 0, 20)
+    ours = worker.init if as_init else worker.wire
+    assert await until(lambda: not worker.alive or unread(ours.fileno) == 0, 20)
 
 
 async def test_whatever_a_message_holds_it_is_read_or_refused() -> None:
@@ -174,7 +174,7 @@ async def test_whatever_a_message_holds_it_is_read_or_refused() -> None:
 async def test_messages_that_no_guest_means_cost_that_worker_at_most(
     shared: Service, monkeypatch: pytest.MonkeyPatch, seed: int, as_init: bool
 ) -> None:
-    monkeypatch.setattr(workers, "LEAVE_PATIENCE", 0.05)
+    monkeypatch.setattr(init_link, "LEAVE_PATIENCE_SECONDS", 0.05)
     made_up = MadeUp(seed, 0.002)
     name, neighbour = f"hostile-{seed}", f"neighbour-{seed}"
     for each in (name, neighbour):
@@ -232,7 +232,7 @@ async def test_an_end_that_no_process_has_is_a_bad_message(status: int) -> None:
 
 async def test_a_door_that_is_no_socket_is_a_bad_message() -> None:
     reading, writing = os.pipe()
-    with pytest.raises(BadMessage, match=r"^a door that is none: "):
+    with pytest.raises(BadMessage, match=r"^a proxy listener that is no socket: "):
         as_socket(reading)
     with pytest.raises(BrokenPipeError):
         os.write(writing, b"x")  # it was closed

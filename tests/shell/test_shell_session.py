@@ -15,8 +15,9 @@ from ingle.events import Task
 from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.shell.persistent_shell import Console
-from ingle.shell.task_process import Process
+from ingle.shell.persistent_shell import PersistentShell
+from ingle.shell.task_process import TaskProcess
+from ingle.shell.turn import State
 from ingle.workers.io.descriptors import unread
 from ingle_worker.wire import messages
 
@@ -187,9 +188,9 @@ async def test_an_interrupt_reaches_a_program_that_was_slow_in_the_making(servic
     task = await run(service, f"({making}); echo not reached", wait=0)
     assert await until_text(service, task.task_id, "begun\n")
     await service.shell_interrupt(task.task_id, wait=0)
-    (console,) = service._placement.tasks._consoles.values()  # type: ignore[attr-defined]
+    (shell,) = service._placement.tasks._shells.values()  # type: ignore[attr-defined]
     # All that was sent has landed, by init's word.
-    assert await until(lambda: not console._signals)
+    assert await until(lambda: shell.bash is None or not shell.bash.signals)
     gate.touch()
     over = await service.shell_status(task.task_id, wait=20)
     assert outcome(over) == ("done", "begun\n", "", 130)
@@ -255,24 +256,26 @@ async def test_background_jobs_write_to_their_own_task_and_belong_to_the_shell(
 async def test_what_a_first_command_leaves_is_known_though_bash_is_quicker_than_its_init(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = Process._handle
+    handle = TaskProcess._on_init
     told: list[asyncio.Task[None]] = []
 
-    def handle_late(process: Process, message: object) -> None:
+    def handle_late(process: TaskProcess, message: object) -> None:
         if isinstance(message, messages.InitUp) and message.worker:
             told.append(asyncio.create_task(tell(process, message)))
         else:
             handle(process, message)
 
-    async def tell(process: Process, message: messages.InitUp) -> None:
+    async def tell(process: TaskProcess, message: messages.InitUp) -> None:
         """Once bash has said that the command began and that it ended."""
-        console = process.owner
-        assert isinstance(console, Console)
-        begun = len(f"{console._token} 1 begun\n")
-        assert await until(lambda: console._turn and (console._turn._reported or unread(console._reports) > begun))
+        shell = process.owner
+        assert isinstance(shell, PersistentShell)
+        bash = shell.bash
+        assert bash is not None
+        begun = len(f"{bash.token} 1 begun\n")
+        assert await until(lambda: shell.turn and (shell.turn.state is State.REPORTED or unread(bash.reports) > begun))
         handle(process, message)
 
-    monkeypatch.setattr(Process, "_handle", handle_late)
+    monkeypatch.setattr(TaskProcess, "_on_init", handle_late)
     first = await run(service, "sleep 600 &")
     assert (first.status, len(first.left_running)) == ("running", 1)
     assert len(told) == 1

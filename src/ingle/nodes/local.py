@@ -38,7 +38,7 @@ from ingle.sessions.manager import Manager
 from ingle.sessions.process.session_folders import SHELL
 from ingle.sessions.session import Session
 from ingle.settings import Settings
-from ingle.shell.sandbox import Room
+from ingle.shell.sandbox import Sandbox
 from ingle.shell.task import Order
 from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks
@@ -256,7 +256,7 @@ class Local:
     def _base_folder(self, tenant: str) -> str:
         return os.path.join(self._tenants_folder, tenant) if tenant else self._shell_folder
 
-    async def _room_for(self, session: Session | None, tenant: str, bounds: Bounds) -> Room | None:
+    async def _room_for(self, session: Session | None, tenant: str, bounds: Bounds) -> Sandbox | None:
         """A command is held as its session is; one without, in a room of its tenant's, as a new session would be."""
         if session is None:
             await self.manager.granting.settled()
@@ -270,7 +270,7 @@ class Local:
             return None
         # Without a root of its own it can be let into no other folder.
         workspace = session.home.workspace if confinement.level == "restricted" else None
-        return Room(await session.live_worker(), session.home.root / SHELL, session.plan.grant.limits, workspace)
+        return Sandbox(await session.live_worker(), session.home.root / SHELL, session.plan.grant.limits, workspace)
 
     async def _folder_for(self, session: Session | None, cwd: str | None, tenant: str) -> str:
         """Where a command runs: where it is told to, where its session is now, or in the tenant's own folder."""
@@ -313,7 +313,7 @@ class Local:
         return self._task(task_id).follow(first)
 
     async def shell_end(self, shell_session: str, session_id: str | None, tenant: str = "") -> bool:
-        return await self.tasks.end_console(tenant, session_id, shell_session)
+        return await self.tasks.end_shell(tenant, session_id, shell_session)
 
     # --- files ---
 

@@ -23,6 +23,7 @@ from ingle.events import FileInfo, FileList
 from ingle.workers.io.descriptors import refuse_descriptors
 from ingle.workers.worker import Worker
 from ingle_worker.wire import files as wire
+from ingle_worker.wire import messages
 
 MAX_DEPTH = 64
 MAX_NAME_BYTES = 255
@@ -122,7 +123,7 @@ class Agent:
         # An agent has no descriptor to send, and a process that took its place must not send any either.
         refuse_descriptors(ours)
         try:
-            await worker.serve_files(theirs.detach())
+            await worker.start_child(messages.ServeFiles(), theirs.detach())
         except OSError:
             ours.close()
             raise errors.Unavailable(UNREACHABLE) from None

@@ -427,7 +427,7 @@ class Manager:
             places = () if worker.group is None else worker.group.places
             yield Watched(
                 # Forks have one init, and each its own limits.
-                worker.init_pid if len(worker.family.members) == 1 else worker.pid or worker.init_pid,
+                worker.init_pid if not worker.siblings.shared else worker.pid or worker.init_pid,
                 grant.limits,
                 session.on_breach,
                 running=session.running is not None,

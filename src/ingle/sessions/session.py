@@ -46,8 +46,8 @@ from ingle.sessions.spec import Plan
 from ingle.settings import Settings
 from ingle.snapshots.registry import KEYS, Row
 from ingle.support.idempotency import Idempotency
-from ingle.workers.copies import Family
 from ingle.workers.launch.launcher import Launcher
+from ingle.workers.siblings import Siblings
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 
@@ -828,8 +828,8 @@ class Session:
         )
 
 
-def _tell_refused(family: Family, text: str) -> None:
-    for member in family.members:
+def _tell_refused(siblings: Siblings, text: str) -> None:
+    for member in siblings.members:
         if isinstance(member.owner, Session):
             member.owner.on_refused(text)
 

@@ -1,9 +1,8 @@
-"""Where the inits of tasks come from: a few that wait, else a fork of a small zygote, started on first use.
+"""The source of inits for shell tasks: a small pool, else a fork of a small zygote that is started on first use.
 
-An init whose task has ended with nothing left below it waits for the next; `pool` of them are kept at most.
-
-Nothing is told to an init before it is taken for a task, so one that has died unseen is replaced at no risk; once it
-was told to run a command, nothing is ever tried again.
+An init whose task has ended with nothing left below it waits in the pool for the next one. An init is told nothing
+before it is taken for a task, so one that has died unseen can be replaced. Once it was told to run a command, nothing
+is ever tried again.
 """
 
 import asyncio
@@ -11,27 +10,30 @@ import sys
 
 from ingle.errors import StartFailed, Unavailable
 from ingle.settings import Settings
-from ingle.shell.sandbox import Room
-from ingle.shell.task_process import Process
+from ingle.shell.sandbox import Sandbox
+from ingle.shell.task_process import TaskProcess
 from ingle.workers.launch.zygote import Zygote
-from ingle.workers.launch.zygote_supervisor import Zygotes
+from ingle.workers.launch.zygote_supervisor import ZygoteSupervisor
+from ingle_worker.wire import messages
 
-TRIES = 3
+MAX_TRIES = 3
 
 
 class Launcher:
+    """Launcher of task processes."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings) -> None:
         self._loop = loop
         self._settings = settings
-        self._zygotes = Zygotes(loop, lambda: Zygote(loop, sys.executable, [], mode="shells"))
-        self._pool: list[Process] = []
+        self._zygotes = ZygoteSupervisor(loop, lambda: Zygote(loop, sys.executable, [], mode="shells"))
+        self._pool: list[TaskProcess] = []
         self._stopped = False
 
-    async def take(self, room: Room | None = None) -> Process:
-        """An init that waits to be told what to run; in a room, one that serves this once."""
-        if room is not None:
-            return await self._make_in(room)
-        process: Process | None = None
+    async def take(self, sandbox: Sandbox | None = None) -> TaskProcess:
+        """Return an init that waits for its command. In a sandbox, it serves only once."""
+        if sandbox is not None:
+            return await self._make_in(sandbox)
+        process: TaskProcess | None = None
         while self._pool and process is None:
             process = self._pool.pop(0)
             if not process.alive:
@@ -41,32 +43,32 @@ class Launcher:
         process.on_free = self._take_back
         return process
 
-    def _take_back(self, process: Process) -> None:
+    def _take_back(self, process: TaskProcess) -> None:
         fresh = process.renewed()
         if len(self._pool) < self._settings.pool and not self._stopped:
             self._pool.append(fresh)
         else:
             fresh.close()
 
-    async def _make_in(self, room: Room) -> Process:
-        process = Process(self._loop)
+    async def _make_in(self, sandbox: Sandbox) -> TaskProcess:
+        process = TaskProcess(self._loop)
         try:
             (status,) = process.make_ends().fds
             process.watch()
-            process.sweeping = room.worker.tasks_sweeping
-            await room.worker.run_shell(status)
+            process.init.sweeper = sandbox.worker.task_sweeper
+            await sandbox.worker.start_child(messages.Shell(), status)
         except OSError as error:
             process.close()
             raise StartFailed(f"the session's process has just ended ({error.strerror}); ask again") from None
         return process
 
-    async def _make(self) -> Process:
-        for _ in range(TRIES):
+    async def _make(self) -> TaskProcess:
+        for _ in range(MAX_TRIES):
             if self._stopped:
                 raise Unavailable("the server is stopping; start it again")
             zygote = await self._zygotes.get()
-            process = Process(self._loop)
-            await zygote.fork(process, spare=False)
+            process = TaskProcess(self._loop)
+            await zygote.fork(process)
             if process.ready.done() and (failure := process.ready.exception()) is not None:
                 raise failure
             if not zygote.dead:
@@ -79,7 +81,7 @@ class Launcher:
         return self._zygotes.pid
 
     async def stop(self) -> None:
-        """End every process that came from here."""
+        """End every process that was launched here."""
         self._stopped = True
         await self._zygotes.cancel()
         for process in self._pool:

@@ -1,8 +1,4 @@
-"""Reading the output of a command from pipes, FIFOs or a terminal, without blocking and without being flooded.
-
-After each read it pauses for a moment, so that many small writes become one wake-up; while its owner is behind it does
-not read at all, and the writer waits. Each descriptor is closed at its end.
-"""
+"""The output of a command, read from pipes, FIFOs or a terminal with back-pressure."""
 
 import asyncio
 import contextlib
@@ -10,19 +6,21 @@ import fcntl
 import os
 from collections.abc import Callable
 
-COALESCE = 0.001
+COALESCE_SECONDS = 0.001
 """Pause after a read, so that many small writes become one wake-up."""
 
-CHUNK = 1 << 16
+CHUNK_BYTES = 1 << 16
 
-AT_ONCE = 1 << 20
-"""Bytes taken from one descriptor before the loop gets its turn again; also what a busy pipe is enlarged to."""
+MAX_TURN_BYTES = 1 << 20
+"""Bytes read from one descriptor in one turn of the loop. A busy pipe is enlarged to this size."""
 
-LAST_READS = 64
-"""Reads at the very end: what a pipe or a terminal can still hold is less."""
+MAX_LAST_READS = 64
+"""Reads at the end of a command. A pipe or terminal cannot hold more."""
 
 
-class Reader:
+class OutputReader:
+    """Reader of one descriptor for each stream. It never blocks, and closes each descriptor at its end."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -30,6 +28,7 @@ class Reader:
         on_data: Callable[[int, bytes], None],
         on_end: Callable[[], None],
     ) -> None:
+        """Start to read `fds`, by stream number. `on_end` is called when all of them are at their end."""
         self._loop = loop
         self._fds = fds
         self._on_data = on_data
@@ -43,29 +42,31 @@ class Reader:
 
     @property
     def at_end(self) -> bool:
-        """Nobody holds the other ends any more."""
+        """Whether no process has the other ends open any more."""
         return not self._fds
 
     def pause(self) -> None:
-        """The owner is behind: leave the output where it is."""
+        """Leave output where it is, because its consumer is behind. The writers wait."""
         if not self._paused:
             self._paused = True
             self._unwatch()
 
     def resume(self) -> None:
+        """Read again after a pause."""
         if self._paused:
             self._paused = False
             if self._timer is None:
                 self._watch()
 
     def read_now(self) -> None:
-        """All that is there; at the end, when nobody is left who could write more."""
+        """Read all that is there, at the end, when no process is left to write more."""
         for number in list(self._fds):
-            for _ in range(LAST_READS):
+            for _ in range(MAX_LAST_READS):
                 if not self._read(number):
                     break
 
     def close(self) -> None:
+        """Stop reading and close the descriptors."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -87,27 +88,27 @@ class Reader:
     def _on_readable(self) -> None:
         self._unwatch()
         if self._timer is None:
-            self._timer = self._loop.call_later(COALESCE, self._watch)
+            self._timer = self._loop.call_later(COALESCE_SECONDS, self._watch)
         for number in list(self._fds):
             got = 0
-            while got < AT_ONCE and not self._paused and (some := self._read(number)):
+            while got < MAX_TURN_BYTES and not self._paused and (some := self._read(number)):
                 got += some
-                if some == CHUNK and not self._enlarged:
+                if some == CHUNK_BYTES and not self._enlarged:
                     self._enlarge()
         if not self._fds:
             self.close()
             self._on_end()
 
     def _read(self, number: int) -> int:
-        """Bytes taken; at the end of a descriptor it is let go of."""
+        """Read once, and close the descriptor at its end. Return the number of bytes."""
         fd = self._fds.get(number)
         if fd is None:
             return 0
         try:
-            data = os.read(fd, CHUNK)
+            data = os.read(fd, CHUNK_BYTES)
         except BlockingIOError:
             return 0
-        except OSError:  # a terminal whose other side is closed
+        except OSError:  # the other side of a terminal was closed
             data = b""
         if not data:
             self._loop.remove_reader(fd)
@@ -120,6 +121,6 @@ class Reader:
     def _enlarge(self) -> None:
         self._enlarged = True
         for fd in self._fds.values():
-            # A terminal has no size to set, and a user's quota for pipe memory may be used up.
+            # A terminal has no size to set, and the user's quota for pipe memory may be used up.
             with contextlib.suppress(OSError):
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, AT_ONCE)
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, MAX_TURN_BYTES)

@@ -1,16 +1,16 @@
-"""What the tree of a shell task is and uses, as others are told of it."""
+"""Usage and processes of a shell task, as clients see them."""
 
 from collections.abc import Iterable
 
 from ingle.events import LeftRunning, Usage
 from ingle.support import processes
 
-SHOWN = 100
-COMMAND_SHOWN = 500
+MAX_PROCESSES_SHOWN = 100
+MAX_COMMAND_CHARS = 500
 
 
 def usage(root: int) -> Usage:
-    """What everything below a process uses: all CPU time so far, and the memory of this moment."""
+    """Return the CPU time so far and the current memory of everything below a process."""
     cpu, memory = processes.waited_for(root), 0
     for pid in processes.below(root):
         cpu += processes.cpu_of(pid)
@@ -19,11 +19,11 @@ def usage(root: int) -> Usage:
 
 
 def living(pids: Iterable[int]) -> list[LeftRunning]:
-    """Those that run, with their command lines; not those that have ended and wait to be reaped."""
+    """Return the processes that run, with their command lines, without those that only wait to be reaped."""
     found: list[LeftRunning] = []
     for pid in pids:
-        if len(found) == SHOWN:
+        if len(found) == MAX_PROCESSES_SHOWN:
             break
         if processes.lives(pid):
-            found.append(LeftRunning(processes.own_number(pid), processes.command_of(pid)[:COMMAND_SHOWN]))
+            found.append(LeftRunning(processes.own_number(pid), processes.command_of(pid)[:MAX_COMMAND_CHARS]))
     return found

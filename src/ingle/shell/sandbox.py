@@ -1,4 +1,4 @@
-"""Where a shell task runs that is confined: in the room of a session, below that session's init."""
+"""The sandbox of a session as a place for shell tasks, which run below that session's init."""
 
 import os
 from dataclasses import dataclass
@@ -10,24 +10,24 @@ from ingle.workers.worker import Worker
 
 
 @dataclass(frozen=True)
-class Room:
+class Sandbox:
     worker: Worker
-    """Whose init starts it."""
+    """Worker whose init starts the tasks."""
     folder: Path
-    """For files that the host makes for a task: seen from inside, and not to be changed there."""
+    """Folder for files that the host makes for a task. Code inside can read it, and cannot write to it."""
     limits: SessionLimits
-    """What all in the room may use together."""
+    """Limits for all processes in the sandbox together."""
     workspace: str | None = None
-    """Where a command without a session works, if not in the server's folder for such."""
+    """Working directory of commands without a session, if it is not the server's folder for them."""
 
     def limits_met(self) -> list[str]:
-        """Limits that something in it was stopped by since this was last asked."""
+        """Return the limits that have stopped a process since the last call."""
         return [
             f"{text}: what asked for more was refused or killed"
             for text in LimitApplier.passed(self.worker.group, self.limits, ended=False)
         ]
 
     def give(self, path: Path) -> None:
-        """Let the room's user have a file that was made for a task in it."""
-        if self.worker.user:
-            os.chown(path, self.worker.user, self.worker.user)
+        """Make the sandbox's user the owner of a file that was made for a task in it."""
+        if self.worker.birth.user:
+            os.chown(path, self.worker.birth.user, self.worker.birth.user)

@@ -1,8 +1,8 @@
-"""A task: one shell command as an actor. Requests wait on it and never own it; it is started once.
+"""A task: one shell command, started once. Requests wait for it and do not own it.
 
-What it prints goes to its log, and whoever asks is answered from there. It counts as answered when its shell has ended
-and the output has come to rest; it is over when the last process of it has gone. Its status then says who ended it:
-`done` it itself, `cancelled` a caller, `killed` ingle, for a reason that stands in the notices.
+Its output goes to its log, and requests are answered from there. A task is answered when its shell has ended and the
+output is quiet. It is over when its last process is gone. Its status then says who ended it: `done` the task itself,
+`cancelled` a caller, `killed` ingle, for a reason that the notices give.
 """
 
 import asyncio
@@ -18,24 +18,26 @@ from ingle.events import AnyEvent, LeftRunning, TaskOutput, Usage
 from ingle.output.timeline import HEAD_SHARE
 from ingle.requests import Limits
 from ingle.settings import Settings
-from ingle.shell.task_log import Log
+from ingle.shell.task_log import TaskLog
 from ingle.workers.exit_status import signal_name
 
 RUNNING, PAUSED, DONE, CANCELLED, KILLED = "running", "paused", "done", "cancelled", "killed"
 
-DRAIN = 0.5
-"""How long an answer waits, at most, for output of what the shell has left running."""
+MAX_DRAIN_SECONDS = 0.5
+"""Time that an answer waits for output of processes that the shell has left running."""
 
-SHORT = 0.05
-"""A command that ended well and took no longer has met no limit: it is not looked for one."""
+MIN_SECONDS_FOR_LIMIT_CHECK = 0.05
+"""Successful commands shorter than this cannot have met a limit."""
 
-QUIET = 0.05
-"""Silence after which that output has come to rest."""
+QUIET_SECONDS = 0.05
+"""Silence after which that output counts as complete."""
+
+DRAIN_POLL_SECONDS = QUIET_SECONDS / 5
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be run, and how."""
+    """A command and how to run it."""
 
     command: str
     cwd: str
@@ -48,23 +50,24 @@ class Order:
     columns: int = 80
     limits: Limits = field(default_factory=Limits)
     session_id: str | None = None
-    """As placement knows it: with its tenant, if it has one."""
+    """Id of the session, with its tenant if it has one."""
     shell_session: str | None = None
     tenant: str = ""
 
 
 def no_folder(order: Order) -> errors.InvalidRequest:
+    """Return the error for a working directory that does not exist."""
     return errors.InvalidRequest(f"there is no folder {order.cwd[:200]!r} to run in; give an absolute path")
 
 
 class Runner(Protocol):
-    """What carries a task out: a program of its own, or a turn in a persistent shell."""
+    """What carries out a task: a program of its own, or a turn in a persistent shell."""
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """Interrupt it, as Ctrl-C does."""
 
     def terminate(self) -> None:
-        """Ask it to end, also when it is stopped."""
+        """Ask it to end, even if it is stopped."""
 
     def kill(self) -> None:
         """End it for sure."""
@@ -74,11 +77,11 @@ class Runner(Protocol):
     def go_on(self) -> None: ...
 
     def write(self, data: bytes, *, eof: bool) -> bool:
-        """Send input; False when there is no open one."""
+        """Send input. Return False when there is no open input."""
         ...
 
     def resize(self, rows: int, columns: int) -> bool:
-        """Tell the terminal's size; False when there is none."""
+        """Set the size of the terminal. Return False when there is none."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -89,15 +92,17 @@ class Runner(Protocol):
     def at_end_of_output(self) -> bool: ...
 
     def usage(self) -> Usage:
-        """Blocking, for a thread."""
+        """Return the usage of its processes. Blocking, for a thread."""
         ...
 
     def living(self) -> list[LeftRunning]:
-        """Blocking, for a thread."""
+        """Return its processes that run. Blocking, for a thread."""
         ...
 
 
 class Task:
+    """State, verbs and log of one command."""
+
     def __init__(
         self, task_id: str, order: Order, path: Path, settings: Settings, on_over: "Callable[[Task], None]"
     ) -> None:
@@ -107,7 +112,7 @@ class Task:
         self._loop = asyncio.get_running_loop()
         self._on_over = on_over
         self._runner: Runner | None = None
-        self._log = Log(task_id, path, settings, self._on_room)
+        self._log = TaskLog(task_id, path, settings, self._on_capacity)
         self._waiters: list[asyncio.Future[None]] = []
         self._timeout_timer: asyncio.TimerHandle | None = None
         self._grace_timer: asyncio.TimerHandle | None = None
@@ -127,9 +132,9 @@ class Task:
         self.left: list[LeftRunning] = []
         self.notices: list[str] = []
         self.answered = False
-        """The shell has ended, and the output has come to rest."""
+        """Whether the shell has ended and the output is complete."""
         self.limits_met: Callable[[], list[str]] | None = None
-        """Tells which limits of its room were met meanwhile."""
+        """Returns the limits of its sandbox that were met meanwhile."""
         self._log.state(RUNNING, order.command)
 
     @property
@@ -140,15 +145,17 @@ class Task:
     def age(self) -> float:
         return (time.monotonic() if self.ended_at is None else self.ended_at) - self.began
 
-    # --- the runner's side ---
+    # --- events of the runner ---
 
     def begin(self, runner: Runner) -> None:
+        """Note that `runner` carries out this task from now on."""
         self._runner = runner
         self.began = time.monotonic()
         if self.order.timeout is not None:
             self._timeout_timer = self._loop.call_later(self.order.timeout, self._on_timeout)
 
     def on_output(self, stream: int, data: bytes) -> None:
+        """Log output, up to the limit."""
         limit = self.order.limits.output
         self._last_output = self._loop.time()
         if limit is not None and self._bytes + len(data) > limit:
@@ -162,11 +169,12 @@ class Task:
         if self._log.full and self._runner is not None:
             self._runner.pause_reading()
 
-    def _on_room(self) -> None:
+    def _on_capacity(self) -> None:
         if not self._log.full and self._runner is not None:
             self._runner.resume_reading()
 
     def on_breach(self, limit: str, used: float) -> None:
+        """End the task, because it has exceeded a limit."""
         allowed = getattr(self.order.limits, limit, None)
         if limit == "memory":
             text = f"its memory of {used:.0f} bytes passed the limit of {allowed} bytes"
@@ -177,7 +185,7 @@ class Task:
         self.end(KILLED, f"killed: {text}", now=True)
 
     def on_program_end(self, status: int | None, usage: Usage, *, left: bool) -> None:
-        """The shell has ended, by this wait status."""
+        """Note that the shell has ended with this wait status. `left`: it has left processes running."""
         if self.ended_at is not None:
             return
         self.ended_at = time.monotonic()
@@ -188,9 +196,10 @@ class Task:
             self.take_status(status)
         if left and self._ending is None:
             self._last_output = max(self._last_output, self._loop.time())
-            self._drain(self._loop.time() + DRAIN)
+            self._drain(self._loop.time() + MAX_DRAIN_SECONDS)
 
     def take_status(self, status: int) -> None:
+        """Note how the shell has ended."""
         if os.WIFSIGNALED(status):
             self.signal = signal_name(os.WTERMSIG(status))
             if self.signal == "SIGXFSZ" and self.order.limits.file_size is not None:
@@ -199,27 +208,28 @@ class Task:
             self.exit_code = os.waitstatus_to_exitcode(status)
 
     def use(self, usage: Usage) -> None:
+        """Note a measured usage. The values only grow."""
         self.usage = Usage(max(self.usage.cpu_seconds, usage.cpu_seconds), max(self.usage.memory, usage.memory))
 
     def _drain(self, deadline: float) -> None:
-        """Look again until nothing came for a moment, or nothing can come."""
+        """Wait until no output came for a moment, or none can come."""
         now = self._loop.time()
         runner = self._runner
-        rest = runner is None or runner.at_end_of_output or now - self._last_output >= QUIET or now >= deadline
+        rest = runner is None or runner.at_end_of_output or now - self._last_output >= QUIET_SECONDS or now >= deadline
         if self.over or rest:
             self.answered = True
             self._wake()
         else:
-            self._drain_timer = self._loop.call_later(QUIET / 5, self._drain, deadline)
+            self._drain_timer = self._loop.call_later(DRAIN_POLL_SECONDS, self._drain, deadline)
 
     def killed_from_outside(self) -> None:
-        """Its whole tree has gone without a word."""
+        """Note that its whole tree is gone without a report."""
         if self._ending is None:
             self._ending = KILLED
             self.notices.append("its process tree was killed from within or from outside; how it ended is not known")
 
     def on_over(self, left: list[LeftRunning] | None = None) -> None:
-        """The last process has gone, and all its output was seen. `left`: what now belongs to a shell that lives."""
+        """Note that the task is over and its output complete. `left`: processes that a persistent shell still has."""
         if self.over:
             return
         if self.ended_at is None:
@@ -231,7 +241,7 @@ class Task:
         if self._log.dropped:
             self.notices.append(f"{self._log.dropped} characters of output were not kept: {self._log.lost}")
         self.left = left or []
-        if self.limits_met is not None and (self.exit_code != 0 or self.age > SHORT):
+        if self.limits_met is not None and (self.exit_code != 0 or self.age > MIN_SECONDS_FOR_LIMIT_CHECK):
             self.notices += self.limits_met()
         self.answered = True
         self.status = self._ending or DONE
@@ -257,7 +267,7 @@ class Task:
             self.end(KILLED, f"stopped at its timeout of {self.order.timeout:g} s")
 
     def end(self, status: str, because: str | None = None, *, now: bool = False) -> None:
-        """SIGTERM, a grace, SIGKILL, for all of it; with `now` the last at once."""
+        """End all processes with SIGTERM, and after a grace period with SIGKILL; with `now`, with SIGKILL at once."""
         if self.over or self._runner is None:
             return
         if self._ending is None:
@@ -281,30 +291,36 @@ class Task:
     # --- the verbs ---
 
     def cancel(self) -> None:
+        """End the task on behalf of a caller."""
         if not self.over:
             self.end(CANCELLED)
 
     def interrupt(self) -> None:
+        """Interrupt the command, as Ctrl-C does."""
         if self._runner is not None:
             self._runner.interrupt()
 
     def pause(self) -> None:
+        """Stop every process of the task."""
         self._live().stop()
         if self.status != PAUSED:
             self.status = PAUSED
             self._log.state(PAUSED)
 
     def resume(self) -> None:
+        """Continue every process of the task."""
         self._live().go_on()
         if self.status == PAUSED:
             self.status = RUNNING
             self._log.state(RUNNING)
 
     def input(self, text: str, *, eof: bool) -> None:
+        """Send input. Raises InputClosed when there is no open input."""
         if not self._live().write(text.encode("utf-8", "surrogateescape"), eof=eof):
             raise errors.InputClosed(self.id)
 
     def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the terminal."""
         if not self._live().resize(rows, columns):
             raise errors.InvalidRequest(f"task {self.id} has no terminal; start it with pty set")
 
@@ -314,7 +330,7 @@ class Task:
         return self._runner
 
     async def wait(self, seconds: float) -> None:
-        """Until the shell has ended; if it had already, until all of the task has. No longer than this."""
+        """Wait until the task is answered, or if it was already, until it is over; at most so many seconds."""
         wants_all = self.answered
         deadline = self._loop.time() + seconds
         while not (self.over if wants_all else self.answered) and (left := deadline - self._loop.time()) > 0:
@@ -327,6 +343,7 @@ class Task:
                 timer.cancel()
 
     async def wait_over(self) -> None:
+        """Wait until the task is over and its log is written."""
         while not self.over:
             await self.wait(60.0)
         if self._closing is not None:
@@ -335,7 +352,7 @@ class Task:
     # --- reading ---
 
     async def look(self) -> None:
-        """Bring up to date what only the kernel knows."""
+        """Update what only the kernel knows: usage and processes."""
         runner = self._runner
         if self.over or runner is None:
             return
@@ -345,7 +362,7 @@ class Task:
             self.left = living if self.ended_at is not None else []
 
     async def info(self, *, from_event: int = 0, from_line: int = 0, text: bool = True) -> events.Task:
-        """The task as it is now; from an event or a line on, or without text."""
+        """Return the task as it is now, with its output from an event or a line on, or without text."""
         await self.look()
         info = events.Task(
             task_id=self.id,
@@ -376,13 +393,15 @@ class Task:
         return info
 
     async def lines(self, stream: str, from_line: int, count: int, grep: str | None) -> TaskOutput:
+        """Return lines of the output by number or pattern."""
         return await self._log.lines(stream, from_line, count, grep)
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
+        """Yield events from a number on, until the task is over."""
         return self._log.follow(first)
 
     async def forget(self) -> None:
-        """Let go of what is kept of it."""
+        """Delete its log."""
         if self._closing is not None:
             await self._closing
         await asyncio.to_thread(self._log.delete)

@@ -1,9 +1,9 @@
-"""The output of a task: decoded, numbered, bounded, and read from any place as often as one likes."""
+"""The output of a task as numbered events: decoded, bounded, and readable from any line."""
 
 import codecs
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,19 +16,20 @@ from ingle.output.timeline import Timeline
 from ingle.settings import Settings
 from ingle.workers.io.output_order import STDERR, STDOUT
 
-CHUNK = 65536
-"""Characters of text in one event at most."""
+MAX_EVENT_CHARS = 65536
 
-ALWAYS_KEPT = 10_000
+MIN_KEPT_CHARS = 10_000
 """Characters that are kept even when the task's share of the disk is used up."""
 
 TASK_STREAMS = ("stdout", "stderr", "both")
 
-MARK_EVERY = 16
-"""Events between two remembered line numbers."""
+EVENTS_PER_MARK = 16
+"""Events between two entries of the line index."""
 
 
 class Text(NamedTuple):
+    """Output from some place on, and where to read on."""
+
     stdout: str
     stderr: str
     truncated: Truncated
@@ -36,12 +37,15 @@ class Text(NamedTuple):
     next_line: int
 
 
-class Log:
-    def __init__(self, task_id: str, path: Path, settings: Settings, on_room: Any) -> None:
+class TaskLog:
+    """Log of one task."""
+
+    def __init__(self, task_id: str, path: Path, settings: Settings, on_capacity: Callable[[], None]) -> None:
+        """`on_capacity` is called when the log may not be full any more."""
         self._id = task_id
         self._path = path
         self._limit = settings.result_chars
-        self._timeline = Timeline(path, settings.task_memory, settings.timeline_disk, on_room)
+        self._timeline = Timeline(path, settings.task_memory, settings.timeline_disk, on_capacity)
         self._landmarks = LineIndex(self._timeline)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("backslashreplace") for _ in (STDOUT, STDERR)]
         self._characters = [0, 0]
@@ -52,22 +56,23 @@ class Log:
 
     @property
     def full(self) -> bool:
-        """The disk is behind: read no more for now."""
+        """Whether the disk is behind, so that output should not be read for now."""
         return self._timeline.full
 
     @property
     def lost(self) -> str:
-        """Why text was dropped."""
+        """Return why text was dropped."""
         return self._timeline.broken or "this task's share of the disk for output is used up"
 
     def add(self, stream: int, data: bytes, *, final: bool = False) -> None:
+        """Append output of a stream."""
         text = self._decoders[stream].decode(data, final).replace("\0", "␀")
-        for start in range(0, len(text), CHUNK):
-            piece = text[start : start + CHUNK]
-            if self._timeline.exhausted and sum(self._characters) > ALWAYS_KEPT:
+        for start in range(0, len(text), MAX_EVENT_CHARS):
+            piece = text[start : start + MAX_EVENT_CHARS]
+            if self._timeline.exhausted and sum(self._characters) > MIN_KEPT_CHARS:
                 self.dropped += len(piece)
                 continue
-            if self._texts % MARK_EVERY == 0:
+            if self._texts % EVENTS_PER_MARK == 0:
                 self._marks.append((self._newlines, self._timeline.next_seq))
             self._texts += 1
             self._newlines += piece.count("\n")
@@ -76,21 +81,23 @@ class Log:
             self._timeline.append(kind(**self._stamp(), text=piece))
 
     def state(self, state: str, command: str | None = None) -> None:
+        """Append a change of the task's state."""
         self._timeline.append(events.StateChanged(**self._stamp(), state=state, code=command))
 
     def notice(self, text: str) -> None:
+        """Append a notice."""
         self._timeline.append(events.Notice(**self._stamp(), text=text))
 
     def _stamp(self) -> dict[str, Any]:
         return {"seq": self._timeline.next_seq, "time": time.time(), "session_id": self._id, "cell": None}
 
     def finish(self) -> None:
-        """No more is to come: what was left of a character is shown as it is."""
+        """End the output. Bytes of an incomplete character are shown as escapes."""
         for stream in (STDOUT, STDERR):
             self.add(stream, b"", final=True)
 
     async def close(self) -> None:
-        """No more events; whoever follows comes to the end."""
+        """Close the log for new events, so that followers come to the end."""
         await self._timeline.close()
         await self._timeline.rest()
 
@@ -101,10 +108,11 @@ class Log:
     # --- reading ---
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
+        """Yield events from a number on, until the log is closed."""
         return self._timeline.follow(first)
 
     async def text(self, from_event: int = 0, from_line: int = 0) -> Text:
-        """What there is now, or what came from an event or from a line on; lines are counted over both streams."""
+        """Return the output so far, from an event or a line on. Lines are counted over both streams."""
         last, newlines = self._timeline.next_seq - 1, self._newlines
         counted, first, skip = list(self._characters), max(1, from_event), [0, 0]
         if from_line > 1:
@@ -122,7 +130,7 @@ class Log:
         return Text(texts[0], texts[1], Truncated(left[0], left[1]), last + 1, newlines + 1)
 
     async def _find_line(self, line: int, last: int) -> tuple[int, int, int]:
-        """The event in which a line begins, the characters before it there, and that event's stream."""
+        """Return the event in which a line begins, the number of characters before it there, and the stream."""
         wanted = line - 1
         at = max(0, bisect_left(self._marks, (wanted, 0)) - 1)
         seen, seq = self._marks[at] if self._marks else (0, 1)
@@ -143,6 +151,7 @@ class Log:
         return last + 1, 0, STDOUT
 
     async def _count(self, first: int, last: int) -> list[int]:
+        """Return the number of characters of each stream in a range of events."""
         counted = [0, 0]
         while first <= last:
             some = await self._timeline.read(first, last)
@@ -155,7 +164,7 @@ class Log:
         return counted
 
     async def lines(self, stream: str, from_line: int, count: int, grep: str | None) -> TaskOutput:
-        """Lines by number or pattern, however long the output is."""
+        """Return lines by number or pattern."""
         reading = Reading(stream, from_line, count, grep)
         reading.check()
         if stream not in TASK_STREAMS:

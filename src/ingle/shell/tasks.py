@@ -1,4 +1,4 @@
-"""All shell tasks of one node: started once, found, listed, ended, and forgotten when they are old or too many."""
+"""All shell tasks of one node: they are started, found, listed and ended, and forgotten when old or too many."""
 
 import asyncio
 import os
@@ -12,23 +12,25 @@ from typing import Any
 from ingle import errors
 from ingle.settings import Settings
 from ingle.shell.launcher import Launcher
-from ingle.shell.persistent_shell import Console
-from ingle.shell.sandbox import Room
-from ingle.shell.single_command import Program
+from ingle.shell.persistent_shell import PersistentShell
+from ingle.shell.sandbox import Sandbox
+from ingle.shell.single_command import SingleCommand
 from ingle.shell.task import KILLED, Order, Task, no_folder
-from ingle.shell.task_process import Process
+from ingle.shell.task_process import TaskProcess
 from ingle.support import remove_tree
 from ingle.support.background import run_forever
 
-LONG = 100_000
-"""Bytes of a command that are handed over as an argument; the kernel takes 128 KiB, more goes by a file."""
+MAX_ARGUMENT_BYTES = 100_000
+"""Longest command that is passed as an argument. The kernel takes 128 KiB; a longer command goes into a file."""
 
-EXPIRE_INTERVAL = 1.0
+EXPIRE_INTERVAL_SECONDS = 1.0
 
-MAX_CONSOLES = 100
+MAX_SHELLS = 100
 
 
 class Tasks:
+    """Registry of tasks and persistent shells."""
+
     def __init__(self, settings: Settings, folder: Path, session_lives: Callable[[str], bool]) -> None:
         self._settings = settings
         self._folder = folder
@@ -38,52 +40,52 @@ class Tasks:
         self._tasks: dict[str, Task] = {}
         self._running: dict[str, Task] = {}
         self._ended: dict[str, float] = {}
-        self._consoles: dict[tuple[str, str | None, str], Console] = {}
-        self._chore: asyncio.Task[None] | None = None
+        self._shells: dict[tuple[str, str | None, str], PersistentShell] = {}
+        self._expiry: asyncio.Task[None] | None = None
         self._helpers: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._shell: str | None = None
         self._scripts: dict[str, Path] = {}
         self._last_place: tuple[int | None, str] | None = None
-        """Room and folder of the last command: looked at once, not for every one of them."""
+        """Init and folder of the last command. A folder is checked once, not for every command in it."""
 
     # --- starting ---
 
-    async def start(self, order: Order, room: Room | None = None) -> Task:
-        """Start a command, in a room if it is to be confined. It runs once, whoever still waits for it."""
+    async def start(self, order: Order, sandbox: Sandbox | None = None) -> Task:
+        """Start a command, in a sandbox if it is to be confined. It runs once, even if no request waits for it."""
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
         if len(self._running) >= self._settings.max_tasks:
             raise errors.TooManyTasks(self._settings.max_tasks)
-        shell = await self._prepare(order, room)
+        shell = await self._prepare(order, sandbox)
         task_id = f"t{secrets.token_hex(6)}"
         task = Task(task_id, order, self._folder / f"{task_id}.ndjson", self._settings, self._on_over)
-        if room is not None:
-            task.limits_met = room.limits_met
+        if sandbox is not None:
+            task.limits_met = sandbox.limits_met
         self._running[task.id] = task
-        process: Process | None = None
+        process: TaskProcess | None = None
         try:
             if order.shell_session is not None:
-                await self._start_in_console(task, shell, room)
+                await self._start_in_shell(task, shell, sandbox)
             else:
-                process = await self._launcher.take(room)
-                program = Program(task, process)
+                process = await self._launcher.take(sandbox)
+                command = SingleCommand(task, process)
                 argv = [shell, "-c", order.command]
-                if (script := await self._script(task, room)) is not None:
+                if (script := await self._script(task, sandbox)) is not None:
                     argv = [shell, script]
-                task.begin(program)
-                program.start(argv)
+                task.begin(command)
+                command.start(argv)
         except BaseException:
             # Nothing was started, so there is nothing to be read.
             self._running.pop(task.id, None)
             raise
         self._tasks[task.id] = task
-        if room is not None and process is not None:
-            await self._see_folder(task, process, room)
+        if sandbox is not None and process is not None:
+            await self._see_folder(task, process, sandbox)
         return task
 
-    async def _prepare(self, order: Order, room: Room | None) -> str:
-        """Check what can be known before. The shell's path."""
+    async def _prepare(self, order: Order, sandbox: Sandbox | None) -> str:
+        """Check the order as far as that is possible before a start. Return the path of the shell."""
         if "\0" in order.command:
             raise errors.InvalidRequest("the command has a NUL character, which no shell takes; remove it")
         if len(order.command) > self._settings.max_code:
@@ -91,23 +93,23 @@ class Tasks:
                 f"the command has {len(order.command)} characters, above the limit of {self._settings.max_code}; "
                 "put the data into a file"
             )
-        if self._chore is None:
+        if self._expiry is None:
             await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True, mode=0o700)
-            if self._chore is None:
-                self._chore = self._loop.create_task(run_forever("looking for tasks to forget", self._look_after))
+            if self._expiry is None:
+                self._expiry = self._loop.create_task(run_forever("looking for tasks to forget", self._look_after))
         shell = self._shell = self._shell or await asyncio.to_thread(_find, self._settings.shell)
         if shell is None:
             raise errors.StartFailed(f"there is no shell {self._settings.shell!r}; install it, or set shell to another")
-        if room is None and self._last_place != (None, order.cwd):
-            # Should it go meanwhile, init finds out and tells.
+        if sandbox is None and self._last_place != (None, order.cwd):
+            # If the folder is removed meanwhile, init reports that.
             if not await asyncio.to_thread(_is_folder, order.cwd):
                 raise no_folder(order)
             self._last_place = (None, order.cwd)
         return shell
 
-    async def _see_folder(self, task: Task, process: Process, room: Room) -> None:
-        """What folders there are in a room is for its own init to find out: it has failed to start the task then."""
-        place = (room.worker.init_pid, task.order.cwd)
+    async def _see_folder(self, task: Task, process: TaskProcess, sandbox: Sandbox) -> None:
+        """Raise InvalidRequest if init could not find the working directory: only init can see what is in a sandbox."""
+        place = (sandbox.worker.init_pid, task.order.cwd)
         if self._last_place == place:
             return
         await process.wait_started()
@@ -117,64 +119,64 @@ class Tasks:
             raise no_folder(task.order)
         self._last_place = place
 
-    async def _script(self, task: Task, room: Room | None) -> str | None:
-        """The command as a file, where it is too long for an argument."""
+    async def _script(self, task: Task, sandbox: Sandbox | None) -> str | None:
+        """Return the path of a file with the command, if it is too long for an argument."""
         data = task.order.command.encode("utf-8", "surrogateescape")
-        if len(data) <= LONG:
+        if len(data) <= MAX_ARGUMENT_BYTES:
             return None
-        path = (self._folder if room is None else room.folder) / f"{task.id}.sh"
+        path = (self._folder if sandbox is None else sandbox.folder) / f"{task.id}.sh"
         self._scripts[task.id] = path
-        await asyncio.to_thread(_write, path, data, room)
+        await asyncio.to_thread(_write, path, data, sandbox)
         return str(path)
 
-    async def _start_in_console(self, task: Task, shell: str, room: Room | None) -> None:
+    async def _start_in_shell(self, task: Task, shell: str, sandbox: Sandbox | None) -> None:
         order = task.order
         assert order.shell_session is not None
         key = (order.tenant, order.session_id, order.shell_session)
-        console = self._consoles.get(key)
-        if console is None:
-            if len(self._consoles) >= MAX_CONSOLES:
-                raise errors.TooManyTasks(MAX_CONSOLES)
-            console = self._consoles[key] = Console(
+        persistent = self._shells.get(key)
+        if persistent is None:
+            if len(self._shells) >= MAX_SHELLS:
+                raise errors.TooManyTasks(MAX_SHELLS)
+            persistent = self._shells[key] = PersistentShell(
                 order.shell_session, shell, self._folder, self._launcher, self._settings
             )
-        await console.start(task, room)
+        await persistent.start(task, sandbox)
 
     # --- finding and ending ---
 
     def get(self, task_id: str, tenant: str = "") -> Task:
-        """A task of this tenant; that of another is as unknown as one that never was."""
+        """Return a task of this tenant. Raises TaskNotFound also for a task of another tenant."""
         task = self._tasks.get(task_id)
         if task is None or task.order.tenant != tenant:
             raise errors.TaskNotFound(task_id)
         return task
 
     def all(self, tenant: str = "") -> list[Task]:
+        """Return the tasks of this tenant."""
         return [task for task in self._tasks.values() if task.order.tenant == tenant]
 
     async def end_of_session(self, session_id: str) -> None:
-        """A session ends: what ran in it ends with it."""
+        """End the tasks and persistent shells of a session that ends."""
         bound = [task for task in self._running.values() if task.order.session_id == session_id]
         for task in bound:
             task.end(KILLED, "killed: its session was ended", now=True)
-        consoles = [key for key in self._consoles if key[1] == session_id]
-        for key in consoles:
-            await self._consoles.pop(key).end()
+        for key in [key for key in self._shells if key[1] == session_id]:
+            await self._shells.pop(key).end()
         for task in bound:
             await task.wait_over()
 
-    async def end_console(self, tenant: str, session_id: str | None, name: str) -> bool:
-        """End a persistent shell and what it runs. False when there is none of that name."""
-        console = self._consoles.pop((tenant, session_id, name), None)
-        if console is None:
+    async def end_shell(self, tenant: str, session_id: str | None, name: str) -> bool:
+        """End a persistent shell and all it runs. Return False when there is none of that name."""
+        shell = self._shells.pop((tenant, session_id, name), None)
+        if shell is None:
             return False
-        await console.end()
+        await shell.end()
         return True
 
     def _on_over(self, task: Task) -> None:
         self._running.pop(task.id, None)
         self._ended[task.id] = time.monotonic()
-        if len(task.order.command) > LONG // 4:
+        if len(task.order.command) > MAX_ARGUMENT_BYTES // 4:
             script = self._scripts.pop(task.id, None)
             if script is not None:
                 self._keep_helper(asyncio.to_thread(script.unlink, missing_ok=True))
@@ -194,27 +196,27 @@ class Tasks:
 
     async def _look_after(self) -> None:
         while True:
-            await asyncio.sleep(EXPIRE_INTERVAL)
+            await asyncio.sleep(EXPIRE_INTERVAL_SECONDS)
             oldest = time.monotonic() - self._settings.task_age
             for task_id in [each for each, ended in self._ended.items() if ended < oldest]:
                 self._forget(task_id)
-            sessions = {key[1] for key in self._consoles} | {each.order.session_id for each in self._running.values()}
+            sessions = {key[1] for key in self._shells} | {each.order.session_id for each in self._running.values()}
             for session_id in sessions:
                 if session_id is not None and not self._session_lives(session_id):
                     await self.end_of_session(session_id)
 
     async def stop(self) -> None:
-        """End every task and shell, and leave nothing behind."""
+        """End every task and shell, and remove all files."""
         self._stopped = True
-        if self._chore is not None:
-            self._chore.cancel()
-            await asyncio.wait({self._chore})
+        if self._expiry is not None:
+            self._expiry.cancel()
+            await asyncio.wait({self._expiry})
         running = list(self._running.values())
         for task in running:
             task.end(KILLED, "killed: the server was stopped", now=True)
-        for console in self._consoles.values():
-            await console.end()
-        self._consoles.clear()
+        for shell in self._shells.values():
+            await shell.end()
+        self._shells.clear()
         for task in running:
             await task.wait_over()
         await self._launcher.stop()
@@ -228,10 +230,10 @@ def _find(shell: str) -> str | None:
     return found and os.path.abspath(found)
 
 
-def _write(path: Path, data: bytes, room: Room | None) -> None:
+def _write(path: Path, data: bytes, sandbox: Sandbox | None) -> None:
     path.write_bytes(data)
-    if room is not None:
-        room.give(path)
+    if sandbox is not None:
+        sandbox.give(path)
 
 
 def _is_folder(path: str) -> bool:

@@ -19,7 +19,7 @@ from ingle.service import Service
 from ingle.sessions import data_folder, manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
-from ingle.workers import worker as worker_module
+from ingle.workers import init_link
 
 
 @pytest.fixture
@@ -321,12 +321,12 @@ async def test_a_death_is_named_as_it_was_however_late_its_init_tells_it(
     service: Service, sid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session's wire is lost with its process: that is no reason of its own."""
-    monkeypatch.setattr(worker_module, "KILL_PATIENCE", 60.0)
+    monkeypatch.setattr(init_link, "KILL_PATIENCE_SECONDS", 60.0)
     worker = service._placement.manager.get(sid).worker  # type: ignore[attr-defined]
     os.kill(worker.init_pid, signal.SIGSTOP)
     os.kill(worker.pid, signal.SIGKILL)
     # The host has waited for init's word as long as it does, and has begun to end what is left.
-    assert await until(lambda: worker._kill_timer is not None)
+    assert await until(lambda: worker.init.phase is init_link.Phase.KILLING)
     os.kill(worker.init_pid, signal.SIGCONT)
     assert (await worker.gone) == Exit(None, "SIGKILL", KILLED)
 

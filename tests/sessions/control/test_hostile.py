@@ -192,10 +192,10 @@ async def test_who_floods_the_wire_gives_way_to_others(service: Service) -> None
     await service.execute("flood", FIND_WIRE + FLOOD, wait=0)
     worker = service._placement.manager.get("flood").worker  # type: ignore[attr-defined]
     for number in range(3):
-        assert await until(lambda: worker._giving_way is not None, 60)
+        assert await until(lambda: worker.output.resting, 60)
         result = await service.execute("neighbour", f"{number} + 1")
         assert result.result == {"text/plain": str(number + 1)}
-        assert await until(lambda: worker._giving_way is None, 60)
+        assert await until(lambda: not worker.output.resting, 60)
     await service.end_session("flood")
 
 

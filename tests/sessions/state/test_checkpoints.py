@@ -255,7 +255,7 @@ class TestAuto:
         worker = session_of(service, main).worker
         assert worker is not None
         await service.end_session(main)
-        assert (worker.family.members, await until(lambda: not Path(f"/proc/{worker.init_pid}").exists())) == (
+        assert (worker.siblings.members, await until(lambda: not Path(f"/proc/{worker.init_pid}").exists())) == (
             set(),
             True,
         )

@@ -15,7 +15,7 @@ from ingle.callers import Caller, Limits
 from ingle.events import SessionInfo
 from ingle.service import Service
 from ingle.settings import Settings
-from ingle.workers import copies
+from ingle.workers import siblings
 from processes.test_pythons import GOOD, Python
 
 pytestmark = pytest.mark.req("state.fork")
@@ -291,7 +291,7 @@ async def test_in_every_python(service: Service, python: Python) -> None:
 
 
 async def test_copies_that_cannot_be_had_take_nobodys_place(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, "MAX_WORKERS_PER_INIT", 5)
+    monkeypatch.setattr(siblings, "MAX_WORKERS_PER_INIT", 5)
     await service.create_session("s")
     with pytest.raises(errors.StartFailed, match="have had too many copies"):
         await service.fork_session("s", "f", count=5)

@@ -239,7 +239,7 @@ class Starting:
                 await self._load_library(worker, self._library)
             if keeper is not None:
                 await self._restore(worker, keeper)
-        elif not (worker.spare and self._trusting and self._owner.plan.cwd is None):
+        elif not (worker.birth.pooled and self._trusting and self._owner.plan.cwd is None):
             # Of a prepared one nobody waits for a word: nothing but a full disk can go wrong, and the first cell may
             # follow at once.
             await self._begun

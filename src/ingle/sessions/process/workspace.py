@@ -10,8 +10,8 @@ from ingle.isolation.policy import Mount
 from ingle.requests import SessionLimits
 from ingle.sessions.process.session_folders import SHELL, Home, own_folders, start_of, tmp_of
 from ingle.sessions.spec import Plan
-from ingle.workers.copies import Family
 from ingle.workers.launch.launcher import Launcher
+from ingle.workers.siblings import Siblings
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
@@ -30,7 +30,7 @@ class Lodging:
         launcher: Launcher,
         bounding: LimitApplier | None,
         egress: Egress | None,
-        refused: Callable[[Family, str], None],
+        refused: Callable[[Siblings, str], None],
     ) -> None:
         self._owner = owner
         self._home = home
@@ -78,7 +78,7 @@ class Lodging:
         confinement = self._launcher.confinement
         if confinement is None:
             return
-        self._home.user = worker.user
+        self._home.user = worker.birth.user
         data = confinement.data_folder
         within = [each for each in self._owner.plan.grant.mounts if Mount(data).holds(each.folder)]
         shared = [each.folder for each in within if not each.read_only]
@@ -106,6 +106,6 @@ class Lodging:
         if worker.door is None:
             return
         listening, worker.door = worker.door, None
-        family = worker.family
-        door = await self._egress.open(listening, lambda text: self._refused(family, text))
-        family.over.add_done_callback(lambda over: door.close_soon())
+        siblings = worker.siblings
+        door = await self._egress.open(listening, lambda text: self._refused(siblings, text))
+        siblings.over.add_done_callback(lambda over: door.close_soon())

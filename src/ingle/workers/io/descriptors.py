@@ -1,4 +1,4 @@
-"""What the host asks of its descriptors beyond reading and writing."""
+"""Operations on descriptors beyond reading and writing: ancillary data, credentials, unread bytes."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import socket
 import struct
 import termios
 
-from ingle.workers.io.writer import Sender
+from ingle.workers.io.writer import Writer
 from ingle_worker.wire import BadMessage
 
 _NO_BYTES = b"\0\0\0\0"
@@ -16,22 +16,36 @@ _CREDENTIALS = struct.Struct("3i")
 _CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
 _INT = struct.calcsize("i")
 MAX_FDS = 4
-"""Descriptors that are taken with one message; an honest process sends one."""
+"""Descriptors that are accepted with one message. A well-behaved process sends one."""
 
 _ALL_SPACE = _CREDENTIALS_SPACE + socket.CMSG_SPACE(MAX_FDS * _INT)
 
-RETRY = 0.001
-"""A socket that is full is tried again after this: descriptors are sent rarely, and its reader is quick."""
+RETRY_SECONDS = 0.001
+"""Pause before a full socket is tried again. Descriptors are sent rarely, and the reader is quick."""
+
+
+class ChildEnds:
+    """Descriptors that go to a child: stdin, stdout, stderr, wire and status, or only status."""
+
+    def __init__(self, fds: list[int]) -> None:
+        self.fds = fds
+
+    def close(self) -> None:
+        """Close those that are left."""
+        for fd in self.fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self.fds = []
 
 
 def unread(fd: int) -> int:
-    """Bytes that are there to be read."""
+    """Return the number of bytes that can be read."""
     number: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, _NO_BYTES))[0]
     return number
 
 
-async def send_with(sock: socket.socket, out: Sender, frame: bytes, fds: list[int]) -> None:
-    """Send a frame together with descriptors, behind all that waits to be sent. Raises OSError when nobody reads."""
+async def send_with(sock: socket.socket, out: Writer, frame: bytes, fds: list[int]) -> None:
+    """Send a frame with descriptors, behind all that waits in `out`. Raises OSError when nobody reads."""
     while True:
         if not out.pending:
             try:
@@ -42,36 +56,39 @@ async def send_with(sock: socket.socket, out: Sender, frame: bytes, fds: list[in
                 return
             except BlockingIOError:
                 pass
-        await asyncio.sleep(RETRY)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 SO_PASSRIGHTS = 83
-"""Since Linux 6.16; on a kernel without it the filter of confined sessions sees to it (`ingle_worker.lockdown`)."""
+"""Socket option since Linux 6.16. On older kernels, the system call filter of confined sessions does the same."""
 
 
 def refuse_descriptors(sock: socket.socket) -> None:
-    """Have nobody send descriptors to this socket. Whoever reads closes those that he does not want, and that may take
-    as long as the sender likes: a connection that lingers blocks who closes it last, for hours."""
+    """Forbid peers to send descriptors to this socket.
+
+    The reader would have to close them, and the sender decides how long that takes: the close of a connection that
+    lingers blocks for hours.
+    """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
 
 def as_socket(fd: int) -> socket.socket:
-    """A descriptor that came along, and is ours now. Raises BadMessage when it is no socket."""
+    """Return a received descriptor as a socket. Raises BadMessage, and closes it, if it is none."""
     try:
         return socket.socket(fileno=fd)
     except OSError as error:
         os.close(fd)
-        raise BadMessage(f"a door that is none: {error.strerror}") from None
+        raise BadMessage(f"a proxy listener that is no socket: {error.strerror}") from None
 
 
 def expect_pid(sock: socket.socket) -> None:
-    """Have the kernel tell who writes here (see `receive_with_pid`)."""
+    """Have the kernel report the sender of each message (see `receive_with_pid`)."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
 
 def receive_with_pid(sock: socket.socket, size: int) -> tuple[bytes, int | None]:
-    """What is there, and the process that wrote it, by the kernel's word. Asked once: then nobody pays for it."""
+    """Return the data that is there and the process that sent it. After the first success it is no longer reported."""
     data, extra, _, _ = sock.recvmsg(size, _CREDENTIALS_SPACE)
     for level, kind, content in extra:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
@@ -82,7 +99,7 @@ def receive_with_pid(sock: socket.socket, size: int) -> tuple[bytes, int | None]
 
 
 def receive_with_all(sock: socket.socket, size: int) -> tuple[bytes, int | None, list[int]]:
-    """What is there, who wrote it, if that was to be told, and the descriptors that came along."""
+    """Return the data that is there, its sender if that is reported, and the descriptors that came along."""
     data, extra, _, _ = sock.recvmsg(size, _ALL_SPACE, socket.MSG_CMSG_CLOEXEC)
     pid: int | None = None
     fds: list[int] = []

@@ -1,6 +1,7 @@
-"""stdout and stderr of a worker, at our end: read when there is something, and never more than the reader can take.
+"""The stdout and stderr pipes of a worker, at the host's end.
 
-What was read goes to the merger, with the time around each read: with that, it finds the places that marks speak of.
+They are read when there is something to read, and not while the consumer is behind. The bytes go to the merger with
+the time around each read, by which it finds the places of marks.
 """
 
 import asyncio
@@ -14,33 +15,47 @@ from time import monotonic_ns
 from ingle.workers.io.descriptors import unread
 from ingle.workers.io.output_order import STDERR, STDOUT, Merger
 
-COALESCE = 0.001
-"""Pause after a read of output, so that many small writes become one wake-up."""
+COALESCE_SECONDS = 0.001
+"""Pause after a read, so that many small writes become one wake-up."""
 
-PIPE_SIZE = 1 << 20
-"""A pipe that was seen busy is enlarged to this; others stay as the kernel makes them."""
+LARGE_PIPE_BYTES = 1 << 20
+"""Size to which a busy pipe is enlarged. Other pipes keep the kernel's default."""
 
-BUSY = 1 << 15
-"""Bytes in a pipe that make it busy: half of what it takes. Small writes leave gaps in its pages, so it is never full
+BUSY_BYTES = 1 << 15
+"""Bytes in a pipe that make it busy: half of its capacity. Small writes leave gaps in its pages, so it is never full
 to the last byte."""
 
+FIRST_CHUNK_BYTES = 1 << 16
 
-class Pipes:
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, stdout: int, stderr: int, merger: Merger, on_read: Callable[[], None]
-    ) -> None:
+
+class OutputPipes:
+    """Two pipes that feed one merger."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, merger: Merger, on_read: Callable[[], None]) -> None:
+        """Create the pipes. The descriptors `children` go to the worker; the caller closes them.
+
+        `on_read` is called after each read that nobody asked for.
+        """
+        stdout, child_out = os.pipe()
+        try:
+            stderr, child_err = os.pipe()
+        except OSError:
+            os.close(stdout)
+            os.close(child_out)
+            raise
+        self.children = (child_out, child_err)
         self._loop = loop
         self._fds = {STDOUT: stdout, STDERR: stderr}
         self._merger = merger
         self._on_read = on_read
-        """Told after each read that was not asked for."""
         self._open: set[int] = set()
         self._readable = select.poll()
-        self._chunk = 1 << 16
+        self._chunk_bytes = FIRST_CHUNK_BYTES
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
+        """Start to read."""
         for fd in self._fds.values():
             os.set_blocking(fd, False)
             self._readable.register(fd, select.POLLIN)
@@ -53,11 +68,12 @@ class Pipes:
         self._loop.remove_reader(fd)
 
     def pause(self) -> None:
-        """The reader is behind, so the writer waits."""
+        """Leave bytes in the pipes, so that the worker waits."""
         self._paused = True
         self._stop()
 
     def resume(self) -> None:
+        """Read again after a pause."""
         self._paused = False
         if self._timer is None:
             self._start()
@@ -74,14 +90,14 @@ class Pipes:
 
     def _on_readable(self) -> None:
         self._stop()
-        self._timer = self._loop.call_later(COALESCE, self._start)
+        self._timer = self._loop.call_later(COALESCE_SECONDS, self._start)
         got = self.read()
         self._on_read()
         if not got:
             self._find_end()
 
     def read(self) -> bool:
-        """What is there now, but not what comes meanwhile. Whether there was anything."""
+        """Read the bytes that are there now, but not those that arrive meanwhile. Return whether there were any."""
         got = False
         if not self._readable.poll(0):
             return got
@@ -92,7 +108,7 @@ class Pipes:
             while left > 0:
                 began = monotonic_ns()
                 try:
-                    data = os.read(fd, min(left, self._chunk))
+                    data = os.read(fd, min(left, self._chunk_bytes))
                 except BlockingIOError:
                     break
                 if not data:
@@ -100,18 +116,19 @@ class Pipes:
                 got = True
                 left -= len(data)
                 self._merger.feed(number, data, began, monotonic_ns())
-                if len(data) >= BUSY and self._chunk != PIPE_SIZE:
+                if len(data) >= BUSY_BYTES and self._chunk_bytes != LARGE_PIPE_BYTES:
                     self._enlarge()
         return got
 
     def _enlarge(self) -> None:
-        self._chunk = PIPE_SIZE
+        self._chunk_bytes = LARGE_PIPE_BYTES
         for fd in self._fds.values():
-            # A user's quota for pipe memory may be used up; then the pipes stay small and slower.
+            # The user's quota for pipe memory may be used up. Then the pipes stay small, and slower.
             with contextlib.suppress(OSError, AttributeError):
-                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, LARGE_PIPE_BYTES)
 
     def _find_end(self) -> None:
+        """Stop watching pipes that no process has open any more."""
         for number, fd in self._fds.items():
             if fd in self._open:
                 began = monotonic_ns()
@@ -125,6 +142,7 @@ class Pipes:
                     self._unwatch(fd)
 
     def close(self) -> None:
+        """Stop reading and close the host's ends."""
         if self._timer is not None:
             self._timer.cancel()
         for fd in list(self._open):

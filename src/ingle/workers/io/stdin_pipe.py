@@ -1,22 +1,21 @@
-"""A worker's standard input as the host has it: the end that is written to, and a look at the one that is read.
-
-It takes answers without blocking, tells what nobody has read, drops that, and opens again after an end of file.
-"""
+"""The standard input of a worker at the host's end: a pipe that is written to, and a second reader of that pipe."""
 
 import asyncio
 import os
 
 from ingle.workers.io.descriptors import unread
-from ingle.workers.io.writer import Sender
+from ingle.workers.io.writer import Writer
 
 
-class Stdin:
+class StdinPipe:
+    """Pipe that takes answers without blocking, drops unread bytes, and opens again after an end of file."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Makes the pipe. `child` is the end that is given away."""
+        """Create the pipe. The descriptor `child` goes to the worker; the caller closes it."""
         self.child, self._fd = os.pipe()
         try:
-            # An own look at the pipe's read end: to drop what nobody read, and to open it again after an
-            # end of file. Both are done by path, so that flags are not shared with the child's descriptor.
+            # A second reader, to drop unread bytes and to open the pipe again after an end of file. It is opened by
+            # path, so that its flags are not shared with the child's descriptor.
             self._peek = os.open(f"/proc/self/fd/{self.child}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             os.close(self.child)
@@ -24,11 +23,12 @@ class Stdin:
             raise
         os.set_blocking(self._fd, False)
         self.inode = os.fstat(self._peek).st_ino
-        self._out = Sender(loop, self._fd, self._write, lambda: None)
+        self._out = Writer(loop, self._fd, self._write, lambda: None)
         self._answered = False
-        """Something was written since it was last emptied."""
+        """Whether something was written since the last `drop`."""
 
     def answer(self, text: bytes, *, eof: bool) -> None:
+        """Write an answer, and with `eof` an end of file after it."""
         self._answered = True
         self._out.write(text)
         if eof:
@@ -44,14 +44,15 @@ class Stdin:
 
     @property
     def under_way(self) -> bool:
-        """More of an answer is to come, or its end: whoever waits now is about to get it."""
+        """Whether more of an answer, or its end of file, is on its way to a reader that waits now."""
         return self._fd < 0 or self._out.pending
 
     def unread(self) -> int:
+        """Return the number of bytes that nobody has read."""
         return unread(self._peek)
 
     def drop(self) -> int:
-        """At the end of a cell: forget what it did not read, and open the input again. How many bytes were left."""
+        """Drop what a cell did not read, and open the input again. Return the number of dropped bytes."""
         if not self._answered:
             return 0
         self._answered = False
@@ -72,6 +73,12 @@ class Stdin:
         return dropped
 
     def close(self) -> None:
+        """Close the host's descriptors."""
         self._out.forget()
         self._close()
         os.close(self._peek)
+
+    def close_both(self) -> None:
+        """Close both ends, where the child's was not given away."""
+        os.close(self.child)
+        self.close()

@@ -1,12 +1,14 @@
-"""Writing to a descriptor that must not block: at once what it takes, the rest when it can."""
+"""Writing to a descriptor without blocking."""
 
 import asyncio
 import errno
 from collections.abc import Callable
 
+MAX_WRITE_BYTES = 1 << 18
 
-class Sender:
-    """Writes bytes to a non-blocking descriptor: at once if it takes them, the rest when it can."""
+
+class Writer:
+    """Buffered writer for a non-blocking descriptor. It writes at once what fits, and the rest when it can."""
 
     def __init__(
         self,
@@ -15,6 +17,7 @@ class Sender:
         write: Callable[[bytes], int],
         on_lost: Callable[[], None],
     ) -> None:
+        """`write` writes some bytes to `fd`. `on_lost` is called when nobody reads them any more."""
         self._loop = loop
         self._fd = fd
         self._write = write
@@ -23,6 +26,7 @@ class Sender:
         self._at_end: Callable[[], None] | None = None
 
     def write(self, data: bytes) -> None:
+        """Write `data` behind all that waits."""
         if not self._waiting:
             sent = self._try(data)
             if sent == len(data):
@@ -43,7 +47,7 @@ class Sender:
             return len(data)
 
     def _on_writable(self) -> None:
-        del self._waiting[: self._try(bytes(self._waiting[: 1 << 18]))]
+        del self._waiting[: self._try(bytes(self._waiting[:MAX_WRITE_BYTES]))]
         if not self._waiting:
             self._loop.remove_writer(self._fd)
             if self._at_end is not None:
@@ -52,24 +56,27 @@ class Sender:
 
     @property
     def pending(self) -> bool:
+        """Whether bytes wait to be written."""
         return bool(self._waiting)
 
     @property
     def waiting(self) -> int:
-        """Bytes not written yet."""
+        """Number of bytes that wait to be written."""
         return len(self._waiting)
 
     def close_when_empty(self, at_end: Callable[[], None]) -> None:
+        """Call `at_end` when nothing waits any more, or all was dropped."""
         if self._waiting:
             self._at_end = at_end
         else:
             at_end()
 
     def reopen(self, fd: int) -> None:
+        """Write to another descriptor from now on."""
         self._fd = fd
 
     def forget(self) -> int:
-        """Drop what was not written yet."""
+        """Drop what waits. Return the number of bytes."""
         left = len(self._waiting)
         if left:
             self._loop.remove_writer(self._fd)

@@ -18,9 +18,11 @@ from ingle.isolation.levels import Confinement, next_user
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
 from ingle.settings import Settings
+from ingle.workers.birth import Birth
 from ingle.workers.launch.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
-from ingle.workers.launch.zygote_supervisor import Zygotes
+from ingle.workers.launch.zygote_supervisor import ZygoteSupervisor
 from ingle.workers.worker import Worker, WorkerEnded
+from ingle_worker.wire import messages
 
 REFILL_DELAY = 0.02
 """The pool is filled again a moment later, when the session that emptied it has had its first result."""
@@ -51,7 +53,7 @@ class Launcher:
         # A spawned interpreter cannot confine itself: what it is made of was loaded before.
         fork = settings.start_method == "fork" or (settings.start_method == "auto" and sys.platform == "linux")
         self._forks = fork or confinement is not None
-        self._zygotes = Zygotes(loop, lambda: Zygote(loop, python, settings.preload, confinement=confinement))
+        self._zygotes = ZygoteSupervisor(loop, lambda: Zygote(loop, python, settings.preload, confinement=confinement))
         self._pool: list[Worker] = []
         self._offered: dict[str, Worker] = {}
         self._leaving: set[Worker] = set()
@@ -61,7 +63,8 @@ class Launcher:
         self._refill: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
         self._spawned: set[asyncio.Task[None]] = set()
-        self._joining: set[asyncio.Task[None]] = set()
+        self._joining: dict[Worker, asyncio.Task[None]] = {}
+        """Workers whose cgroup is being made."""
         self._stopped = False
         self.version: str | None = None
 
@@ -85,11 +88,10 @@ class Launcher:
             return
         if self._pool and (held is None or not (held.has_own_root or network not in ("", held.network))):
             return
-        worker = self._new()
-        grouped = self._grouped
-        if zygote.fork_now(worker, network=network if held is not None else "", user=worker.user, group=grouped):
+        worker = self._new(network=network if held is not None else "")
+        if zygote.fork_now(worker, worker.birth):
             self._offered[name] = worker
-            if grouped:
+            if worker.birth.grouped:
                 self._invite(worker)
 
     def withdraw(self, name: str) -> Worker | None:
@@ -110,11 +112,10 @@ class Launcher:
         self._offered.pop(name, None)
         self._fill_later()
 
-    def _new(self, user: int = 0) -> Worker:
-        worker = Worker(self._loop)
+    def _new(self, user: int = 0, network: str = "", pooled: bool = False) -> Worker:
         if self.confinement is not None:
-            worker.user = user or next_user()
-        return worker
+            user = user or next_user()
+        return Worker(self._loop, Birth(user, network, pooled, grouped=self._forks and self._grouped))
 
     async def take(self, begin: Begin, network: str = "", user: int = 0, laid: str = "") -> Worker:
         """A worker: from the pool if one is there, and one more is made for the next.
@@ -123,7 +124,7 @@ class Launcher:
         that is not what sessions have by default, or as a user that is given, it is made when it is asked for.
         """
         offered = self._offered.pop(laid, None)
-        if offered is not None and not offered.spare:
+        if offered is not None and not offered.birth.pooled:
             worker = await self._make(begin, network, user, offered)
             self._fill_later()
             return worker
@@ -212,12 +213,11 @@ class Launcher:
         self, begin: Begin | None = None, network: str = "", user: int = 0, asked_for: Worker | None = None
     ) -> Worker:
         """One that is ready: for whoever begins it, or a spare one. `asked_for` is on its way already."""
-        spare = begin is None
         tries, lost = 0, False
         until = self._loop.time() + self._settings.start_patience
         while tries < TRIES and not (lost and self._loop.time() > until):
             on_its_way, asked_for = asked_for, None
-            worker = on_its_way or self._new(user)
+            worker = on_its_way or self._new(user, network, pooled=begin is None)
             zygote = self._zygotes.last
             process: subprocess.Popen[bytes] | None = None
             try:
@@ -225,14 +225,14 @@ class Launcher:
                     if on_its_way is not None:
                         pass
                     elif self._forks:
-                        zygote, grouped = await self._zygotes.get(), self._grouped
-                        await zygote.fork(worker, spare=spare, network=network, user=worker.user, group=grouped)
-                        if grouped:
+                        zygote = await self._zygotes.get()
+                        await zygote.fork(worker, worker.birth)
+                        if worker.birth.grouped:
                             self._invite(worker)
                     else:
                         process = await self._spawn(worker)
-                    if worker.joining is not None:
-                        await asyncio.shield(worker.joining)
+                    if (joining := self._joining.get(worker)) is not None:
+                        await asyncio.shield(joining)
                     if begin is not None:
                         # What is sent now waits in its socket: its first word need not come here first.
                         begin(worker)
@@ -262,7 +262,6 @@ class Launcher:
                 worker.kill()
                 raise
             self.version = ready.python
-            worker.spare = spare
             return worker
         why = self._zygotes.last.last_words if self._zygotes.last is not None else ""
         raise StartFailed(
@@ -278,9 +277,8 @@ class Launcher:
         """Have its group made while it comes up. Its init waits for that before it forks."""
         assert self._bounding is not None
         opening = self._loop.run_in_executor(None, self._bounding.open)
-        worker.joining = self._loop.create_task(self._join(worker, opening))
-        self._joining.add(worker.joining)
-        worker.joining.add_done_callback(self._joining.discard)
+        joining = self._joining[worker] = self._loop.create_task(self._join(worker, opening))
+        joining.add_done_callback(lambda joined: self._joining.pop(worker))
 
     async def _join(self, worker: Worker, opening: asyncio.Future[tuple[Group | None, list[int]]]) -> None:
         group, ways = await opening
@@ -289,7 +287,7 @@ class Launcher:
                 await asyncio.to_thread(LimitApplier.release, group)
             else:
                 worker.group = group
-                await worker.join(ways)
+                await worker.init.send_with(messages.Join(), ways)
         except OSError:
             pass  # it is gone, which is told as always
         finally:
@@ -303,10 +301,10 @@ class Launcher:
         if worker.init_pid is None or worker.pid is None:
             return
         pids = (worker.init_pid, worker.pid)
-        if worker.joining is None:
+        if not worker.birth.grouped:
             worker.group = await self._bounding.prepare(*pids)
         else:
-            worker.group = await self._bounding.hold(worker.group, pids, joined=worker.joined)
+            worker.group = await self._bounding.hold(worker.group, pids, joined=worker.init.joined)
 
     async def _spawn(self, worker: Worker) -> "subprocess.Popen[bytes]":
         ends = worker.make_ends()
@@ -316,7 +314,7 @@ class Launcher:
             process = await asyncio.to_thread(start_process, self._python, args, ends.fds, subprocess.DEVNULL)
         finally:
             ends.close()
-        worker.parent_pid = process.pid
+        worker.init.parent_pid = process.pid
         task = self._loop.create_task(self._reap(worker, process))
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
@@ -324,7 +322,7 @@ class Launcher:
 
     @staticmethod
     async def _reap(worker: Worker, process: "subprocess.Popen[bytes]") -> None:
-        await worker.family.over
+        await worker.siblings.over
         await asyncio.to_thread(process.wait)
 
     @property
@@ -352,7 +350,7 @@ class Launcher:
                 await self._refill
         await self._zygotes.cancel()
         if self._joining:
-            await asyncio.wait(self._joining)
+            await asyncio.wait(self._joining.values())
         workers = [*self._pool, *self._offered.values(), *self._leaving]
         self._pool.clear()
         self._offered.clear()
@@ -360,8 +358,8 @@ class Launcher:
             worker.kill()
         for worker in workers:
             await worker.gone
-            if worker.letting_go is not None:
-                await worker.letting_go
+            if worker.group_released is not None:
+                await worker.group_released
         await self._zygotes.stop()
         if self._spawned:
             await asyncio.wait(self._spawned)

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 from ingle.errors import InterpreterRefused, IsolationUnavailable, StartFailed
 from ingle.isolation import self_test
 from ingle.isolation.levels import CANNOT_CONFINE, GUEST, Confinement, environment
-from ingle.workers.exit_watch import Sweeping
+from ingle.workers.birth import Birth
+from ingle.workers.exit_watch import Sweeper
+from ingle.workers.init_link import InitLink
 from ingle.workers.io import decode
-from ingle.workers.io.descriptors import expect_pid, receive_with_pid
-from ingle.workers.worker import ChildEnds
+from ingle.workers.io.descriptors import ChildEnds, expect_pid, receive_with_pid
 from ingle_worker.wire import FrameReader, WireError, messages
 
 OLD_PYTHON = 41
@@ -66,13 +67,15 @@ class ZygoteKilled(StartFailed):
 
 
 class Forked(Protocol):
-    """What a zygote can be asked to fork: it has ends to give away, and learns when it failed."""
-
-    sweeping: Sweeping | None
-    """Told what its init has left behind, where that is not the kernel's to end."""
+    """The host's side of a process that a zygote forks: a worker or a shell task."""
 
     @property
-    def ready(self) -> "asyncio.Future[Any]": ...
+    def init(self) -> InitLink: ...
+
+    @property
+    def ready(self) -> "asyncio.Future[Any]":
+        """Gets an exception when no process could be forked."""
+        ...
 
     def make_ends(self) -> ChildEnds: ...
 
@@ -110,7 +113,7 @@ class Zygote:
         """To the holder, which ends everything when this closes."""
         self._life_reader = FrameReader()
         self._holder_lost = False
-        self._sweeping = Sweeping(loop)
+        self._sweeper = Sweeper(loop)
         self.dead = False
         self._sending = asyncio.Lock()
 
@@ -205,7 +208,7 @@ class Zygote:
     def _check_sweepers(self) -> None:
         """With zygote and holder gone, nobody will tell what is left."""
         if self.dead and self._holder_lost:
-            self._sweeping.tell_all(last=True)
+            self._sweeper.report_all(last=True)
 
     def _close_life(self) -> None:
         if self._life is not None:
@@ -259,9 +262,9 @@ class Zygote:
                 self.ready.set_result(message)
         elif isinstance(message, messages.Swept):
             if message.pid:
-                self._sweeping.tell(message.pid)
+                self._sweeper.report(message.pid)
             else:
-                self._sweeping.tell_all()
+                self._sweeper.report_all()
         elif isinstance(message, messages.ForkFailed):
             worker = self._pending.pop(message.ticket, None)
             if worker is not None and not worker.ready.done():
@@ -319,14 +322,14 @@ class Zygote:
         if self._bait is not None and self._tidying is None:
             self._tidying = self._loop.run_in_executor(None, self._bait.remove)
 
-    async def fork(self, worker: Forked, *, spare: bool, network: str = "", user: int = 0, group: bool = False) -> None:
-        """Ask for one more prepared child, which gets this worker's ends; a spare one is for the pool."""
-        ends = _ends_of(worker)
+    async def fork(self, child: Forked, birth: Birth | None = None) -> None:
+        """Order one more child, which gets the ends of `child`. If the zygote is dead, those are closed."""
+        ends = _ends_of(child)
         try:
             async with self._sending:
                 while not self.dead:
                     try:
-                        self._order(worker, ends, spare, user, network, group)
+                        self._order(child, ends, birth or Birth())
                         return
                     except BlockingIOError:
                         await self._wait_writable()
@@ -334,31 +337,31 @@ class Zygote:
                         self._on_death()
         finally:
             ends.close()
-            worker.watch()
+            child.watch()
 
-    def fork_now(self, worker: Forked, *, network: str = "", user: int = 0, group: bool = False) -> bool:
-        """As `fork`, for somebody who will be there in a moment. False when it cannot be asked for at once."""
+    def fork_now(self, child: Forked, birth: Birth) -> bool:
+        """Order one more child without waiting. Return False when that is not possible."""
         if self.dead or self._sending.locked():
             return False
-        ends = _ends_of(worker)
+        ends = _ends_of(child)
         try:
-            self._order(worker, ends, False, user, network, group)
+            self._order(child, ends, birth)
             return True
         except OSError:  # among them, that the socket is full
             return False
         finally:
             ends.close()
-            worker.watch()
+            child.watch()
 
-    def _order(self, worker: Forked, ends: ChildEnds, spare: bool, user: int, network: str, group: bool) -> None:
+    def _order(self, child: Forked, ends: ChildEnds, birth: Birth) -> None:
         self._tickets += 1
-        frame = messages.encode(messages.Fork(self._tickets, spare, user, network, group))
-        socket.send_fds(self._control, [frame], ends.fds)
+        order = messages.Fork(self._tickets, birth.pooled, birth.user, birth.network, birth.grouped)
+        socket.send_fds(self._control, [messages.encode(order)], ends.fds)
         if self._confinement is None or not self._confinement.has_own_root:
-            worker.sweeping = self._sweeping
+            child.init.sweeper = self._sweeper
         for ticket in [ticket for ticket, each in self._pending.items() if each.ready.done()]:
             del self._pending[ticket]
-        self._pending[self._tickets] = worker
+        self._pending[self._tickets] = child
 
     async def _wait_writable(self) -> None:
         writable: asyncio.Event = asyncio.Event()
@@ -401,15 +404,15 @@ class Zygote:
         self._loop.remove_reader(self._stderr_fd)
         os.close(self._stderr_fd)
         self._process = None
-        self._sweeping.tell_all(last=True)
+        self._sweeper.report_all(last=True)
         for future in (self.held, self.ready):
             if not future.done():
                 future.cancel()
 
 
-def _ends_of(worker: Forked) -> ChildEnds:
+def _ends_of(child: Forked) -> ChildEnds:
     try:
-        return worker.make_ends()
+        return child.make_ends()
     except OSError as error:
         raise StartFailed(f"no pipe could be made: {error.strerror}; raise the limit of open files") from None
 

@@ -9,7 +9,7 @@ from ingle.errors import IngleError
 from ingle.workers.launch.zygote import Zygote
 
 
-class Zygotes:
+class ZygoteSupervisor:
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Zygote]) -> None:
         self._loop = loop
         self._make = make

@@ -1,0 +1,15 @@
+"""How a worker is made: decided by the launcher before there is a process, and never changed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Birth:
+    user: int = 0
+    """User id of its processes, where the server chooses one; else 0."""
+    network: str = ""
+    """Network of its sandbox; empty for the default of the confinement."""
+    pooled: bool = False
+    """It is made for the pool, and nobody waits for it. It starts a session only after it was ready."""
+    grouped: bool = False
+    """It gets a cgroup of its own, and its init waits for that."""
