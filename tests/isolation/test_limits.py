@@ -13,7 +13,7 @@ import pytest
 from conftest import until
 from ingle import errors
 from ingle.events import Result
-from ingle.isolation.limits import cgroups, limits, watchdog
+from ingle.isolation.limits import cgroup_mounts, cgroups, limits, watchdog
 from ingle.isolation.limits.cgroups import Group, Groups
 from ingle.requests import SessionLimits
 from ingle.service import Service
@@ -22,7 +22,7 @@ from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
 MIB = 1024**2
-PLACE = cgroups._bases(Path("/")).get(cgroups.MEMORY) if os.getuid() == 0 else None
+PLACE = cgroup_mounts.find_places(Path("/")).get(cgroup_mounts.MEMORY) if os.getuid() == 0 else None
 NO_GROUPS = "no cgroup can be made here: that takes root and a memory controller"
 needs_groups = pytest.mark.skipif(PLACE is None, reason=NO_GROUPS)
 
@@ -204,16 +204,16 @@ async def test_sessions_step_back_for_the_server(service: Service) -> None:
 
 @needs_groups
 async def test_a_session_is_in_its_group_from_the_first_cell_on_and_groups_go_with_it(service: Service) -> None:
-    own = f"{cgroups.PREFIX}{cgroups._own_name(Path('/'))}"
+    own = f"{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}"
     await service.create_session("s")
     code = "import os; os.popen('cat /proc/self/cgroup').read(), open('/proc/%d/cgroup' % os.getppid()).read()"
     shown = (await service.execute("s", code)).result
     assert shown is not None
-    for controller, place in cgroups._bases(Path("/")).items():
+    for controller, place in cgroup_mounts.find_places(Path("/")).items():
         names = f":{controller}:" if place.version == 1 else "0::"
         lines = [line for line in shown["text/plain"].split("\\n") if names in line]
         assert [f"/{own}/" in line for line in lines] == [True, True], shown
-    folder = cgroups._bases(Path("/"))[cgroups.MEMORY].folder / own
+    folder = cgroup_mounts.find_places(Path("/"))[cgroup_mounts.MEMORY].folder / own
     assert await until(lambda: len([each for each in folder.iterdir() if each.is_dir()]) == 2)  # one waits in the pool
     await service.end_session("s")
     assert await until(lambda: len([each for each in folder.iterdir() if each.is_dir()]) == 1)
@@ -225,7 +225,7 @@ def groups_of(worker: Worker) -> list[list[str]]:
     """For each controller, the groups of its init and of itself."""
     lines = [Path(f"/proc/{pid}/cgroup").read_text().splitlines() for pid in (worker.init_pid, worker.pid)]
     found = []
-    for controller, place in cgroups._bases(Path("/")).items():
+    for controller, place in cgroup_mounts.find_places(Path("/")).items():
         names = controller if place.version == 1 else ""
         found.append([line.split(":", 2)[2] for each in lines for line in each if line.split(":", 2)[1] == names])
     return found
@@ -255,7 +255,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_an_init_goes_into_its_group_by_itself_before_it_has_a_worker(
     mark: str, home: Path, moved: list[int], level: str, pool: int
 ) -> None:
-    own = f"/{cgroups.PREFIX}{cgroups._own_name(Path('/'))}/"
+    own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}/"
     async with Service.local(Settings(preload=[], pool=pool, isolation=level, network="none"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
@@ -270,7 +270,7 @@ async def test_an_init_goes_into_its_group_by_itself_before_it_has_a_worker(
 
 def unified_mount() -> Path | None:
     """Where groups of version 2 are, with or without controllers."""
-    mounts = cgroups._mounts(Path("/proc/self/mountinfo").read_text())
+    mounts = cgroup_mounts.read_mounts(Path("/proc/self/mountinfo").read_text())
     found = [Path(point) for version, _, top, point in mounts if version == 2 and top == "/"]
     return found[0] if found and os.getuid() == 0 else None
 
@@ -281,9 +281,9 @@ def version_2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     mount = unified_mount()
     if mount is None:
         pytest.skip("no groups of version 2 can be made here: that takes root, and the whole of their tree")
-    folder = mount / f"{cgroups.PREFIX}test-{os.getpid()}"
+    folder = mount / f"{cgroup_mounts.PREFIX}test-{os.getpid()}"
     folder.mkdir()
-    monkeypatch.setattr(Groups, "find", classmethod(lambda cls: cls({"any": cgroups.Place(folder, 2)})))
+    monkeypatch.setattr(Groups, "find", classmethod(lambda cls: cls({"any": cgroup_mounts.Place(folder, 2)})))
     yield folder
     cgroups._remove_tree(folder)
     assert not folder.exists()
@@ -345,7 +345,7 @@ async def test_who_cannot_go_into_his_group_is_put_there(
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
         worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
         assert moved == [worker.init_pid, worker.pid]
-        own = f"/{cgroups.PREFIX}{cgroups._own_name(Path('/'))}/"
+        own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}/"
         assert [[own in each for each in pair] for pair in groups_of(worker)] == [[True, True]] * len(groups_of(worker))
 
 
@@ -367,7 +367,10 @@ async def test_a_start_that_is_given_up_while_its_group_is_made_leaves_none(
         assert go_on.wait(10)
         return opened(group)
 
-    base = cgroups._bases(Path("/"))[cgroups.MEMORY].folder / f"{cgroups.PREFIX}{cgroups._own_name(Path('/'))}"
+    base = (
+        cgroup_mounts.find_places(Path("/"))[cgroup_mounts.MEMORY].folder
+        / f"{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}"
+    )
     async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
         await service.warm()
         await service.create_session("first")  # a zygote is there, so that the next is asked for at once
@@ -386,14 +389,14 @@ async def test_a_start_that_is_given_up_while_its_group_is_made_leaves_none(
 
 @needs_groups
 def test_groups_of_a_dead_server_go_with_the_next_and_those_of_a_live_one_stay() -> None:
-    base = cgroups._bases(Path("/"))[cgroups.MEMORY].folder
+    base = cgroup_mounts.find_places(Path("/"))[cgroup_mounts.MEMORY].folder
     with subprocess.Popen(["sleep", "60"]) as live:
         names = {
             "live": f"{cgroups._namespace(Path('/'))}-{live.pid}-{cgroups._began(Path('/'), live.pid)}",
             "dead": f"{cgroups._namespace(Path('/'))}-{live.pid}-1",
             "elsewhere": f"1-{live.pid}-1",
         }
-        folders = {name: base / f"{cgroups.PREFIX}{each}" for name, each in names.items()}
+        folders = {name: base / f"{cgroup_mounts.PREFIX}{each}" for name, each in names.items()}
         try:
             for folder in folders.values():
                 (folder / "1").mkdir(parents=True)
@@ -439,7 +442,8 @@ def test_version_2_makes_groups_above_a_group_that_has_processes(
             raise OSError(16, "Device or resource busy")
         written[str(file.relative_to(unified))] = str(value)
 
-    monkeypatch.setattr(cgroups, "_write", write)
+    for module in (cgroup_mounts, cgroups):
+        monkeypatch.setattr(module, "write", write)
     groups = Groups.find(tmp_path)
     assert groups.controllers == {"memory", "pids", "cpu"}
     group = groups.make()
@@ -466,7 +470,7 @@ def test_a_container_that_sees_its_own_part_of_the_tree_is_understood(tmp_path: 
         "30 23 0:26 /docker/abc /sys/fs/cgroup/memory rw shared:4 - cgroup cgroup rw,memory\n"
     )
     (tmp_path / "sys/fs/cgroup/memory/inner").mkdir(parents=True)
-    bases = cgroups._bases(tmp_path)
+    bases = cgroup_mounts.find_places(tmp_path)
     assert {name: (str(place.folder.relative_to(tmp_path)), place.version) for name, place in bases.items()} == {
         "memory": ("sys/fs/cgroup/memory/inner", 1)
     }

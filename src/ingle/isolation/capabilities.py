@@ -9,7 +9,8 @@ import sys
 
 from msgspec import Struct
 
-from ingle.isolation.limits.cgroups import CPU, MEMORY, PROCESSES, Groups
+from ingle.isolation.limits.cgroup_mounts import CPU, MEMORY, PROCESSES
+from ingle.isolation.limits.cgroups import Groups
 
 TRIAL_SECONDS = 20.0
 

@@ -16,7 +16,7 @@ import msgspec
 from ingle import errors
 from ingle.events import Load, Metrics
 from ingle.isolation.egress.proxy import Egress, Route
-from ingle.isolation.limits.cgroups import MEMORY, PROCESSES
+from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
 from ingle.isolation.limits.watchdog import Watchdog, Watched
 from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.sessions.data_folder import Claim

@@ -6,7 +6,8 @@ import logging
 import time
 
 from ingle.isolation.limits import limits
-from ingle.isolation.limits.cgroups import MEMORY, PROCESSES, Group, Groups
+from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
+from ingle.isolation.limits.cgroups import Group, Groups
 from ingle.requests import SessionLimits
 
 REMOVE_TRIES = 20
