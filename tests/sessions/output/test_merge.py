@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ingle import events
 from ingle.service import Service
-from ingle.workers.io.output_order import HISTORY, MOST_HELD, STDERR, STDOUT, Merger, Note, Piece
+from ingle.workers.io.output_order import HISTORY, MAX_HELD_BYTES, STDERR, STDOUT, Merger, Note, Piece
 from ingle_worker.wire.messages import Look, Mark
 
 OWN, FOREIGN = "own", "foreign"
@@ -388,18 +388,18 @@ NEVER = Mark(0, 1 << 62, Look(1 << 60, 0), Look(0, 0))
 def test_what_waits_for_bytes_that_do_not_come_is_bounded() -> None:
     merger = Merger()
     merger.cut(NEVER, "first", 1000)
-    merger.feed(STDERR, b"e" * MOST_HELD, 1, 2)
+    merger.feed(STDERR, b"e" * MAX_HELD_BYTES, 1, 2)
     assert merger.take() == []
     assert merger.overfull
     merger.give_up_cuts()
-    assert merger.take() == [Piece(STDERR, b"e" * MOST_HELD), Note("first")]
+    assert merger.take() == [Piece(STDERR, b"e" * MAX_HELD_BYTES), Note("first")]
     assert not merger.overfull
-    merger.cut(NEVER, "heavy", MOST_HELD)
+    merger.cut(NEVER, "heavy", MAX_HELD_BYTES)
     assert merger.overfull
     merger.give_up_cuts()
     assert merger.take() == [Note("heavy")]
     assert merger.idle
-    for number in range(MOST_HELD // 300 + 1):
+    for number in range(MAX_HELD_BYTES // 300 + 1):
         merger.cut(NEVER, number)
     assert merger.overfull
 

@@ -1,7 +1,7 @@
-"""Who is blocked reading a pipe, told by the kernel: for code that reads descriptor 0 without asking Python.
+"""Processes that are blocked in a read of a pipe, as the kernel reports: for code that reads descriptor 0 directly.
 
-Blocking reads of small files in /proc, for a thread. Where /proc does not tell (another platform, or no right to
-look), nobody is found, and only Python's own readers are announced.
+The functions read small files in /proc and block, so they are for a thread. Where /proc does not tell, on another
+platform or without permission, they find nothing, and only readers in Python are noticed.
 """
 
 import os
@@ -17,7 +17,7 @@ _READS = {
 
 
 def find_blocked(roots: dict[int, int]) -> set[int]:
-    """Of these processes (with the inode of their stdin pipe), those with a reader at or below them."""
+    """Return those of these processes that have a blocked reader at or below them. Values are inodes of stdin pipes."""
     return {root for root, inode in roots.items() if _READS and _any_blocked(root, inode)}
 
 
@@ -33,7 +33,7 @@ def _any_blocked(root: int, inode: int) -> bool:
 
 
 def _is_blocked(pid: int, thread: str, inode: int) -> bool:
-    # "0 0x0 0x7f..." while blocked in a call; "running" or "-1 ..." otherwise.
+    # The file says "0 0x0 0x7f..." while blocked in a call, and "running" or "-1 ..." otherwise.
     fields = processes.read(f"/proc/{pid}/task/{thread}/syscall").split()
     if len(fields) < 2 or not fields[0].isdigit() or int(fields[0]) not in _READS:
         return False

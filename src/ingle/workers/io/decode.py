@@ -1,8 +1,7 @@
-"""Reading what comes from a worker: untrusted bytes, typed or refused.
+"""Decoder of messages from workers, which are untrusted.
 
-Each message has a typed decoder; depth and size are bounded by the decoder and by the frame. Whatever does not
-fit is a BadMessage and costs that worker only. What a few bytes become in memory is bounded too: of a long message it
-is counted first how much it would be.
+Each message has a typed decoder. The decoder and the frame bound depth and size. A message that does not fit raises
+BadMessage and costs that worker only. The memory of a decoded message is bounded too, by counting its strings first.
 """
 
 import dataclasses
@@ -59,10 +58,10 @@ _WITH_PAYLOAD = {messages.NUMBERS[cls] for cls in FROM_GUEST if cls in messages.
 
 KEEP_IMAGE = messages.NUMBERS[messages.KeepImage]
 
-SHORT = 1024 * 1024
-"""Bytes of a header that is read as it is: whatever is in it, it becomes no more than some megabytes."""
+MAX_UNCHECKED_BYTES = 1024 * 1024
+"""Size of a header that is decoded without a check: it takes at most some megabytes of memory."""
 
-LONG = {
+MAY_BE_LONG = {
     messages.NUMBERS[cls]
     for cls in (
         messages.Background,
@@ -77,42 +76,43 @@ LONG = {
         messages.Loaded,
     )
 }
-"""What may be longer: texts, and lists of names."""
+"""Messages whose header may be longer, because it holds texts or lists of names."""
 
-MOST_STRINGS = 1_000_000
-"""In one message. Each takes fifty bytes of memory and more, and three on the wire."""
+MAX_STRINGS = 1_000_000
+"""Strings in one message. Each takes three bytes on the wire, and at least fifty in memory."""
 
-MAX_METADATA = 100_000
-"""Bytes of a display's metadata, which is any JSON; an honest worker sends less."""
+MAX_METADATA_BYTES = 100_000
+"""Size of a display's metadata, which is any JSON. A well-behaved worker sends less."""
 
 
-class _Loose(msgspec.Struct):
+class _Metadata(msgspec.Struct):
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-_loose = msgspec.json.Decoder(_Loose).decode
+_decode_metadata = msgspec.json.Decoder(_Metadata).decode
 
 
-def _weigh(kind: int, header: bytes) -> None:
-    """Refuse a long message that would become far more than it is."""
-    if kind not in LONG:
+def _check_long(kind: int, header: bytes) -> None:
+    """Raise BadMessage for a long message that would take far more memory than its size."""
+    if kind not in MAY_BE_LONG:
         raise BadMessage(f"a {messages.KINDS[kind].__name__} of {len(header)} bytes")
-    # Each string has two quotes. Those inside of one are escaped, and so are some that end one: half of them at most.
-    if header.count(b'"') - header.count(b'\\"') > MOST_STRINGS:
+    # Each string has two quotes. Quotes inside are escaped, and so may be some that end a string: at most half.
+    if header.count(b'"') - header.count(b'\\"') > MAX_STRINGS:
         raise BadMessage(f"a {messages.KINDS[kind].__name__} of too many strings")
-    if len(_loose(header).metadata) > MAX_METADATA:
-        raise BadMessage(f"a {messages.KINDS[kind].__name__} with more than {MAX_METADATA} bytes of metadata")
+    if len(_decode_metadata(header).metadata) > MAX_METADATA_BYTES:
+        raise BadMessage(f"a {messages.KINDS[kind].__name__} with more than {MAX_METADATA_BYTES} bytes of metadata")
 
 
 def decode(frame: Frame) -> Any:
+    """Return the message in a frame. Raises BadMessage."""
     if frame.kind == KEEP_IMAGE:
         return messages.KeepImage(frame.payload)
     decoder = _DECODERS.get(frame.kind)
     if decoder is None:
         raise BadMessage(f"no message from a worker has the kind {frame.kind}")
     try:
-        if len(frame.header) > SHORT:
-            _weigh(frame.kind, frame.header)
+        if len(frame.header) > MAX_UNCHECKED_BYTES:
+            _check_long(frame.kind, frame.header)
         message = decoder(frame.header)
         return message if frame.kind not in _WITH_PAYLOAD else dataclasses.replace(message, data=frame.payload)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:

@@ -1,12 +1,12 @@
-"""Putting stdout and stderr back into one order. Pure bookkeeping, no I/O.
+"""The order of stdout and stderr, restored from two pipes. Pure bookkeeping, no I/O.
 
-Each stream is a pipe; within one, nothing is ever reordered. When Python turns from one stream to the other, the
-guest sends a mark: how many bytes it saw unread in each pipe, and when it looked. The host knows when it read
-how much, so it can tell which byte of each pipe was the last before the mark: a cut. Bytes before a cut come
-before bytes behind it.
+Each stream is a pipe, and bytes of one pipe are never reordered. When Python turns from one stream to the other, the
+guest sends a mark: how many bytes it saw unread in each pipe, and when it looked. The host knows when it read how many
+bytes. So it can compute which byte of each pipe was the last one before the mark. That place is a cut: bytes before a
+cut come before bytes behind it.
 
-Only when a read and a look overlap in time is the sum ambiguous; then the count of Python's own bytes decides: the
-pipe cannot have held fewer bytes than Python and the others were known to have written.
+The sum is ambiguous only when a read and a look overlap in time. Then the count of Python's own bytes decides: the
+pipe cannot have held fewer bytes than Python and other writers were known to have written.
 """
 
 from collections import deque
@@ -16,29 +16,32 @@ from ingle_worker.wire.messages import Look, Mark
 
 STDOUT, STDERR = 0, 1
 HISTORY = 64
-"""Reads remembered for each stream: marks arrive within a few reads of their making."""
+"""Reads remembered for each stream. A mark arrives within a few reads after it was made."""
 
+STOP_BYTES = 300
+"""Memory that a place in the order takes."""
 
-STOP = 300
-"""Bytes that a place in the order takes."""
-
-MOST_HELD = 16 * 1024 * 1024
-"""Bytes that may wait for their place: many times what two pipes hold."""
+MAX_HELD_BYTES = 16 * 1024 * 1024
+"""Bytes that may wait for their place: many times the capacity of two pipes."""
 
 
 class Read(NamedTuple):
+    """One read of a pipe, with monotonic nanoseconds, and the bytes of that pipe so far."""
+
     began: int
     ended: int
     total: int
 
 
 class Piece(NamedTuple):
+    """Bytes of a stream."""
+
     stream: int
     data: bytes
 
 
 class Note(NamedTuple):
-    """What was put in between the bytes."""
+    """A message between the bytes."""
 
     content: Any
 
@@ -48,11 +51,11 @@ class _Stream:
         self.total = 0
         self.emitted = 0
         self.foreign = 0
-        """Bytes of this pipe that Python did not count as its own, as of the last certain look."""
+        """Bytes of this pipe that were not written by Python, as of the last certain look."""
         self.held = bytearray()
         self.reads: deque[Read] = deque()
         self.forgotten = 0
-        """The total up to the last read that is no longer remembered."""
+        """Total up to the last read that is no longer remembered."""
 
     def read(self, data: bytes, began: int, ended: int) -> None:
         self.total += len(data)
@@ -62,7 +65,7 @@ class _Stream:
         self.reads.append(Read(began, ended, self.total))
 
     def place(self, look: Look, before: int, after: int) -> int:
-        """How many bytes of this pipe were written before the look."""
+        """Return how many bytes of this pipe were written before the look."""
         sure = self.forgotten
         overlapping: list[int] = []
         for read in self.reads:
@@ -70,10 +73,10 @@ class _Stream:
                 sure = read.total
             elif read.began <= after:
                 overlapping.append(read.total)
-        # Foreign bytes do not become fewer: less than this cannot have been there.
+        # Bytes of other writers do not become fewer, so at least this many were there.
         least = look.written + self.foreign
         if self.forgotten and self.reads[0].began > after:
-            # A mark from before all that is remembered.
+            # The mark is older than all remembered reads.
             return min(least, sure + look.unread)
         candidates = [total + look.unread for total in (sure, *overlapping)]
         fitting = [each for each in candidates if each >= least] or candidates[:1]
@@ -83,9 +86,9 @@ class _Stream:
 
 
 class Stop(NamedTuple):
-    """A place in the order: everything up to these bytes comes first, then the note, then the rest.
+    """A place in the order: the bytes up to `places` come first, then the note, then the rest.
 
-    Without places, it is known only that the bytes before the note have been read, and lie before the next cut.
+    Without places, it is only known that the bytes before the note have been read, and lie before the next cut.
     """
 
     places: tuple[int, int] | None
@@ -94,10 +97,10 @@ class Stop(NamedTuple):
 
 
 class Merger:
-    """Asked for what it has (`take`) after the pipes were read, and the wire after them.
+    """Merger of two streams. `take` is called after the pipes were read, and the wire after them.
 
-    Marks are sent before the bytes they speak of are written, so then those of all bytes are known. A note must
-    have been followed by one more reading of the pipes.
+    Marks are sent before the bytes that they describe, so the marks of all bytes are known then. A note must have been
+    followed by one more read of the pipes.
     """
 
     def __init__(self) -> None:
@@ -107,54 +110,54 @@ class Merger:
         self._weight = 0
 
     def feed(self, stream: int, data: bytes, began: int, ended: int) -> None:
-        """Bytes read from a pipe, with monotonic nanoseconds around the read."""
+        """Add bytes read from a pipe, with monotonic nanoseconds around the read."""
         self._streams[stream].read(data, began, ended)
 
     def cut(self, mark: Mark, note: Any = None, weight: int = 0) -> None:
-        """A mark came; `note`, if any, is handed out exactly there. It takes about so many bytes."""
+        """Add a mark. `note`, if any, is returned exactly there, and takes about `weight` bytes of memory."""
         out, err = self._streams
         places = (
             max(out.place(mark.stdout, mark.before, mark.after), self._last_cut[0]),
             max(err.place(mark.stderr, mark.before, mark.after), self._last_cut[1]),
         )
         self._last_cut = places
-        self._weight += STOP + weight
-        self._stops.append(Stop(places, note, STOP + weight))
+        self._weight += STOP_BYTES + weight
+        self._stops.append(Stop(places, note, STOP_BYTES + weight))
 
     def note(self, note: Any) -> None:
-        """Something came without a mark: it is handed out behind all that was written before it."""
+        """Add a message without a mark. It is returned behind all bytes that were written before it."""
         self._stops.append(Stop(None, note))
 
     @property
     def waiting(self) -> bool:
-        """A stop lies beyond what has been read."""
+        """Whether a place in the order lies beyond the bytes that were read."""
         return bool(self._stops)
 
     @property
     def holds_notes(self) -> bool:
-        """A note without a mark is among what waits."""
+        """Whether a note without a mark waits."""
         return any(stop.places is None for stop in self._stops)
 
     @property
     def overfull(self) -> bool:
-        """It holds more than a worker that means well ever makes it hold: its marks speak of bytes that do not come."""
+        """Whether it holds more than a well-behaved worker can cause: its marks describe bytes that do not come."""
         out, err = self._streams
-        return self._weight + len(out.held) + len(err.held) > MOST_HELD
+        return self._weight + len(out.held) + len(err.held) > MAX_HELD_BYTES
 
     @property
     def idle(self) -> bool:
-        """It holds nothing that has to be put in order."""
+        """Whether it holds nothing."""
         out, err = self._streams
         return not (self._stops or out.held or err.held)
 
     def take(self) -> list[Piece | Note]:
-        """Everything whose place in the order is certain, in that order."""
+        """Return everything whose place in the order is certain, in that order."""
         taken: list[Piece | Note] = []
         bound: tuple[int, int] | None = None
         while self._stops:
             places = self._stops[0].places
             if places is None:
-                # The same for all that have no place before the next one that has.
+                # The same bound for all notes without a mark before the next cut.
                 places = bound = bound or self._bound()
             else:
                 bound = None
@@ -171,7 +174,7 @@ class Merger:
         return taken
 
     def _bound(self) -> tuple[int, int]:
-        """Where the next cut lies, but no further than what has been read."""
+        """Return the place of the next cut, or the end of the bytes that were read, if that comes first."""
         out, err = self._totals
         cut = next((stop.places for stop in self._stops if stop.places is not None), (out, err))
         return min(out, cut[0]), min(err, cut[1])
@@ -181,7 +184,7 @@ class Merger:
         return self._streams[STDOUT].total, self._streams[STDERR].total
 
     def give_up_cuts(self) -> None:
-        """The pipes hold nothing more: a cut that was placed too far must not hold anything back."""
+        """Drop all cuts. The pipes hold nothing more, so a cut that was placed too far must not hold anything back."""
         self._stops = deque(Stop(None, stop.note) for stop in self._stops if stop.note is not None)
         self._weight = 0
         self._last_cut = self._totals

@@ -1,6 +1,6 @@
-"""The host's side of a zygote: one process for an interpreter and a set of preloaded modules, asked for forks.
+"""The host's side of a zygote: a process with an interpreter and preloaded modules, which forks workers.
 
-Its death hurts no worker that was forked; it is noticed, and whoever needs the next fork starts a new one.
+The death of a zygote does not affect the workers that it has forked. It is noticed, and the next fork starts another.
 """
 
 import asyncio
@@ -24,22 +24,23 @@ from ingle.workers.io.descriptors import ChildEnds, expect_pid, receive_with_pid
 from ingle_worker.wire import FrameReader, WireError, messages
 
 OLD_PYTHON = 41
-"""Exit code by which the guest refuses an interpreter that is too old."""
+"""Exit code of the guest for an interpreter that is too old."""
 
-STDERR_KEPT = 4000
+MAX_STDERR_BYTES = 4000
 
-STOP_PATIENCE = 10.0
-"""How long a zygote that was ready may take to end everything below it."""
+STOP_PATIENCE_SECONDS = 10.0
+"""Time for a zygote that was ready to end everything below it."""
 
+READ_BYTES = 65536
 
 ON_THE_HOST = ("-S", "-s")
-"""Without anything that an interpreter runs of itself: what begins outside of a room finds its modules itself."""
+"""Options of an interpreter that starts outside of the sandbox. The guest finds its modules without `site`."""
 
 
 def start_process(
     python: str, args: list[str], fds: list[int], stderr: int, confinement: Confinement | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Blocking, for a thread."""
+    """Start an interpreter with the guest. Blocking, for a thread."""
     options = ON_THE_HOST if confinement is not None and confinement.has_own_root else ()
     try:
         return subprocess.Popen(
@@ -63,7 +64,7 @@ def start_process(
 
 
 class ZygoteKilled(StartFailed):
-    """Something killed it before it was ready: the next one may live."""
+    """A zygote was killed before it was ready. The next one may live."""
 
 
 class Forked(Protocol):
@@ -83,6 +84,8 @@ class Forked(Protocol):
 
 
 class Zygote:
+    """One zygote process and its holder."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -106,11 +109,11 @@ class Zygote:
         self._stderr = bytearray()
         self.ready: asyncio.Future[messages.ZygoteReady] = loop.create_future()
         self.held: asyncio.Future[None] = loop.create_future()
-        """Done when a child was confined as sessions are to be, and attacked in vain: long before it is ready."""
-        self._bait: self_test.AttackTargets | None = None
+        """Done when the self-test of the confinement has passed, long before the zygote is ready."""
+        self._targets: self_test.AttackTargets | None = None
         self._tidying: asyncio.Future[None] | None = None
         self._life: socket.socket | None = None
-        """To the holder, which ends everything when this closes."""
+        """Socket to the holder, which ends everything when it closes."""
         self._life_reader = FrameReader()
         self._holder_lost = False
         self._sweeper = Sweeper(loop)
@@ -118,8 +121,10 @@ class Zygote:
         self._sending = asyncio.Lock()
 
     async def start(self) -> None:
-        """Until it is ready to fork. Raises InterpreterRefused or StartFailed; where it could fork sessions, but not
-        hold them as they should be, IsolationUnavailable."""
+        """Start the process and wait until it is ready to fork.
+
+        Raises InterpreterRefused or StartFailed, and IsolationUnavailable if it cannot confine sessions.
+        """
         if self._confinement is not None and sys.platform != "linux":
             raise IsolationUnavailable(self._confinement.level, f"only Linux can do that, and this is {sys.platform}")
         control, child_control = socket.socketpair()
@@ -129,7 +134,7 @@ class Zygote:
         os.set_blocking(self._stderr_fd, False)
         self._control = control
         control.setblocking(False)
-        # Its number, as the kernel tells it: where it has a pid namespace, its own word means nothing here.
+        # The kernel reports its process id: in a pid namespace, its own word for it means nothing here.
         expect_pid(control)
         fds = [child_life.fileno(), child_control.fileno()]
         ends = list(map(str, fds))
@@ -164,36 +169,36 @@ class Zygote:
         try:
             self._process = await asyncio.shield(launching)
         except asyncio.CancelledError:
-            # Once begun it cannot be called off, and whoever ends it has to know the process.
+            # The start cannot be called off, and `stop` has to know the process.
             self._process = await launching
             raise
 
     def _start_process(self, args: list[str], fds: list[int], stderr: int) -> "subprocess.Popen[bytes]":
-        """Blocking, for a thread."""
+        """Start the process, and send the order for its self-test. Blocking, for a thread."""
         if self._confinement is not None:
             try:
-                self._bait = self_test.AttackTargets(self._confinement.data_folder)
+                self._targets = self_test.AttackTargets(self._confinement.data_folder)
             except OSError as error:
                 raise StartFailed(f"isolation cannot be tried: {error}; look at the data folder") from None
-            # It waits in the socket for the one that is to read it first.
-            self._control.send(messages.encode(self._bait.order))
+            # The order waits in the socket until the zygote reads it.
+            self._control.send(messages.encode(self._targets.order))
         return start_process(self._python, args, fds, stderr, self._confinement)
 
     def _on_stderr(self) -> None:
         try:
-            data = os.read(self._stderr_fd, 65536)
+            data = os.read(self._stderr_fd, READ_BYTES)
         except BlockingIOError:
             return
         if not data:
             self._loop.remove_reader(self._stderr_fd)
         self._stderr += data
-        del self._stderr[:-STDERR_KEPT]
+        del self._stderr[:-MAX_STDERR_BYTES]
 
     def _on_life(self) -> None:
-        """The holder's word, once the zygote can tell nothing any more."""
+        """Handle a message of the holder, which speaks when the zygote is dead."""
         assert self._life is not None
         try:
-            data = self._life.recv(65536)
+            data = self._life.recv(READ_BYTES)
             if not data:
                 raise WireError("it closed its socket")
             for frame in self._life_reader.feed(data):
@@ -206,7 +211,7 @@ class Zygote:
             self._check_sweepers()
 
     def _check_sweepers(self) -> None:
-        """With zygote and holder gone, nobody will tell what is left."""
+        """End all waits for reports, if zygote and holder are gone."""
         if self.dead and self._holder_lost:
             self._sweeper.report_all(last=True)
 
@@ -219,10 +224,10 @@ class Zygote:
     def _on_control(self) -> None:
         try:
             if self.pid is None:
-                data, self.pid = receive_with_pid(self._control, 65536)
+                data, self.pid = receive_with_pid(self._control, READ_BYTES)
                 self._watch_process()
             else:
-                data = self._control.recv(65536)
+                data = self._control.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -236,15 +241,17 @@ class Zygote:
             self._on_death()
 
     def _watch_process(self) -> None:
-        """Its socket is open a moment longer than it lives, in the child that waits for an order: what is asked of it
-        then would be lost."""
+        """Watch the process itself.
+
+        Its socket stays open a moment longer, in the child that waits for an order, and an order would be lost then.
+        """
         with contextlib.suppress(OSError, AttributeError):
             if self.pid is not None:
                 self._pidfd = os.pidfd_open(self.pid)
                 self._loop.add_reader(self._pidfd, self._on_end)
 
     def _on_end(self) -> None:
-        self._on_control()  # which may have its last words
+        self._on_control()  # reads its last messages
         self._on_death()
 
     def _handle(self, message: Any) -> None:
@@ -279,7 +286,7 @@ class Zygote:
         self._let_go()
         self._check_sweepers()
         if not self.ready.done():
-            # Dying before it was ready, it has said why on its stderr, which is closed by now.
+            # A zygote that dies before it is ready says why on stderr, which is closed by now.
             self._loop.create_task(self._explain())
 
     def _let_go(self) -> None:
@@ -295,7 +302,7 @@ class Zygote:
         self._close_life()
         code = await asyncio.to_thread(self._process.wait)
         with contextlib.suppress(BlockingIOError):
-            self._stderr += os.read(self._stderr_fd, 65536)
+            self._stderr += os.read(self._stderr_fd, READ_BYTES)
         said = self._stderr.decode("utf-8", "replace").strip()
         error: Exception
         if code == OLD_PYTHON:
@@ -316,11 +323,11 @@ class Zygote:
         for future in (self.held, self.ready):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # not everybody waits for both
+                future.exception()  # marks it as retrieved, since not every caller awaits both
 
     def _tidy(self) -> None:
-        if self._bait is not None and self._tidying is None:
-            self._tidying = self._loop.run_in_executor(None, self._bait.remove)
+        if self._targets is not None and self._tidying is None:
+            self._tidying = self._loop.run_in_executor(None, self._targets.remove)
 
     async def fork(self, child: Forked, birth: Birth | None = None) -> None:
         """Order one more child, which gets the ends of `child`. If the zygote is dead, those are closed."""
@@ -374,17 +381,17 @@ class Zygote:
 
     @property
     def last_words(self) -> str:
-        """The last line that was said on its stderr, by it or by a child that could not become a worker."""
+        """Return the last line on stderr, of the zygote or of a child that could not become a worker."""
         lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     @property
     def over(self) -> bool:
-        """It is dead, and no session is left below its holder."""
+        """Whether it is dead, and no session is left below its holder."""
         return self.dead and (self._process is None or self._process.poll() is not None)
 
     async def stop(self) -> None:
-        """End it, and everything below it that still lives."""
+        """End the zygote and all processes below it."""
         self._tidy()
         if self._tidying is not None:
             await self._tidying
@@ -395,9 +402,9 @@ class Zygote:
             self._let_go()
         self._close_life()
         try:
-            await asyncio.to_thread(self._process.wait, STOP_PATIENCE if self.ready.done() else 0)
+            await asyncio.to_thread(self._process.wait, STOP_PATIENCE_SECONDS if self.ready.done() else 0)
         except subprocess.TimeoutExpired:
-            # No Python, or one that never came so far as to watch its pipe. Its group is its own.
+            # It is no Python, or did not come so far as to watch its socket. Its process group is its own.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await asyncio.to_thread(self._process.wait)
@@ -418,7 +425,7 @@ def _ends_of(child: Forked) -> ChildEnds:
 
 
 async def try_level(level: str, python: str, home: str) -> str | None:
-    """Why this interpreter's sessions cannot be held at a level; None when they can."""
+    """Return why sessions of this interpreter cannot be confined at a level; None when they can."""
     zygote = Zygote(asyncio.get_running_loop(), python, [], confinement=Confinement(level, "none", home))
     try:
         async with asyncio.timeout(self_test.TIMEOUT_SECONDS):

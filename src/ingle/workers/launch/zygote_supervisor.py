@@ -1,5 +1,8 @@
-"""One zygote after another. One that has died is followed by the next when that is needed; what came from it lives on,
-and so does its holder, which is let go when the last of them is gone."""
+"""The zygotes of one interpreter, one after another.
+
+A dead zygote is replaced when the next fork is needed. Its workers live on, and so does its holder until the last of
+them is gone.
+"""
 
 import asyncio
 import contextlib
@@ -10,13 +13,15 @@ from ingle.workers.launch.zygote import Zygote
 
 
 class ZygoteSupervisor:
+    """Owner of the current zygote and of dead ones that still have workers."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Zygote]) -> None:
         self._loop = loop
         self._make = make
         self.last: Zygote | None = None
-        """That has started; it may be dead."""
+        """The last zygote that has started; it may be dead."""
         self.coming: Zygote | None = None
-        """That was begun last; it may have started."""
+        """The zygote that was created last; it may not have started yet."""
         self._retired: list[Zygote] = []
         self._starting: asyncio.Task[Zygote] | None = None
 
@@ -30,15 +35,16 @@ class ZygoteSupervisor:
         return last.pid if last is not None and last.ready.done() else None
 
     async def get(self) -> Zygote:
+        """Return a living zygote, and start one if there is none."""
         living = self.living
         return living if living is not None else await asyncio.shield(self.start())
 
     def start(self) -> "asyncio.Task[Zygote]":
-        """The next, if it is not being started already."""
+        """Start the next zygote, or return the task of the one that is being started."""
         if self._starting is None or self._starting.done():
             self.coming = self._make()
             self._starting = self._loop.create_task(self._start(self.coming))
-            # Seen: not everybody waits for it.
+            # Marks the exception as retrieved, since not every caller awaits it.
             self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._starting
 
@@ -58,14 +64,14 @@ class ZygoteSupervisor:
         return zygote
 
     async def cancel(self) -> None:
-        """The one that is being started."""
+        """Cancel the start of a zygote, if there is one."""
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             with contextlib.suppress(asyncio.CancelledError, IngleError):
                 await self._starting
 
     async def stop(self) -> None:
-        """End them all, and every process that came from them."""
+        """End all zygotes, and every process that came from them."""
         await self.cancel()
         for zygote in (*self._retired, self.last):
             if zygote is not None:
