@@ -13,8 +13,8 @@ import sys
 import types
 from typing import Any
 
-from ingle_worker.snapshot import chunks, rebuild, reduce
-from ingle_worker.snapshot.rebuild import CURRENT, MAKERS, MODULE, LoadState
+from ingle_worker.snapshot import chunks, reduce
+from ingle_worker.snapshot.rebuild.registry import CURRENT, FUTURE_MASK, MAKERS, MODULE, CannotRebuild, LoadState, Lost
 
 CELL_PREFIX = "<cell "
 
@@ -29,7 +29,7 @@ class Unpickler(_pickle.Unpickler):
             if module != "dataclasses":
                 raise
             # It exists in newer versions only. `rebuild` creates the class's methods again.
-            lost = rebuild.Lost(f"{module}.{name} is not in this Python")
+            lost = Lost(f"{module}.{name} is not in this Python")
             CURRENT.get().lost.append(lost)
             return lost
 
@@ -87,7 +87,7 @@ class _Load:
             self._incoming.close()
             if collects:
                 gc.enable()
-        self._loaded.flags = summary["flags"] & rebuild.FUTURE_MASK
+        self._loaded.flags = summary["flags"] & FUTURE_MASK
         return self._loaded
 
     def _restore_environment(self) -> None:
@@ -141,7 +141,7 @@ class _Load:
             raise
         except BaseException as error:  # user code and library code
             self._failed_groups.add(number)
-            reason = reduce.why_not(error) if not isinstance(error, rebuild.CannotRebuild) else str(error)
+            reason = reduce.why_not(error) if not isinstance(error, CannotRebuild) else str(error)
             if missing:
                 first = self._summary["groups"][missing[0]]
                 needed = [each["name"] for each in first["names"]] or first["keys"]
@@ -158,7 +158,7 @@ class _Load:
         try:
             loaded = Unpickler(self._incoming, buffers=buffers).load()
             if self._state.lost:
-                raise rebuild.CannotRebuild(self._state.lost[0].why)
+                raise CannotRebuild(self._state.lost[0].why)
             return loaded
         finally:
             self._state.lost.clear()

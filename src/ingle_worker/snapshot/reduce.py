@@ -19,8 +19,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ingle_worker.snapshot import definitions, rebuild, reduce_builtin, reduce_running, reduce_torch
-from ingle_worker.snapshot.rebuild import MAKERS
+from ingle_worker.snapshot import definitions, reduce_builtin, reduce_running, reduce_torch
+from ingle_worker.snapshot.rebuild.registry import MAGIC, MAKERS, MODULE
 
 PROTOCOL = 5
 C_HAS_A_LIMIT = sys.hexversion >= 0x030C0000
@@ -68,7 +68,7 @@ class Reducer:
         return (_m.defined, (key,))
 
     def function(self, value: types.FunctionType) -> Any:
-        if value.__module__ == rebuild.MODULE:
+        if value.__module__ == MODULE:
             return NotImplemented
         if not definitions.is_definition(value):
             return _by_alias(value)
@@ -107,7 +107,7 @@ class Reducer:
 
     def code(self, value: types.CodeType) -> Any:
         self._note_source(value)
-        return (_m.code, (rebuild.MAGIC, {name: getattr(value, name) for name in _CODE_FIELDS}))
+        return (_m.code, (MAGIC, {name: getattr(value, name) for name in _CODE_FIELDS}))
 
     def _note_source(self, code: types.CodeType) -> None:
         if code.co_filename in linecache.cache and code.co_filename.startswith("<"):
@@ -148,8 +148,8 @@ class Reducer:
         made = (type(value), definitions.name_of_type(value), definitions.bases_of(value), space)
         if issubclass(type(value), reduce_builtin.loaded("enum", "EnumMeta")):
             members = {name: each._value_ for name, each in own.get("_member_map_", {}).items()}
-            content = (rebuild.MAGIC, state[0])
-            return (_m.new_enum, (rebuild.MAGIC, *made, members), content, None, None, _m.enum_state)
+            content = (MAGIC, state[0])
+            return (_m.new_enum, (MAGIC, *made, members), content, None, None, _m.enum_state)
         return (_m.new_class, made, state, None, None, _m.set_class_state)
 
     def member(self, value: Any) -> Any:
@@ -165,7 +165,7 @@ class Reducer:
         builtin = (each for each in definitions.mro_of(cls) if each is not object and not definitions.is_heap(each))
         base = next(builtin, None)
         plain = None if base is None else base(value) if base in (int, float, str, bytes, tuple) else value._value_
-        made = (rebuild.MAGIC, cls, base, plain if base is not None else value._value_, value._name_)
+        made = (MAGIC, cls, base, plain if base is not None else value._value_, value._name_)
         return (_m.member, made, dict(vars(value)), None, None, _m.set_dict)
 
     def by_name(self, value: Any) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ingle_worker.snapshot import definitions
-from ingle_worker.snapshot.rebuild import MAKERS
+from ingle_worker.snapshot.rebuild.registry import MAKERS
 
 _m: Any = types.SimpleNamespace(**MAKERS)
 

@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 from ingle_worker.snapshot import definitions
-from ingle_worker.snapshot.rebuild import CURRENT, MAGIC, MAKERS, maker
+from ingle_worker.snapshot.rebuild.registry import CURRENT, MAGIC, MAKERS, maker
 from ingle_worker.snapshot.reduce_builtin import Unsavable, loaded
 
 _m: Any = types.SimpleNamespace()

@@ -9,7 +9,7 @@ import pickle
 import sys
 from typing import Any
 
-from ingle_worker.snapshot.rebuild import MAKERS, maker
+from ingle_worker.snapshot.rebuild.registry import MAKERS, maker
 
 
 def is_plain(value: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ingle_worker.session import variables
 from ingle_worker.snapshot import chunks, definitions, groups, provenance, reduce, reduce_builtin
-from ingle_worker.snapshot.rebuild import MAKERS, MODULE
+from ingle_worker.snapshot.rebuild.registry import MAKERS, MODULE
 
 MAX_DEPTH = 50_000
 """Maximum levels of nesting. They need a large stack."""

@@ -5,29 +5,5 @@ is created without running its metaclass, `__init_subclass__` or decorators agai
 """
 
 from ingle_worker.snapshot.rebuild import builtin, classes, functions
-from ingle_worker.snapshot.rebuild.registry import (
-    CURRENT,
-    FUTURE_MASK,
-    MAGIC,
-    MAKERS,
-    MODULE,
-    CannotRebuild,
-    LoadState,
-    Lost,
-    maker,
-)
 
-__all__ = [
-    "CURRENT",
-    "FUTURE_MASK",
-    "MAGIC",
-    "MAKERS",
-    "MODULE",
-    "CannotRebuild",
-    "LoadState",
-    "Lost",
-    "builtin",
-    "classes",
-    "functions",
-    "maker",
-]
+__all__ = ["builtin", "classes", "functions"]
