@@ -1,4 +1,7 @@
-"""Requests as data: a new session, and what it or a shell task may use. Answers are in `events`."""
+"""Requests as values: a new session, a new cell, a new shell task, and the limits of each.
+
+Every value is plain data, so that it can be sent to another machine. Answers are in `events`.
+"""
 
 from msgspec import Struct, field
 
@@ -32,11 +35,12 @@ class Bounds(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class NewSession(Struct, frozen=True, kw_only=True):
-    """A session to create. Null means the server's setting."""
+    """Request for a session. Null means the server's setting."""
 
     session_id: str | None = None
-    """Its name; null gives it a random one."""
+    """Its name. Default: a random name."""
     tenant: str = ""
+    """Set by the service, as `bounds` is; a caller cannot choose it."""
     python: str | None = None
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
@@ -46,17 +50,31 @@ class NewSession(Struct, frozen=True, kw_only=True):
     include_stdlib: bool = True
     """Load the user's library into the session."""
     durable: bool = False
-    """Save the session after each cell, and restore it when the server restarts."""
+    """Save it after each cell, and bring it back after a restart of the server."""
     isolation: str | None = None
-    """Requested level; never weaker than the server's."""
+    """Lowest level of isolation. The server's own level is never lowered."""
     network: str | None = None
-    """Requested network; never more than the server allows."""
+    """Widest network access. The server's own grant is never widened."""
     limits: SessionLimits = SessionLimits()
-    """Requested limits; never above the server's."""
+    """Highest limits. The server's own limits are never raised."""
     checkpoints: str | None = None
     """`auto`: one before each cell; `manual`: on request."""
     bounds: Bounds = Bounds()
     """What the caller's token allows."""
+
+
+class NewCell(Struct, frozen=True):
+    """Request to run one cell."""
+
+    code: str
+    timeout: float | None = None
+    """Seconds after which the cell is interrupted."""
+    envs: dict[str, str] = field(default_factory=dict)
+    """Environment variables for the time of this cell."""
+    queue: bool = False
+    """Wait for the turn of this cell while another one runs. Default: the request fails with `busy`."""
+    key: str | None = None
+    """Idempotency key. A repeated request with the same key gets the number of the cell that the first one began."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -73,3 +91,43 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """Of any file it writes."""
     output: int | None = None
     """On stdout and stderr together."""
+
+
+class NewTask(Struct, frozen=True):
+    """Request to run one shell command."""
+
+    command: str
+    cwd: str = ""
+    """Folder to run in. A relative one starts at the session's folder; without a session, at the tenant's."""
+    env: dict[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    """Seconds after which the command is ended."""
+    stdin: str | None = None
+    """The whole input; with `interactive` or `pty` its first part."""
+    interactive: bool = False
+    """Keep the input open."""
+    pty: bool = False
+    """Run the command on a terminal of `rows` and `columns`."""
+    rows: int = 24
+    columns: int = 80
+    limits: Limits = Limits()
+    session_id: str | None = None
+    """Name of the session whose folder, environment and sandbox the command gets."""
+    shell_session: str | None = None
+    """Name of the persistent shell that runs the command."""
+    key: str | None = None
+    """Idempotency key. A repeated request with the same key gets the task that the first one began."""
+    tenant: str = ""
+    """Set by the service, as `bounds` is; a caller cannot choose it."""
+    bounds: Bounds = Bounds()
+    """What the caller's token allows."""
+
+    @property
+    def session_key(self) -> str | None:
+        """Key of its session; None without a session."""
+        return None if self.session_id is None else session_key(self.tenant, self.session_id)
+
+
+def session_key(tenant: str, name: str) -> str:
+    """Return the key by which a node knows a session: its name, or `tenant/name` outside the default tenant."""
+    return f"{tenant}/{name}" if tenant else name

@@ -33,7 +33,7 @@ from ingle.events import (
 from ingle.nodes import OpenFile
 from ingle.nodes.snapshots import Keeping
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import Bounds, Limits, NewSession
+from ingle.requests import Bounds, Limits, NewCell, NewSession
 from ingle.sessions.manager import Manager
 from ingle.sessions.process.session_folders import SHELL
 from ingle.sessions.session import Session
@@ -156,13 +156,13 @@ class Local:
         queue: bool = False,
         key: str | None = None,
     ) -> Coroutine[Any, Any, int]:
-        return self.manager.get(session_id).execute(code, timeout=timeout, envs=envs, queue=queue, key=key)
+        return self.manager.get(session_id).execute(NewCell(code, timeout, envs or {}, queue, key))
 
     def wait(
         self, session_id: str, cell: int | None, seconds: float, from_event: int = 0
     ) -> Coroutine[Any, Any, Result]:
         session = self.manager.get(session_id)
-        settling = session.settle(session.last_cell if cell is None else cell, seconds, from_event)
+        settling = session.wait(cell, seconds, from_event)
         return self._settle_once(session, settling) if session.plan.one_off else settling
 
     async def _settle_once(self, session: Session, settling: Coroutine[Any, Any, Result]) -> Result:

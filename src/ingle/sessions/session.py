@@ -24,7 +24,7 @@ from ingle.isolation.limits.limits import behind as limit_behind
 from ingle.output.image_store import ImageStore
 from ingle.output.pages import OutputPage, Reading
 from ingle.output.timeline import Timeline
-from ingle.requests import SessionLimits
+from ingle.requests import NewCell, SessionLimits
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.deadline import Deadlines
 from ingle.sessions.cells.history import History
@@ -195,25 +195,19 @@ class Session:
 
     # --- the verbs ---
 
-    def execute(
-        self,
-        code: str,
-        *,
-        timeout: float | None = None,
-        envs: dict[str, str] | None = None,
-        queue: bool = False,
-        key: str | None = None,
-    ) -> Coroutine[Any, Any, int]:
-        """Start a cell; its number. While another runs: Busy, or with `queue` in order after it.
+    def execute(self, new: NewCell) -> Coroutine[Any, Any, int]:
+        """Start a cell and return its number. While another cell runs, raise Busy, or with `queue` wait for the turn.
 
-        Asked again with the same `key`, the number of the cell that the first request began: nothing runs twice.
+        A repeated request with the same `key` gets the number of the cell that the first one began.
         """
-        if key is None:
-            return self._execute(code, timeout, envs, queue)
-        asked = (code, timeout, sorted((envs or {}).items()), queue)
-        return self.requests(key, asked, lambda: self._execute(code, timeout, envs, queue))
+        if new.key is None:
+            return self._execute(new)
+        # A store holds the digest of this tuple: its shape must not change.
+        asked = (new.code, new.timeout, sorted(new.envs.items()), new.queue)
+        return self.requests(new.key, asked, lambda: self._execute(new))
 
-    async def _execute(self, code: str, timeout: float | None, envs: dict[str, str] | None, queue: bool) -> int:
+    async def _execute(self, new: NewCell) -> int:
+        code, timeout, queue = new.code, new.timeout, new.queue
         if len(code) > self._settings.max_code:
             raise errors.InvalidRequest(
                 f"the code has {len(code)} characters, above the limit of {self._settings.max_code}; "
@@ -243,7 +237,7 @@ class Session:
         self._cell = cell
         self.last_executed = time.time()
         self._move(states.RUNNING, code if code.isascii() else _visible(code))
-        worker.execute(number, code, envs or {}, crowded=self._crowded)
+        worker.execute(number, code, new.envs, crowded=self._crowded)
         self._record.cell_begun(self.key, number)
         if self._record.audit is not None:
             self._record.note("cell", self.key, cell=number, code=code, isolation=self.plan.grant.isolation)
@@ -348,11 +342,13 @@ class Session:
         if self.keeper is not None and self._worker is not None and self._is_quiet(self._worker):
             await self.keeper.save(self._worker, self.last_cell)
 
-    async def settle(self, number: int, seconds: float, from_event: int = 0) -> Result:
-        """The result of a cell once it has ended or waits for input, or after so many seconds.
+    async def wait(self, number: int | None, seconds: float, from_event: int = 0) -> Result:
+        """Return the result of a cell once it has ended or waits for input, or after `seconds`. Default: the last cell.
 
-        With `from_event`, only the text that came from that event on.
+        With `from_event`, the result holds only the text from that event on.
         """
+        if number is None:
+            number = self.last_cell
         cell = self._cell
         if cell is not None and cell.number == number:
             await cell.wait_settled(seconds)
