@@ -33,13 +33,12 @@ from ingle.events import (
 from ingle.nodes import OpenFile
 from ingle.nodes.snapshots import Keeping
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import Bounds, Limits, NewCell, NewSession
+from ingle.requests import Bounds, Limits, NewCell, NewSession, NewTask
 from ingle.sessions.manager import Manager
 from ingle.sessions.process.session_folders import SHELL
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.shell.sandbox import Sandbox
-from ingle.shell.task import Order
 from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks
 from ingle_worker.wire import states
@@ -235,7 +234,7 @@ class Local:
             "shell", session_id or f"{tenant}/", code=command, isolation=self.manager.granting.policy.level
         )
         task = await self.tasks.start(
-            Order(
+            NewTask(
                 command,
                 folder,
                 {**(session.plan.env if session is not None else {}), **(env or {})},
@@ -245,9 +244,9 @@ class Local:
                 pty,
                 *size,
                 limits or Limits(),
-                session_id,
+                session_id.rpartition("/")[2] if session_id is not None else None,
                 shell_session,
-                tenant,
+                tenant=tenant,
             ),
             room,
         )

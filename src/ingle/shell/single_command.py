@@ -9,10 +9,11 @@ import termios
 
 from ingle.errors import Conflict, StartFailed
 from ingle.events import LeftRunning, Usage
+from ingle.requests import NewTask
 from ingle.shell import process_tree
 from ingle.shell.output_reader import OutputReader
 from ingle.shell.process_runner import ProcessRunner
-from ingle.shell.task import Order, Task
+from ingle.shell.task import Task
 from ingle.shell.task_process import TaskProcess
 from ingle.support import processes
 from ingle.workers.io.output_order import STDERR, STDOUT
@@ -80,7 +81,7 @@ class SingleCommand(ProcessRunner):
         if not self._process.alive:
             self.on_gone()
 
-    def _open_pipes(self, order: Order) -> tuple[list[int], dict[int, int]]:
+    def _open_pipes(self, order: NewTask) -> tuple[list[int], dict[int, int]]:
         made: list[int] = []
         try:
             if order.stdin is None and not order.interactive:
@@ -98,7 +99,7 @@ class SingleCommand(ProcessRunner):
             raise
         return [child_in, child_out, child_err], {STDOUT: out, STDERR: err}
 
-    def _open_terminal(self, order: Order) -> tuple[list[int], dict[int, int]]:
+    def _open_terminal(self, order: NewTask) -> tuple[list[int], dict[int, int]]:
         master, slave = os.openpty()
         _set_size(master, order.rows, order.columns)
         # A second descriptor to write to, because the reader closes its own at the end.

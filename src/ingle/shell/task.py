@@ -9,14 +9,13 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from ingle import errors, events
 from ingle.events import AnyEvent, LeftRunning, TaskOutput, Usage
 from ingle.output.timeline import HEAD_SHARE
-from ingle.requests import Limits
+from ingle.requests import NewTask
 from ingle.settings import Settings
 from ingle.shell.task_log import TaskLog
 from ingle.workers.exit_status import signal_name
@@ -35,27 +34,7 @@ QUIET_SECONDS = 0.05
 DRAIN_POLL_SECONDS = QUIET_SECONDS / 5
 
 
-@dataclass(frozen=True)
-class Order:
-    """A command and how to run it."""
-
-    command: str
-    cwd: str
-    env: dict[str, str] = field(default_factory=dict)
-    timeout: float | None = None
-    stdin: str | None = None
-    interactive: bool = False
-    pty: bool = False
-    rows: int = 24
-    columns: int = 80
-    limits: Limits = field(default_factory=Limits)
-    session_id: str | None = None
-    """Id of the session, with its tenant if it has one."""
-    shell_session: str | None = None
-    tenant: str = ""
-
-
-def no_folder(order: Order) -> errors.InvalidRequest:
+def no_folder(order: NewTask) -> errors.InvalidRequest:
     """Return the error for a working directory that does not exist."""
     return errors.InvalidRequest(f"there is no folder {order.cwd[:200]!r} to run in; give an absolute path")
 
@@ -104,7 +83,7 @@ class Task:
     """State, verbs and log of one command."""
 
     def __init__(
-        self, task_id: str, order: Order, path: Path, settings: Settings, on_over: "Callable[[Task], None]"
+        self, task_id: str, order: NewTask, path: Path, settings: Settings, on_over: "Callable[[Task], None]"
     ) -> None:
         self.id = task_id
         self.order = order
@@ -375,7 +354,7 @@ class Task:
             usage=self.usage,
             left_running=list(self.left),
             notices=list(self.notices),
-            session_id=self.order.session_id.rpartition("/")[2] if self.order.session_id else None,
+            session_id=self.order.session_key,
             shell_session=self.order.shell_session,
             created_at=self.created_at,
         )

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ingle import errors
+from ingle.requests import NewTask
 from ingle.settings import Settings
 from ingle.shell.launcher import Launcher
 from ingle.shell.persistent_shell import PersistentShell
 from ingle.shell.sandbox import Sandbox
 from ingle.shell.single_command import SingleCommand
-from ingle.shell.task import KILLED, Order, Task, no_folder
+from ingle.shell.task import KILLED, Task, no_folder
 from ingle.shell.task_process import TaskProcess
 from ingle.support import remove_tree
 from ingle.support.background import run_forever
@@ -51,7 +52,7 @@ class Tasks:
 
     # --- starting ---
 
-    async def start(self, order: Order, sandbox: Sandbox | None = None) -> Task:
+    async def start(self, order: NewTask, sandbox: Sandbox | None = None) -> Task:
         """Start a command, in a sandbox if it is to be confined. It runs once, even if no request waits for it."""
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
@@ -84,7 +85,7 @@ class Tasks:
             await self._see_folder(task, process, sandbox)
         return task
 
-    async def _prepare(self, order: Order, sandbox: Sandbox | None) -> str:
+    async def _prepare(self, order: NewTask, sandbox: Sandbox | None) -> str:
         """Check the order as far as that is possible before a start. Return the path of the shell."""
         if "\0" in order.command:
             raise errors.InvalidRequest("the command has a NUL character, which no shell takes; remove it")
@@ -132,7 +133,7 @@ class Tasks:
     async def _start_in_shell(self, task: Task, shell: str, sandbox: Sandbox | None) -> None:
         order = task.order
         assert order.shell_session is not None
-        key = (order.tenant, order.session_id, order.shell_session)
+        key = (order.tenant, order.session_key, order.shell_session)
         persistent = self._shells.get(key)
         if persistent is None:
             if len(self._shells) >= MAX_SHELLS:
@@ -157,7 +158,7 @@ class Tasks:
 
     async def end_of_session(self, session_id: str) -> None:
         """End the tasks and persistent shells of a session that ends."""
-        bound = [task for task in self._running.values() if task.order.session_id == session_id]
+        bound = [task for task in self._running.values() if task.order.session_key == session_id]
         for task in bound:
             task.end(KILLED, "killed: its session was ended", now=True)
         for key in [key for key in self._shells if key[1] == session_id]:
@@ -200,7 +201,7 @@ class Tasks:
             oldest = time.monotonic() - self._settings.task_age
             for task_id in [each for each, ended in self._ended.items() if ended < oldest]:
                 self._forget(task_id)
-            sessions = {key[1] for key in self._shells} | {each.order.session_id for each in self._running.values()}
+            sessions = {key[1] for key in self._shells} | {each.order.session_key for each in self._running.values()}
             for session_id in sessions:
                 if session_id is not None and not self._session_lives(session_id):
                     await self.end_of_session(session_id)

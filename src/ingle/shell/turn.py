@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ingle.events import LeftRunning, Usage
+from ingle.requests import NewTask
 from ingle.shell import process_tree
 from ingle.shell.bash import Bash
 from ingle.shell.output_reader import OutputReader
 from ingle.shell.process_runner import ProcessRunner
 from ingle.shell.sandbox import Sandbox
-from ingle.shell.task import Order, Task
+from ingle.shell.task import Task
 from ingle.support import processes
 from ingle.workers.io.output_order import STDERR, STDOUT
 
@@ -41,7 +42,7 @@ class TurnFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def make(self, order: Order, sandbox: Sandbox | None) -> None:
+    def make(self, order: NewTask, sandbox: Sandbox | None) -> None:
         """Create the files. Blocking, for a thread."""
         os.makedirs(self.folder, 0o700)
         (self.folder / "command").write_bytes(order.command.encode("utf-8", "surrogateescape"))
