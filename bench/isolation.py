@@ -71,7 +71,7 @@ async def start(service, times: list[float] | None) -> str:  # type: ignore[no-u
 
 def memory(service, sessions: list[str]) -> float:  # type: ignore[no-untyped-def]
     """Megabytes of one session: its worker and its init."""
-    workers = [service._placement.manager.get(session).worker for session in sessions]
+    workers = [service._node.manager.get(session).worker for session in sessions]
     return sum(pss(pid) for worker in workers for pid in (worker.pid, worker.init_pid)) / len(workers)
 
 

@@ -146,7 +146,7 @@ async def memory(service: Service, cells: list[str], count: int) -> list[float]:
     names = [f"mem-{number}" for number in range(count)]
     for name in names:
         await service.create_session(name)
-    sessions = [service._placement.manager.get(name) for name in names]
+    sessions = [service._node.manager.get(name) for name in names]
 
     def average() -> float:
         roots = [session.worker.init_pid for session in sessions]

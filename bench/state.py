@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import ours
 from bench.measure import median, p95, tree_pss
-from ingle.nodes.local import Local
+from ingle.nodes.local import LocalNode
 from ingle.service import Service
 
 OUT = Path(__file__).resolve().parent.parent / "docs" / "bench" / "state.json"
@@ -49,8 +49,8 @@ Subject = Callable[[Service, int], Awaitable[list[Row]]]
 
 
 def init_of(service: Service, session_id: str) -> int:
-    assert isinstance(service._placement, Local)
-    worker = service._placement.manager.get(session_id).worker
+    assert isinstance(service._node, LocalNode)
+    worker = service._node.manager.get(session_id).worker
     assert worker is not None
     assert worker.init_pid is not None
     return worker.init_pid

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from ingle.events import Result
-from ingle.nodes.local import Local
+from ingle.nodes.local import LocalNode
 from ingle.service import Service
 from ingle.settings import Settings
 from support.server import Server
@@ -122,8 +122,8 @@ def home(apart: Path) -> Iterator[Path]:
 
 def on_host(service: Service, session_id: str, *numbers: int) -> list[int]:
     """What processes are called out here that a session knows by these numbers."""
-    assert isinstance(service._placement, Local)
-    worker = service._placement.manager.get(session_id).worker
+    assert isinstance(service._node, LocalNode)
+    worker = service._node.manager.get(session_id).worker
     assert worker is not None
     room = os.readlink(f"/proc/{worker.pid}/ns/pid")
     found: dict[int, int] = {}
@@ -139,8 +139,8 @@ def on_host(service: Service, session_id: str, *numbers: int) -> list[int]:
 
 async def until_prepared(service: Service) -> None:
     """Until nothing more is made ahead: what a test counts from here on grows by what the test does."""
-    assert isinstance(service._placement, Local)
-    launchers = [each for each in service._placement.manager._launchers.all if each.zygote_pid is not None]
+    assert isinstance(service._node, LocalNode)
+    launchers = [each for each in service._node.manager._launchers.all if each.zygote_pid is not None]
     assert await until(lambda: all(launcher.prepared == service.settings.pool for launcher in launchers), 30)
 
 
@@ -152,8 +152,8 @@ def own_processes(service: Service, workers: int) -> int:
 
 def session_folders(service: Service, home: Path) -> list[Path]:
     """What sessions have on disk; not what prepared workers have for those to come."""
-    assert isinstance(service._placement, Local)
-    prepared = service._placement.manager._spares._sessions
+    assert isinstance(service._node, LocalNode)
+    prepared = service._node.manager._spares._sessions
     return [folder for folder in (home / "sessions").iterdir() if folder.name not in prepared]
 
 

@@ -133,7 +133,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(
     more = f"Accept: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head("POST /v1/sessions/main/execute", more) + body)
     # It was cut, not ended: what was not taken by then never comes, while the cell came to its end.
-    session = service._placement.manager.get("main")  # type: ignore[attr-defined]
+    session = service._node.manager.get("main")  # type: ignore[attr-defined]
     assert await until(lambda: session.last_cell == 1)
     await service.wait("main", 1, wait=PATIENCE)
     await asyncio.sleep(2.5)

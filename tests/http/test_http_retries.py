@@ -117,7 +117,7 @@ def test_a_key_is_of_one_session_and_ends_with_it(server: Server) -> None:
 
 async def test_the_memory_of_keys_is_bounded(service: Any) -> None:
     await service.create_session("main")
-    session = service._placement.manager.get("main")
+    session = service._node.manager.get("main")
     for number in range(KEYS + 300):
         await service.execute("main", "1", key=f"k{number}")
     assert len(session.requests._known) <= KEYS

@@ -98,8 +98,8 @@ async def test_a_command_waits_until_its_room_has_its_folder(mark: str, home: Pa
         pytest.skip(f"restricted is not available here with {PYTHON}")
     settings = Settings(preload=[], pool=1, isolation="restricted", python=PYTHON, mount=[])
     async with Service.local(settings, home) as service:
-        await service._placement.manager.warm()
-        ((spare,),) = [each._pool for each in service._placement.manager._launchers.all]
+        await service._node.manager.warm()
+        ((spare,),) = [each._pool for each in service._node.manager._launchers.all]
         os.kill(spare.pid, signal.SIGSTOP)
         asked = asyncio.create_task(service.shell("touch made; ls"))
         assert await until(lambda: spare.owner is not None)

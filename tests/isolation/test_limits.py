@@ -259,7 +259,7 @@ async def test_an_init_goes_into_its_group_by_itself_before_it_has_a_worker(
     async with Service.local(Settings(preload=[], pool=pool, isolation=level, network="none"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
+        worker = service._node.manager.get("s").worker  # type: ignore[attr-defined]
         for init, itself in groups_of(worker):
             assert init == itself
             assert own in init
@@ -300,7 +300,7 @@ async def test_in_version_2_a_worker_is_born_into_its_group_and_its_init_follows
     async with Service.local(Settings(preload=[], pool=0, isolation=level, network="none"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
+        worker = service._node.manager.get("s").worker  # type: ignore[attr-defined]
         assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
         for pid in (worker.init_pid, worker.pid):
             assert not [each for each in descriptors_of(pid) if "cgroup" in each or version_2.name in each]
@@ -310,7 +310,7 @@ async def test_in_version_2_a_worker_is_born_into_its_group_and_its_init_follows
             assert moved == [worker.init_pid]
             assert unified_group(worker.init_pid) == unified_group(worker.pid)
         copy = (await service.fork_session("s"))[0].session_id
-        worker = service._placement.manager.get(copy).worker  # type: ignore[attr-defined]
+        worker = service._node.manager.get(copy).worker  # type: ignore[attr-defined]
         assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
 
 
@@ -321,7 +321,7 @@ async def test_a_worker_that_cannot_be_born_into_its_group_is_put_there(
     async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
+        worker = service._node.manager.get("s").worker  # type: ignore[attr-defined]
         assert moved == [worker.init_pid, worker.pid]
         assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
 
@@ -343,7 +343,7 @@ async def test_who_cannot_go_into_his_group_is_put_there(
     async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        worker = service._placement.manager.get("s").worker  # type: ignore[attr-defined]
+        worker = service._node.manager.get("s").worker  # type: ignore[attr-defined]
         assert moved == [worker.init_pid, worker.pid]
         own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}/"
         assert [[own in each for each in pair] for pair in groups_of(worker)] == [[True, True]] * len(groups_of(worker))

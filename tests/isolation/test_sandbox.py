@@ -55,7 +55,7 @@ async def test_a_session_is_alone_with_its_init_and_is_nobody_on_the_host(servic
 
 
 async def test_nothing_of_the_zygotes_own_places_is_left_in_a_room(service: Service, session: str) -> None:
-    worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
+    worker = service._node.manager.get(session).worker  # type: ignore[attr-defined]
 
     def points() -> list[str]:
         return [line.split()[4] for line in Path(f"/proc/{worker.pid}/mountinfo").read_text().splitlines()]
@@ -68,7 +68,7 @@ async def test_nothing_of_the_zygotes_own_places_is_left_in_a_room(service: Serv
 
 
 async def test_the_host_knows_the_processes_by_the_kernels_word(service: Service, session: str) -> None:
-    worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
+    worker = service._node.manager.get(session).worker  # type: ignore[attr-defined]
     assert await value(service, session, "import os\nos.getpid()") == "2"
     inside = Path(f"/proc/{worker.pid}/status").read_text()
     assert [line.split()[-1] for line in inside.splitlines() if line.startswith("NSpid")] == ["2"]
@@ -128,7 +128,7 @@ async def test_no_two_sessions_draw_the_same_numbers_of_a_library_that_was_loade
 
 
 async def test_when_the_last_process_is_gone_the_namespaces_are(service: Service, session: str) -> None:
-    worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
+    worker = service._node.manager.get(session).worker  # type: ignore[attr-defined]
     await service.execute(session, "import subprocess\np = subprocess.Popen(['setsid', 'sleep', '600'])")
     init = worker.init_pid
     await service.end_session(session)
@@ -177,7 +177,7 @@ async def test_what_held_at_the_start_is_proven_again_when_the_zygote_is_another
     service: Service, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_it_open(monkeypatch)
-    launcher = service._placement.manager.get(session).launcher  # type: ignore[attr-defined]
+    launcher = service._node.manager.get(session).launcher  # type: ignore[attr-defined]
     os.kill(launcher.zygote_pid, 9)
     assert await until(lambda: launcher._zygotes.living is None)
     # One may have been prepared before.
@@ -288,7 +288,7 @@ async def test_what_a_command_left_is_never_taken_for_who_has_its_number_outside
         try:
             ready = await service.shell("echo here", session_id=session, shell_session="s")
             assert ready.stdout == "here\n"
-            init = service._placement.manager.get(session).worker.init_pid  # type: ignore[attr-defined]
+            init = service._node.manager.get(session).worker.init_pid  # type: ignore[attr-defined]
             subprocess.run([sys.executable, "-c", LAST_NUMBER, str(init), str(bystander.pid)], check=True)
             task = await service.shell("sleep 600 & echo $!", session_id=session, shell_session="s")
             assert (task.stdout, [left.pid for left in task.left_running]) == (f"{bystander.pid}\n", [bystander.pid])
@@ -325,7 +325,7 @@ count, sent < 10_000, watches[0] < watches[1]
 
 async def test_a_number_that_is_somebody_elses_by_now_costs_him_nothing(service: Service, session: str) -> None:
     """The first word on a copy's wire can come from a process that is gone in the next moment."""
-    worker = service._placement.manager.get(session).worker  # type: ignore[attr-defined]
+    worker = service._node.manager.get(session).worker  # type: ignore[attr-defined]
     with subprocess.Popen(["sleep", "600"]) as bystander:
         try:
             worker.init.child_pid = bystander.pid

@@ -17,7 +17,7 @@ from ingle import events
 from ingle.callers import Caller
 from ingle.errors import CellNotFound, StartFailed
 from ingle.events import Exit, Result
-from ingle.nodes.local import Local
+from ingle.nodes.local import LocalNode
 from ingle.service import Service
 from ingle.sessions.process.slot import Starting
 from ingle.sessions.session import Session
@@ -33,21 +33,21 @@ WORKER_NOTICE = "the session's variables, functions and imports are lost, and a 
 
 
 def launcher_of(service: Service) -> Launcher:
-    assert isinstance(service._placement, Local)
-    (launcher,) = service._placement.manager._launchers.all
+    assert isinstance(service._node, LocalNode)
+    (launcher,) = service._node.manager._launchers.all
     return launcher
 
 
 def worker_of(service: Service, session_id: str) -> Worker:
-    assert isinstance(service._placement, Local)
-    worker = service._placement.manager.get(session_id).worker
+    assert isinstance(service._node, LocalNode)
+    worker = service._node.manager.get(session_id).worker
     assert worker is not None
     return worker
 
 
 def session_of(service: Service, session_id: str) -> Session:
-    assert isinstance(service._placement, Local)
-    return service._placement.manager.get(session_id)
+    assert isinstance(service._node, LocalNode)
+    return service._node.manager.get(session_id)
 
 
 def parent_of(pid: int) -> int:
@@ -650,8 +650,8 @@ async def test_one_that_ends_while_it_is_made_ahead_holds_up_nobody(
 async def test_one_that_ends_in_the_moment_it_is_asked_for_is_replaced(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(service._placement, Local)
-    stdlibs = service._placement.manager.stdlibs
+    assert isinstance(service._node, LocalNode)
+    stdlibs = service._node.manager.stdlibs
     read = stdlibs.read
     await service.warm()
     (prepared,) = launcher_of(service)._pool
@@ -758,18 +758,18 @@ async def test_folders_of_a_session_that_was_not_made_go_with_the_worker_that_wa
     await service.warm()
     (prepared,) = launcher_of(service)._pool
     assert await until((home / "sessions" / prepared.laid).is_dir)
-    assert isinstance(service._placement, Local)
-    read = service._placement.manager.stdlibs.read
+    assert isinstance(service._node, LocalNode)
+    read = service._node.manager.stdlibs.read
 
     async def fail(tenant: str) -> None:
         raise StartFailed("for this test")
 
-    service._placement.manager.stdlibs.read = fail  # type: ignore[assignment, method-assign]
+    service._node.manager.stdlibs.read = fail  # type: ignore[assignment, method-assign]
     with pytest.raises(StartFailed):
         await service.create_session()
     assert await until(lambda: not (home / "sessions" / prepared.laid).exists())
     assert prepared.gone.done()
-    service._placement.manager.stdlibs.read = read  # type: ignore[method-assign]
+    service._node.manager.stdlibs.read = read  # type: ignore[method-assign]
     await service.create_session("s")
     assert await value(service, "s", "1 + 1") == "2"
 
@@ -779,8 +779,8 @@ async def test_a_start_that_fails_leaves_no_process_behind(home: Path, mark: str
         await service.create_session("first")
         before = own_processes(service, 1)
         assert await until(lambda: len(marked_processes(mark)) == before)
-        assert isinstance(service._placement, Local)
-        manager = service._placement.manager
+        assert isinstance(service._node, LocalNode)
+        manager = service._node.manager
 
         async def fail(tenant: str) -> None:
             raise StartFailed("for this test")

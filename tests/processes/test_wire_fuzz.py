@@ -179,7 +179,7 @@ async def test_messages_that_no_guest_means_cost_that_worker_at_most(
     name, neighbour = f"hostile-{seed}", f"neighbour-{seed}"
     for each in (name, neighbour):
         await shared.create_session(each)
-    session = shared._placement.manager.get(name)  # type: ignore[attr-defined]
+    session = shared._node.manager.get(name)  # type: ignore[attr-defined]
     with nothing_goes_wrong():
         for _ in range(ROUNDS):
             # A worker that was broken off with is replaced: none stays behind, neither alive nor gone.
@@ -204,7 +204,7 @@ async def test_a_worker_that_says_it_could_not_be_made_is_ended(shared: Service)
     """It was not read from any more, and not ended: the host woke up for its wire all the time, and the cell ran on."""
     await shared.create_session("unmade")
     await shared.execute("unmade", "import time; time.sleep(1000)", wait=0)
-    worker = shared._placement.manager.get("unmade").worker  # type: ignore[attr-defined]
+    worker = shared._node.manager.get("unmade").worker  # type: ignore[attr-defined]
     await say(worker, iter([wire.encode(wire.NotCopied("no process could be forked"))]))
     result = await shared.wait("unmade", 1, wait=30)
     assert result.status == "exit"
@@ -217,7 +217,7 @@ async def test_a_worker_whose_init_says_that_it_has_ended_is_ended(shared: Servi
     """And replaced: it was neither alive nor gone, and nobody waited for anything."""
     await shared.create_session("ended")
     await shared.execute("ended", "import time; time.sleep(1000)", wait=0)
-    worker = shared._placement.manager.get("ended").worker  # type: ignore[attr-defined]
+    worker = shared._node.manager.get("ended").worker  # type: ignore[attr-defined]
     await say(worker, iter([wire.encode(wire.Exited(0, 0.1, 5))]), as_init=True)
     assert (await shared.wait("ended", 1, wait=30)).status == "exit"
     assert (await shared.execute("ended", "6 * 7", wait=30)).result == {"text/plain": "42"}

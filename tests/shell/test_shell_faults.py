@@ -14,7 +14,7 @@ from test_shell import WAIT, names, until_text
 
 from conftest import marked_processes, until, until_prepared, wait_until
 from ingle import errors
-from ingle.nodes.local import Local
+from ingle.nodes.local import LocalNode
 from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings
@@ -210,8 +210,8 @@ async def test_tasks_outlive_the_zygote_and_the_next_comes_from_a_new_one(servic
     gate = tmp_path / "gate"
     task = await service.shell(f"echo begun; {WAIT.format(gate=gate)}; echo lived", wait=0)
     assert await until_text(service, task.task_id, "begun\n")
-    assert isinstance(service._placement, Local)
-    launcher = service._placement.tasks._launcher
+    assert isinstance(service._node, LocalNode)
+    launcher = service._node.tasks._launcher
     assert launcher.zygote_pid is not None
     first = launcher.zygote_pid
     os.kill(first, signal.SIGKILL)

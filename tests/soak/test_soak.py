@@ -101,7 +101,7 @@ async def test_random_kills(service: Service, home: Path, mark: str) -> None:
     names = [f"k{number}" for number in range(6)]
     for name in names:
         await service.create_session(name)
-    manager = service._placement.manager
+    manager = service._node.manager
     done, killed, stop = 0, 0, False
 
     async def work(name: str) -> None:

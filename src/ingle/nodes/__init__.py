@@ -1,6 +1,6 @@
-"""Placement: where a session lives. The only room that knows; nothing above looks through it.
+"""Node: where a session lives. The only room that knows; nothing above looks through it.
 
-`Placement` is what every place can do, by session id and in plain data, so that a session on this machine and one on
+`Node` is what every place can do, by session id and in plain data, so that a session on this machine and one on
 another look the same from above. An id is a session's name, or `tenant/name` for a session that is not of the
 default tenant; in what comes back there are names only.
 """
@@ -48,7 +48,7 @@ class OpenFile(Protocol):
     def close(self) -> None: ...
 
 
-class Placement(Protocol):
+class Node(Protocol):
     async def start(self) -> None: ...
 
     async def warm(self) -> None:

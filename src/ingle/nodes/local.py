@@ -46,7 +46,7 @@ from ingle_worker.wire import states
 NO_BOUNDS = Bounds()
 
 
-class Local:
+class LocalNode:
     def __init__(self, settings: Settings, home: Path, place: str = "") -> None:
         self.manager = Manager(settings, home, place)
         self.tasks = Tasks(settings, self.manager.folder("tasks"), self._lives)

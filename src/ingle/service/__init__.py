@@ -13,7 +13,7 @@ from ingle import errors
 from ingle.callers import ADMIN, Caller
 from ingle.events import Isolation, Metrics
 from ingle.isolation.policy import can_be_granted
-from ingle.nodes.local import Local
+from ingle.nodes.local import LocalNode
 from ingle.service.cells import Cells
 from ingle.service.files import Files
 from ingle.service.sessions import Sessions
@@ -38,7 +38,7 @@ class Service(Sessions, Cells, Shell, Files, Keeping):
         Durable sessions come back in the next service of this kind that is started in the same folder.
         """
         home = home or data_folder()
-        service = cls(settings, Local(settings, home, f"{kind}:{os.getcwd()}"))
+        service = cls(settings, LocalNode(settings, home, f"{kind}:{os.getcwd()}"))
         service.workspace = home / "workspace"
         return service
 
@@ -61,21 +61,21 @@ class Service(Sessions, Cells, Shell, Files, Keeping):
         return self._shared.stopping
 
     async def start(self) -> None:
-        await self._placement.start()
+        await self._node.start()
 
     async def warm(self) -> None:
         """Have workers ready, so that the first sessions start as quickly as later ones."""
-        await self._placement.warm()
+        await self._node.warm()
 
     async def drain(self) -> int:
         """Begin nothing more; how many cells are still running."""
         self._shared.draining = True
-        states_now = (await self._placement.metrics()).sessions
+        states_now = (await self._node.metrics()).sessions
         return states_now.get(states.RUNNING, 0) + states_now.get(states.WAITING, 0)
 
     async def stop(self) -> None:
         self._shared.stopping = True
-        await self._placement.stop()
+        await self._node.stop()
 
     async def __aenter__(self) -> "Service":
         await self.start()
@@ -86,7 +86,7 @@ class Service(Sessions, Cells, Shell, Files, Keeping):
 
     async def isolation(self) -> Isolation:
         """How far sessions are held here, once it is known."""
-        return await self._placement.isolation()
+        return await self._node.isolation()
 
     async def check_ready(self) -> None:
         """Have a fresh worker answer; an error says why none does."""
@@ -99,4 +99,4 @@ class Service(Sessions, Cells, Shell, Files, Keeping):
 
     async def metrics(self) -> Metrics:
         self.check(ADMIN)
-        return await self._placement.metrics()
+        return await self._node.metrics()

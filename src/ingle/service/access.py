@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import OWNER, READ, Caller
-from ingle.nodes import Placement
+from ingle.nodes import Node
 from ingle.service.validation import check_seconds
 from ingle.settings import Settings
 from ingle.support.idempotency import Idempotency
@@ -34,9 +34,9 @@ class Acting:
     workspace: Path | None = None
     """Where code runs that has no session of its own; None is a folder of its own for each."""
 
-    def __init__(self, settings: Settings, placement: Placement) -> None:
+    def __init__(self, settings: Settings, node: Node) -> None:
         self.settings = settings
-        self._placement = placement
+        self._node = node
         self.once = Idempotency(MAX_KEYS, max_age=KEY_AGE_SECONDS, detached=True)
         self._shared = Shared()
 
@@ -60,7 +60,7 @@ class Acting:
 
     async def _check_sessions(self, more: int = 1) -> None:
         limit = self.caller.limits.sessions
-        if limit is not None and (await self._placement.load(self.caller.tenant)).sessions + more > limit:
+        if limit is not None and (await self._node.load(self.caller.tenant)).sessions + more > limit:
             raise errors.QuotaExceeded(f"this token may have {limit} sessions, and they are in use; end one", 10.0)
 
     def _check_beginning(self) -> None:

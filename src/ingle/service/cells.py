@@ -40,11 +40,11 @@ class Cells(Acting):
         self._check_beginning()
         tenant, limit = self.caller.tenant, self.caller.limits.running
         beginning = self._shared.beginning
-        if limit is not None and (await self._placement.load(tenant)).running + beginning[tenant] >= limit:
+        if limit is not None and (await self._node.load(tenant)).running + beginning[tenant] >= limit:
             raise errors.QuotaExceeded(f"this token may run {limit} cells at once; wait for one of them to end")
         beginning[tenant] += 1
         try:
-            return await self._placement.begin(own_id, code, timeout=timeout, envs=envs, queue=queue, key=key)
+            return await self._node.begin(own_id, code, timeout=timeout, envs=envs, queue=queue, key=key)
         finally:
             beginning[tenant] -= 1
 
@@ -70,7 +70,7 @@ class Cells(Acting):
             check_key(key)
         seconds = self._wait(wait)
         cell = await self._begin(own_id, code, timeout, envs, queue, key)
-        return await self._placement.wait(own_id, cell, seconds)
+        return await self._node.wait(own_id, cell, seconds)
 
     async def begin(
         self,
@@ -109,7 +109,7 @@ class Cells(Acting):
         check_seconds("timeout", timeout)
         seconds = self._wait(wait)
         await self._check_sessions()
-        session = await self._placement.create(
+        session = await self._node.create(
             NewSession(
                 tenant=self.caller.tenant,
                 python=python,
@@ -124,9 +124,9 @@ class Cells(Acting):
             cell = await self._begin(own_id, code, timeout, envs)
         except BaseException:
             # Nobody will learn of this session: without a cell there is nothing to wait for.
-            await self._placement.end(own_id)
+            await self._node.end(own_id)
             raise
-        return await self._placement.wait(own_id, cell, seconds)
+        return await self._node.wait(own_id, cell, seconds)
 
     async def interpret(self, code: str, *, timeout: float, envs: dict[str, str] | None = None) -> Result:
         """Run code in a fresh session, in the server's workspace, to its end. Whatever it reads has ended."""
@@ -151,24 +151,24 @@ class Cells(Acting):
         self, session_id: str, cell: int | None = None, *, wait: float | None = None, from_event: int = 0
     ) -> Result:
         """The result of a cell, the last one unless named, as soon as it has settled."""
-        return await self._placement.wait(self._own(session_id), cell, self._wait(wait), from_event)
+        return await self._node.wait(self._own(session_id), cell, self._wait(wait), from_event)
 
     async def input(self, session_id: str, text: str = "", *, eof: bool = False, wait: float | None = None) -> Result:
         """Answer a cell that waits for input; the answer comes when the cell has gone on."""
         own_id, seconds = self._own(session_id, EXECUTE), self._wait(wait)
-        cell = await self._placement.input(own_id, text, eof=eof)
-        return await self._placement.wait(own_id, cell, seconds)
+        cell = await self._node.input(own_id, text, eof=eof)
+        return await self._node.wait(own_id, cell, seconds)
 
     async def interrupt(self, session_id: str, *, wait: float | None = None) -> Result | None:
         """Interrupt the running cell and answer when the session is ready again; None when nothing ran."""
         own_id, seconds = self._own(session_id, EXECUTE), self._wait(wait)
-        cell = await self._placement.interrupt(own_id)
+        cell = await self._node.interrupt(own_id)
         if cell is None:
             return None
-        return await self._placement.wait(own_id, cell, seconds)
+        return await self._node.wait(own_id, cell, seconds)
 
     async def cells(self, session_id: str, first: int = 1, count: int = 100) -> list[CellInfo]:
-        return await self._placement.cells(self._own(session_id), first, count)
+        return await self._node.cells(self._own(session_id), first, count)
 
     async def read_output(
         self,
@@ -185,14 +185,14 @@ class Cells(Acting):
     ) -> OutputPage:
         """Lines of what a cell printed or showed: from a number on, those that match, on a long line from an offset."""
         reading = Reading(stream, from_line, lines, grep, context, offset, raw)
-        return await self._placement.output(self._own(session_id), cell, reading)
+        return await self._node.output(self._own(session_id), cell, reading)
 
     async def figure(self, session_id: str, file_id: str) -> bytes:
         """An image in full size, by the id in the metadata of the display that shows it smaller."""
-        return await self._placement.figure(self._own(session_id), file_id)
+        return await self._node.figure(self._own(session_id), file_id)
 
     def events(self, session_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
-        return self._placement.events(self._own(session_id), first)
+        return self._node.events(self._own(session_id), first)
 
     async def cell_events(self, session_id: str, cell: int) -> AsyncIterator[AnyEvent]:
         """The events of one cell, those to come included, from its first to its `done`."""
@@ -201,9 +201,9 @@ class Cells(Acting):
         if cell > 1:
             # A cell begins after the one before it has ended; asked for from so far on, that one brings no text.
             with contextlib.suppress(errors.CellForgotten):
-                before = await self._placement.wait(own_id, cell - 1, 0.0, from_event=sys.maxsize)
+                before = await self._node.wait(own_id, cell - 1, 0.0, from_event=sys.maxsize)
                 first = before.next_event
-        async for event in self._placement.events(own_id, first):
+        async for event in self._node.events(own_id, first):
             if event.cell == cell:
                 yield event
                 if isinstance(event, Done):
@@ -211,13 +211,13 @@ class Cells(Acting):
 
     async def variables(self, session_id: str) -> Variables:
         """Each variable with type, shape or length, size and preview; runs no code of the user's."""
-        return await self._placement.variables(self._own(session_id))
+        return await self._node.variables(self._own(session_id))
 
     async def variable(self, session_id: str, name: str, *, limit: float | None = None) -> VariableValue:
         """One variable in full, by its plain name: its `__repr__` and `__str__` run in the session, within a limit."""
         if len(name) > MAX_NAME or not name.isidentifier():
             raise errors.InvalidRequest(f"{name[:80]!r} is not the name of a variable; give a plain name")
         check_seconds("limit", limit)
-        return await self._placement.variable(
+        return await self._node.variable(
             self._own(session_id, EXECUTE), name, VARIABLE_LIMIT if limit is None else limit
         )

@@ -62,7 +62,7 @@ class Shell(Acting):
         task_id = await self.once(
             f"{tenant}/{request_key}" if request_key is not None else None,
             request,
-            lambda: self._placement.shell_begin(
+            lambda: self._node.shell_begin(
                 command,
                 timeout=timeout,
                 session_id=own_session,
@@ -78,7 +78,7 @@ class Shell(Acting):
                 bounds=self.caller.bounds,
             ),
         )
-        return await self._placement.shell_wait(self._task(task_id), self._shell_wait(wait))
+        return await self._node.shell_wait(self._task(task_id), self._shell_wait(wait))
 
     def _task(self, task_id: str, scope: str = READ) -> str:
         """The id by which placement knows a task of this caller, who must have the scope."""
@@ -94,47 +94,47 @@ class Shell(Acting):
 
         From a line or an event on, if asked for. Reading changes nothing.
         """
-        return await self._placement.shell_wait(
+        return await self._node.shell_wait(
             self._task(task_id), self._shell_wait(wait), from_event=from_event, from_line=from_line
         )
 
     async def shell_cancel(self, task_id: str, *, wait: float | None = None) -> Task:
         """End all of a task: SIGTERM, a grace, SIGKILL. One that is over is answered as it is."""
         own_id = self._task(task_id, EXECUTE)
-        await self._placement.shell_order(own_id, "cancel")
+        await self._node.shell_order(own_id, "cancel")
         return await self._until_over(own_id, wait)
 
     async def shell_interrupt(self, task_id: str, *, wait: float | None = None) -> Task:
         """SIGINT, as by Ctrl-C; a persistent shell stays alive."""
         own_id = self._task(task_id, EXECUTE)
-        await self._placement.shell_order(own_id, "interrupt")
-        return await self._placement.shell_wait(own_id, self._shell_wait(wait))
+        await self._node.shell_order(own_id, "interrupt")
+        return await self._node.shell_wait(own_id, self._shell_wait(wait))
 
     async def shell_pause(self, task_id: str) -> Task:
         own_id = self._task(task_id, EXECUTE)
-        await self._placement.shell_order(own_id, "pause")
-        return await self._placement.shell_wait(own_id, 0.0)
+        await self._node.shell_order(own_id, "pause")
+        return await self._node.shell_wait(own_id, 0.0)
 
     async def shell_resume(self, task_id: str, *, wait: float | None = 0.0) -> Task:
         own_id = self._task(task_id, EXECUTE)
-        await self._placement.shell_order(own_id, "resume")
-        return await self._placement.shell_wait(own_id, self._shell_wait(wait))
+        await self._node.shell_order(own_id, "resume")
+        return await self._node.shell_wait(own_id, self._shell_wait(wait))
 
     async def shell_input(self, task_id: str, text: str = "", *, eof: bool = False, wait: float | None = 0.0) -> Task:
         """Send text to a task's input as it is: a line needs its own newline; on a terminal, `\\x03` is Ctrl-C."""
         own_id = self._task(task_id, EXECUTE)
-        await self._placement.shell_input(own_id, text, eof=eof)
-        return await self._placement.shell_wait(own_id, self._shell_wait(wait))
+        await self._node.shell_input(own_id, text, eof=eof)
+        return await self._node.shell_wait(own_id, self._shell_wait(wait))
 
     async def shell_resize(self, task_id: str, rows: int, columns: int) -> None:
         """The size of a task's terminal."""
         check_size(rows, columns)
-        await self._placement.shell_resize(self._task(task_id, EXECUTE), rows, columns)
+        await self._node.shell_resize(self._task(task_id, EXECUTE), rows, columns)
 
     async def shell_tasks(self) -> list[Task]:
         """All tasks that run or are still kept, without their text, in the order of their start."""
         self.check(READ)
-        return await self._placement.shell_tasks(self.caller.tenant)
+        return await self._node.shell_tasks(self.caller.tenant)
 
     async def shell_output(
         self,
@@ -145,26 +145,26 @@ class Shell(Acting):
         lines: int = 200,
         grep: str | None = None,
     ) -> TaskOutput:
-        return await self._placement.shell_output(
+        return await self._node.shell_output(
             self._task(task_id), stream=stream, from_line=from_line, lines=lines, grep=grep
         )
 
     def shell_events(self, task_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
         """The events of a task, those to come included, until it is over. Their `session_id` is the task's id."""
-        return self._placement.shell_events(self._task(task_id), first)
+        return self._node.shell_events(self._task(task_id), first)
 
     async def shell_end(self, shell_session: str, *, session_id: str | None = None) -> bool:
         """End a persistent shell and what runs in it; False when there is none of that name."""
         self.check(EXECUTE)
         own_session = self._own(session_id, EXECUTE) if session_id is not None else None
-        return await self._placement.shell_end(shell_session, own_session, self.caller.tenant)
+        return await self._node.shell_end(shell_session, own_session, self.caller.tenant)
 
     async def _until_over(self, task_id: str, wait: float | None) -> Task:
         """The task when all of it has gone, not only its shell."""
         seconds = self._shell_wait(wait)
-        task = await self._placement.shell_wait(task_id, seconds)
+        task = await self._node.shell_wait(task_id, seconds)
         if task.status in ("running", "paused") and seconds:
-            task = await self._placement.shell_wait(task_id, seconds)
+            task = await self._node.shell_wait(task_id, seconds)
         return task
 
     def _shell_wait(self, wait: float | None) -> float:

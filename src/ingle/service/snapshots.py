@@ -19,7 +19,7 @@ class Keeping(Acting):
 
         The session is held up for a moment only; what cannot be saved is named in the answer.
         """
-        return await self._placement.save(self._own(session_id, EXECUTE), target, start)
+        return await self._node.save(self._own(session_id, EXECUTE), target, start)
 
     async def load_session(
         self,
@@ -55,30 +55,30 @@ class Keeping(Acting):
             isolation=isolation,
             bounds=self.caller.bounds,
         )
-        return await self._placement.restore(wanted, source, start, trust=trust, rerun=rerun)
+        return await self._node.restore(wanted, source, start, trust=trust, rerun=rerun)
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
         self.check(READ)
-        return await self._placement.snapshots(self.caller.tenant)
+        return await self._node.snapshots(self.caller.tenant)
 
     async def delete_snapshot(self, name: str) -> None:
         self.check(EXECUTE)
-        await self._placement.delete_snapshot(self.caller.tenant, name)
+        await self._node.delete_snapshot(self.caller.tenant, name)
 
     async def open_snapshot(self, name: str) -> OpenFile:
         """A snapshot as one portable file; whoever has it closes it."""
         self.check(READ)
-        return await self._placement.open_snapshot(self.caller.tenant, name)
+        return await self._node.open_snapshot(self.caller.tenant, name)
 
     async def write_snapshot(self, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
         """Keep a portable file under a name. Whether it is to be trusted is asked when it is loaded."""
         self.check(EXECUTE)
         check_name(name)
-        return await self._placement.write_snapshot(self.caller.tenant, name, chunks)
+        return await self._node.write_snapshot(self.caller.tenant, name, chunks)
 
     async def list_stdlib(self) -> Stdlib:
         self.check(READ)
-        return await self._placement.stdlib(self.caller.tenant)
+        return await self._node.stdlib(self.caller.tenant)
 
     async def add_to_stdlib(self, function_code: str) -> StdlibChange:
         """Add code to the library that new sessions begin with, once it has been seen to compile and run."""
@@ -86,4 +86,4 @@ class Keeping(Acting):
         self._check_beginning()
         if len(function_code) > MAX_BYTES:
             raise errors.InvalidRequest(f"the code has more than {MAX_BYTES} characters; put data into files")
-        return await self._placement.add_to_stdlib(self.caller.tenant, function_code, self.caller.bounds)
+        return await self._node.add_to_stdlib(self.caller.tenant, function_code, self.caller.bounds)

@@ -222,7 +222,7 @@ async def test_a_caller_who_leaves_in_the_moment_of_his_turn_gives_it_to_the_nex
     first = asyncio.ensure_future(run(gate.code))
     await gate.wait()
     queued = [asyncio.ensure_future(run(counter.code(f"queued {number}"), queue=True)) for number in range(2)]
-    session = service._placement.manager.get("s")  # type: ignore[attr-defined]
+    session = service._node.manager.get("s")  # type: ignore[attr-defined]
     assert await until(lambda: len(session.turns.queue) == 2)
     finish, complaints = Session._finish_cell, []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
@@ -244,7 +244,7 @@ async def test_a_caller_who_leaves_when_it_is_his_turn_gives_it_to_the_next(
     first = asyncio.ensure_future(run(gate.code))
     await gate.wait()
     queued = [asyncio.ensure_future(run(counter.code(f"queued {number}"), queue=True)) for number in range(2)]
-    turns = service._placement.manager.get("s").turns  # type: ignore[attr-defined]
+    turns = service._node.manager.get("s").turns  # type: ignore[attr-defined]
     assert await until(lambda: len(turns.queue) == 2)
     # Something that has to be over before a cell may begin.
     under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()

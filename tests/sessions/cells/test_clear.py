@@ -127,7 +127,7 @@ async def test_a_cell_that_comes_while_it_clears_runs_after_that(service: Servic
         "s", "import time\nclass Slow:\n    def __del__(self, sleep=time.sleep): sleep(0.3)\ns = Slow(); x = 1"
     )
     clearing = asyncio.create_task(service.clear_session("s"))
-    session = service._placement.manager.get("s")  # type: ignore[attr-defined]
+    session = service._node.manager.get("s")  # type: ignore[attr-defined]
     assert await until(lambda: session._preparing.asked)
     after = await service.execute("s", "'x' in globals()")
     assert after.result == {"text/plain": "False"}

@@ -130,7 +130,7 @@ async def test_functions_of_the_library_are_no_variables_until_they_are_changed(
 
 async def test_the_library_is_compiled_once_for_all_sessions(service: Service, home: Path) -> None:
     write(home, "import sys\nseen = sys._getframe().f_code.co_filename\n")
-    local = service._placement.manager  # type: ignore[attr-defined]
+    local = service._node.manager  # type: ignore[attr-defined]
     await service.create_session("a")
     library = await local.stdlibs.read("")
     (code,) = library.codes.values()
@@ -338,7 +338,7 @@ async def test_without_a_library_the_listing_is_empty(service: Service, home: Pa
 async def test_an_edit_by_hand_is_seen_at_once(service: Service, home: Path) -> None:
     path = write(home, "a = 1\n")
     assert (await service.list_stdlib()).other == [StdlibOther("a", "value")]
-    stdlibs = service._placement.manager.stdlibs  # type: ignore[attr-defined]
+    stdlibs = service._node.manager.stdlibs  # type: ignore[attr-defined]
     for n in range(300):
         # As editors do: in place, of the same size, several times within one tick of the file system's clock.
         path.write_text(f"a ={n % 10}\n", "utf-8")

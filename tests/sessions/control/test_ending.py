@@ -37,7 +37,7 @@ def is_alive(pid: int) -> bool:
 
 def worker_pid(service: Service, sid: str) -> int:
     """As the host knows it."""
-    pid: int = service._placement.manager.get(sid).worker.pid  # type: ignore[attr-defined]
+    pid: int = service._node.manager.get(sid).worker.pid  # type: ignore[attr-defined]
     return pid
 
 
@@ -307,7 +307,7 @@ async def test_a_worker_that_dies_between_cells_is_replaced_and_said(service: Se
     code = "import os, threading\nx = 1\nthreading.Timer(0.05, os._exit, (5,)).start()"
     pid = worker_pid(service, sid)
     await run(service, sid, code)
-    session = service._placement.manager.get(sid)  # type: ignore[attr-defined]
+    session = service._node.manager.get(sid)  # type: ignore[attr-defined]
     assert await until(lambda: session.worker is None or session.worker.pid != pid)
     result = await run(service, sid, "print('x' in globals())")
     assert (result.stdout, result.notices) == (
@@ -322,7 +322,7 @@ async def test_a_death_is_named_as_it_was_however_late_its_init_tells_it(
 ) -> None:
     """The session's wire is lost with its process: that is no reason of its own."""
     monkeypatch.setattr(init_link, "KILL_PATIENCE_SECONDS", 60.0)
-    worker = service._placement.manager.get(sid).worker  # type: ignore[attr-defined]
+    worker = service._node.manager.get(sid).worker  # type: ignore[attr-defined]
     os.kill(worker.init_pid, signal.SIGSTOP)
     os.kill(worker.pid, signal.SIGKILL)
     # The host has waited for init's word as long as it does, and has begun to end what is left.

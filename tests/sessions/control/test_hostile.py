@@ -190,7 +190,7 @@ async def test_who_floods_the_wire_gives_way_to_others(service: Service) -> None
     for name in ("flood", "neighbour"):
         await service.create_session(name)
     await service.execute("flood", FIND_WIRE + FLOOD, wait=0)
-    worker = service._placement.manager.get("flood").worker  # type: ignore[attr-defined]
+    worker = service._node.manager.get("flood").worker  # type: ignore[attr-defined]
     for number in range(3):
         assert await until(lambda: worker.output.resting, 60)
         result = await service.execute("neighbour", f"{number} + 1")

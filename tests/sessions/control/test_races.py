@@ -113,7 +113,7 @@ async def test_an_interrupt_around_the_end_of_a_cell_hurts_that_cell_or_none(
 
 async def race_deaths(service: Service, chance: random.Random, count: int) -> Counter[str]:
     sid = (await service.create_session()).session_id
-    session = service._placement.manager.get(sid)  # type: ignore[attr-defined]
+    session = service._node.manager.get(sid)  # type: ignore[attr-defined]
     seen: Counter[str] = Counter()
     for number in range(count):
         takes = chance.uniform(0, 0.002)
@@ -160,7 +160,7 @@ async def test_a_worker_killed_at_any_moment_is_named_replaced_and_leaves_nothin
 ) -> None:
     # Once through everything that is made only once: the zygote, the pool, the threads of the loop.
     await race_deaths(service, random.Random(0), 1)
-    manager = service._placement.manager  # type: ignore[attr-defined]
+    manager = service._node.manager  # type: ignore[attr-defined]
     (launcher,) = manager._launchers.all
     assert await until(lambda: launcher.prepared == 2)
     descriptors, processes = open_descriptors(), len(marked_processes(mark))
@@ -247,7 +247,7 @@ async def test_sessions_live_on_and_come_into_being_while_zygotes_die(
 ) -> None:
     keeper = (await service.create_session("keeper")).session_id
     await run(service, keeper, "x = 0")
-    manager = service._placement.manager  # type: ignore[attr-defined]
+    manager = service._node.manager  # type: ignore[attr-defined]
     (launcher,) = manager._launchers.all
     zygotes = [launcher.zygote_pid]
     made = 0

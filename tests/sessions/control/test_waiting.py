@@ -109,7 +109,7 @@ async def test_the_default_wait_is_45_s_and_waits_must_be_numbers_of_seconds(ser
 async def test_a_caller_who_goes_away_leaves_the_cell_running(service: Service, sid: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     calls = [asyncio.create_task(service.execute(sid, GATED.format(gate=str(gate))))]
-    assert await until(lambda: calls[0].done() or service._placement.manager.get(sid).last_cell == 1)  # type: ignore[attr-defined]
+    assert await until(lambda: calls[0].done() or service._node.manager.get(sid).last_cell == 1)  # type: ignore[attr-defined]
     await wait_for_text(service, sid, 1, "one")
     calls += [asyncio.create_task(service.wait(sid, 1)) for _ in range(5)]
     await asyncio.sleep(0)
@@ -200,7 +200,7 @@ class TestSmallMemory:
                 failed = await service.execute(sid, f"raise ValueError({number})")
                 assert failed.status == "error"
                 first.append(failed)
-        session = service._placement.manager.get(sid)  # type: ignore[attr-defined]
+        session = service._node.manager.get(sid)  # type: ignore[attr-defined]
         assert session.timeline.in_memory(1, 1) is None, "nothing was spilled"
         assert [result.status for result in first].count("error") == 10
         for _ in range(2):

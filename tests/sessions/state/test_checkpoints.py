@@ -10,7 +10,7 @@ import pytest
 from conftest import session_folders, until
 from ingle import errors
 from ingle.events import Notice
-from ingle.nodes.local import Local
+from ingle.nodes.local import LocalNode
 from ingle.service import Service
 from ingle.sessions.persistence import checkpoints
 from ingle.sessions.session import Session
@@ -30,8 +30,8 @@ async def main(service: Service) -> str:
 
 
 def session_of(service: Service, sid: str) -> Session:
-    assert isinstance(service._placement, Local)
-    return service._placement.manager.get(sid)
+    assert isinstance(service._node, LocalNode)
+    return service._node.manager.get(sid)
 
 
 async def say(service: Service, sid: str, code: str) -> str:
@@ -100,7 +100,7 @@ async def test_checkpoints_are_listed_with_their_memory_and_bounded(service: Ser
 
 async def test_one_that_is_dropped_frees_its_process(service: Service, main: str) -> None:
     await service.checkpoint(main, "base")
-    session = service._placement.manager.get(main)  # type: ignore[attr-defined]
+    session = service._node.manager.get(main)  # type: ignore[attr-defined]
     pid = session.checkpoints.find("base").worker.pid
     assert os.path.exists(f"/proc/{pid}")
     await service.drop_checkpoint(main, "base")
@@ -332,5 +332,5 @@ async def test_why_a_checkpoint_is_gone_is_remembered_of_the_last_ones(
         with pytest.raises(errors.CheckpointNotFound) as refused:
             await service.rollback("s", f"c{number}")
         assert ("it was dropped" in refused.value.message) == why
-    made = service._placement.manager.get("s").checkpoints  # type: ignore[attr-defined]
+    made = service._node.manager.get("s").checkpoints  # type: ignore[attr-defined]
     assert list(made._why_gone) == ["c3", "c4", "c5"]

@@ -41,7 +41,7 @@ async def test_a_copy_lives_in_the_room_of_its_original(service: Service) -> Non
     lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert (lines["NoNewPrivs"], lines["Seccomp"], int(lines["CapEff"], 16)) == ("1", "2", 0)
     # The host knows it by the kernel's word, not by its own.
-    worker = service._placement.manager.get("copy").worker  # type: ignore[attr-defined]
+    worker = service._node.manager.get("copy").worker  # type: ignore[attr-defined]
     inside = int(await say(service, "copy", "print(os.getpid())"))
     told = Path(f"/proc/{worker.pid}/status").read_text()
     assert [line.split()[-1] for line in told.splitlines() if line.startswith("NSpid")] == [str(inside)]

@@ -355,7 +355,7 @@ async def test_a_session_that_takes_long_to_save_keeps_no_other_from_it(
             await service.create_session(name, durable=True)
         for name in slow_ones:
             await service.execute(name, slow)
-            session = service._placement.manager.get(name)  # type: ignore[attr-defined]
+            session = service._node.manager.get(name)  # type: ignore[attr-defined]
             assert await until(lambda session=session: session.keeper._saving is not None)
         await service.execute("s", "x = 1")
         await saved(service, 1)
@@ -371,7 +371,7 @@ async def test_a_session_beyond_the_bound_says_once_that_it_is_saved_on_request_
         await service.execute("s", "x = 1")
         await saved(service, 1)
         await service.execute("s", "import os; big = os.urandom(4_000_000)")
-        session = service._placement.manager.get("s")  # type: ignore[attr-defined]
+        session = service._node.manager.get("s")  # type: ignore[attr-defined]
         assert await until(lambda: session.keeper.trouble)
         told = await service.execute("s", "x = 2")
         assert len(told.notices) == 1
@@ -470,7 +470,7 @@ async def test_what_comes_after_an_exit_is_kept_though_a_save_was_under_way_at_i
         assert await until(lambda: writing == 1)
         await service.execute("s", "exit()")
         await service.execute("s", "y = 6")
-        keeper = service._placement.manager.get("s").keeper  # type: ignore[attr-defined]
+        keeper = service._node.manager.get("s").keeper  # type: ignore[attr-defined]
         assert await until(lambda: keeper._waiting is not None)
         written.set()
         await saved(service, 3)
@@ -872,7 +872,7 @@ async def test_a_full_disk_is_named_and_the_session_goes_on_with_the_last_save_i
         await first.execute("s", "x = 1")
         await saved(first, 1)
         await first.execute("s", "import os; x = 2; big = os.urandom(30_000_000)")
-        session = first._placement.manager.get("s")  # type: ignore[attr-defined]
+        session = first._node.manager.get("s")  # type: ignore[attr-defined]
         assert await until(lambda: session.keeper.trouble, 20)
         told = await first.execute("s", "x")
         assert told.result == {"text/plain": "2"}

@@ -238,7 +238,7 @@ async def race(service: Service, chance: random.Random, rounds: int, mark: str, 
 
 
 def kill_worker(service: Service, sid: str) -> None:
-    worker = service._placement.manager.get(sid).worker  # type: ignore[attr-defined]
+    worker = service._node.manager.get(sid).worker  # type: ignore[attr-defined]
     if worker is not None and worker.pid is not None:
         os.kill(worker.pid, 9)
 

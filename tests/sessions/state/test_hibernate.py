@@ -68,7 +68,7 @@ async def value(service: Service, code: str, name: str = "s") -> str:
 
 def worker_pid(service: Service) -> str:
     """As the host knows it."""
-    return str(service._placement.manager.get("s").worker.pid)  # type: ignore[attr-defined]
+    return str(service._node.manager.get("s").worker.pid)  # type: ignore[attr-defined]
 
 
 def gone(pid: str) -> bool:
@@ -148,7 +148,7 @@ async def test_what_cannot_be_saved_keeps_its_process_and_the_listing_says_why(
         pid = await value(service, f"{code}\nimport os\nos.getpid()")
         info = await wait_for(service, lambda info: info.notices)
         # Looked at once, and not again and again: each look is a copy.
-        session = service._placement.manager.get("s")  # type: ignore[attr-defined]
+        session = service._node.manager.get("s")  # type: ignore[attr-defined]
         forks = session.worker.forks.count
         await asyncio.sleep(0.2)
         assert session.worker.forks.count == forks

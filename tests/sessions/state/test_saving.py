@@ -670,7 +670,7 @@ async def test_a_session_that_hangs_while_it_is_saved_is_gone_when_it_is_ended(
     monkeypatch.setattr(snapshots, "AFTER_END", 0.05)
     await service.create_session("main")
     await run(service, HANGS)
-    members = service._placement.manager.get("main").worker.siblings.members  # type: ignore[attr-defined]
+    members = service._node.manager.get("main").worker.siblings.members  # type: ignore[attr-defined]
     saving = asyncio.create_task(service.save_session("main", "calc"))
     assert await until(lambda: len(members) == 2)
     await service.end_session("main")
