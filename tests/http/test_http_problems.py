@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from ingle import errors
+from ingle.callers import Caller
 from ingle.http.app import make_app
 from ingle.http.auth.principals import Principals
 from ingle.http.problems import RangeNotSatisfiable
@@ -166,6 +167,9 @@ class FailingService(Service):
     def __init__(self, failure: Exception) -> None:
         super().__init__(Settings(), None)  # type: ignore[arg-type]
         self.failure = failure
+
+    def acting_for(self, caller: Caller) -> Service:
+        return self
 
     async def list_sessions(self) -> Any:
         raise self.failure

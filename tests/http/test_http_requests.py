@@ -292,7 +292,7 @@ async def test_nonsense_behind_a_request_ends_it_and_the_cell_goes_on(
     slow = request("POST /v1/sessions/main/execute", b'{"code": "import time; time.sleep(0.3); 6 * 7"}')
     reader, writer = await asyncio.open_connection("127.0.0.1", door)
     writer.write(slow)
-    session = service._placement.manager.get("main")  # type: ignore[attr-defined]
+    session = service._node.manager.get("main")  # type: ignore[attr-defined]
     assert await until(lambda: session.last_cell == 1)
     writer.write(b"no request at all\r\n\r\n")
     answer = await asyncio.wait_for(reader.read(), PATIENCE)

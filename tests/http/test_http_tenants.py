@@ -16,6 +16,7 @@ import pytest
 from conftest import until, wait_until
 from ingle import errors
 from ingle.callers import IMPLIED, Caller, Limits, Meter
+from ingle.requests import Bounds, NewCell, NewSession, NewTask, SessionLimits
 from ingle.service import Service
 from support.server import NDJSON, PATIENCE, Server, problem
 from support.tokens import client_with, ingle_token
@@ -90,9 +91,14 @@ async def test_no_verb_of_the_service_takes_the_id_of_another_tenant(service: Se
     verbs = [
         (name, verb)
         for name, verb in inspect.getmembers(Service, inspect.isfunction)
-        if not name.startswith("_") and "session_id" in inspect.signature(verb).parameters
+        if not name.startswith("_") and {"session_id", "new"} & inspect.signature(verb).parameters.keys()
     ]
-    assert len(verbs) >= 14
+    assert len(verbs) >= 16
+    requests = {
+        "NewCell": NewCell("1"),
+        "NewSession": NewSession(session_id="a/x"),
+        "NewTask": NewTask("true", session_id="a/x"),
+    }
     checked: list[str] = []
     for caller in (other, service):
         for name, verb in verbs:
@@ -100,12 +106,30 @@ async def test_no_verb_of_the_service_takes_the_id_of_another_tenant(service: Se
             for parameter in list(inspect.signature(verb).parameters.values())[1:]:
                 if parameter.name == "session_id":
                     given["session_id"] = "a/x"
+                elif parameter.name == "new":
+                    given["new"] = requests[inspect.formatannotation(parameter.annotation).rpartition(".")[2]]
                 elif parameter.default is inspect.Parameter.empty:
                     given[parameter.name] = 1 if parameter.annotation in (int, "int") else "x"
             with pytest.raises((errors.SessionNotFound, errors.InvalidName)):
                 await outcome_of(verb, caller, given)
             checked.append(name)
     assert len(checked) == 2 * len(verbs)
+
+
+@pytest.mark.req("safe.token")
+async def test_a_request_cannot_choose_its_tenant_or_its_bounds(service: Service) -> None:
+    a = service.acting_for(Caller("a", "a"))
+    b = service.acting_for(Caller("b", "b", bounds=Bounds(limits=SessionLimits(files=50))))
+    await a.create_session("x")
+    with pytest.raises(errors.SessionNotFound):
+        await b.run_task(NewTask("true", session_id="x", tenant="a"))
+    task = await b.run_task(NewTask("true", tenant="a"))
+    assert [each.task_id for each in await b.shell_tasks()] == [task.task_id]
+    assert await a.shell_tasks() == []
+    made = await b.create(NewSession(session_id="y", tenant="a", bounds=Bounds()))
+    assert made.limits.files == 50
+    assert [each.session_id for each in await a.list_sessions()] == ["x"]
+    assert [each.session_id for each in await b.list_sessions()] == ["y"]
 
 
 @pytest.mark.req("safe.token")

@@ -211,7 +211,7 @@ async def test_tasks_outlive_the_zygote_and_the_next_comes_from_a_new_one(servic
     task = await service.shell(f"echo begun; {WAIT.format(gate=gate)}; echo lived", wait=0)
     assert await until_text(service, task.task_id, "begun\n")
     assert isinstance(service._node, LocalNode)
-    launcher = service._node.tasks._launcher
+    launcher = service._node.tasks.shell._launcher
     assert launcher.zygote_pid is not None
     first = launcher.zygote_pid
     os.kill(first, signal.SIGKILL)

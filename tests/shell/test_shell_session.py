@@ -188,7 +188,7 @@ async def test_an_interrupt_reaches_a_program_that_was_slow_in_the_making(servic
     task = await run(service, f"({making}); echo not reached", wait=0)
     assert await until_text(service, task.task_id, "begun\n")
     await service.shell_interrupt(task.task_id, wait=0)
-    (shell,) = service._node.tasks._shells.values()  # type: ignore[attr-defined]
+    (shell,) = service._node.tasks.shell._shells.values()  # type: ignore[attr-defined]
     # All that was sent has landed, by init's word.
     assert await until(lambda: shell.bash is None or not shell.bash.signals)
     gate.touch()

@@ -1,8 +1,10 @@
-"""Node: where a session lives. The only room that knows; nothing above looks through it.
+"""Nodes: the machines that sessions and shell tasks run on.
 
-`Node` is what every place can do, by session id and in plain data, so that a session on this machine and one on
-another look the same from above. An id is a session's name, or `tenant/name` for a session that is not of the
-default tenant; in what comes back there are names only.
+`Node` and `SessionHandle` are what every node offers. The service knows nothing else of a node, so that a session on
+another machine can look like one on this machine. Every argument and every answer is plain data that can be sent; a
+stream is an async iterator, and an open file is an `OpenFile`.
+
+A session's key is its name, or `tenant/name` outside the default tenant. Answers hold names only.
 """
 
 from collections.abc import AsyncIterator
@@ -31,173 +33,229 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import Bounds, Limits, NewSession
+from ingle.requests import Bounds, NewCell, NewSession, NewTask
+
+
+class Node(Protocol):
+    """Machine that runs sessions and shell tasks."""
+
+    @property
+    def tasks(self) -> "Tasks": ...
+
+    @property
+    def snapshots(self) -> "Snapshots": ...
+
+    @property
+    def library(self) -> "Library": ...
+
+    async def start(self) -> None: ...
+
+    async def warm(self) -> None:
+        """Start workers ahead of the first sessions."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    async def create(self, new: NewSession) -> SessionInfo:
+        """Create a session and wait until it is ready for its first cell."""
+        ...
+
+    def session(self, key: str) -> "SessionHandle":
+        """Return a handle of a session. Raise SessionNotFound here or at the first use of the handle."""
+        ...
+
+    async def sessions(self, tenant: str) -> list[SessionInfo]: ...
+
+    async def fork(self, key: str, names: list[str | None], *, reseed: bool = False) -> list[SessionInfo]:
+        """Make one live copy of a session for each name, or none at all. A null name means a random one."""
+        ...
+
+    async def isolation(self) -> Isolation:
+        """Return the level of isolation, once the node has tested it."""
+        ...
+
+    async def load(self, tenant: str) -> Load:
+        """Count the tenant's sessions and running cells."""
+        ...
+
+    async def metrics(self) -> Metrics: ...
+
+
+class SessionHandle(Protocol):
+    """One session of a node."""
+
+    @property
+    def checkpoints(self) -> "Checkpoints": ...
+
+    async def info(self) -> SessionInfo: ...
+
+    async def end(self) -> SessionInfo:
+        """End the session and its shell tasks. Return its last state."""
+        ...
+
+    async def clear(self) -> SessionInfo:
+        """Reset the namespace."""
+        ...
+
+    async def rollback(self, checkpoint: str | None) -> RolledBack: ...
+
+    async def save(self, target: str, start: str | None) -> Saved:
+        """Save the session under a name, or to a file below its folder or the folder `start`."""
+        ...
+
+    async def execute(self, new: NewCell) -> int:
+        """Start a cell and return its number."""
+        ...
+
+    async def wait(self, cell: int | None, seconds: float, from_event: int = 0) -> Result:
+        """Return the result of a cell once it has ended or waits for input, or after `seconds`. None: the last cell."""
+        ...
+
+    async def input(self, text: str, *, eof: bool = False) -> int:
+        """Answer a cell that waits for input. Return the number of the cell to wait for."""
+        ...
+
+    async def interrupt(self) -> int | None:
+        """Interrupt the running cell and return its number; None if no cell runs."""
+        ...
+
+    async def cells(self, first: int, count: int) -> list[CellInfo]: ...
+
+    async def output(self, cell: int, reading: Reading) -> OutputPage: ...
+
+    async def figure(self, file_id: str) -> bytes:
+        """Return an image in full size."""
+        ...
+
+    def events(self, first: int) -> AsyncIterator[AnyEvent]:
+        """Yield the session's events from `first` on, also those to come."""
+        ...
+
+    async def variables(self) -> Variables: ...
+
+    async def variable(self, name: str, limit: float) -> VariableValue:
+        """Return one variable in full. Its `__repr__` and `__str__` may take `limit` seconds."""
+        ...
+
+    async def files(self) -> "Folder":
+        """Return the session's folder, once its worker has started."""
+        ...
+
+
+class Checkpoints(Protocol):
+    """States of one session, in memory, that it can go back to."""
+
+    async def make(self, name: str) -> CheckpointInfo: ...
+
+    async def remove(self, name: str) -> None: ...
+
+    async def list(self) -> list[CheckpointInfo]: ...
+
+
+class Folder(Protocol):
+    """Files of one session, as its code sees them."""
+
+    async def open(self, path: str) -> "OpenFile": ...
+
+    async def write(self, path: str, chunks: AsyncIterator[bytes], limit: int) -> tuple[FileInfo, bool]:
+        """Write a file in one step. Return what it is now, and whether it is new."""
+        ...
+
+    async def remove(self, path: str) -> None: ...
+
+    async def list(self, path: str) -> FileList: ...
 
 
 class OpenFile(Protocol):
-    """A file that is being read; whoever has it closes it."""
+    """File open for reading. The caller closes it."""
 
     size: int
     modified: float
     tag: str
 
     def chunks(self, start: int, count: int) -> AsyncIterator[bytes]:
-        """So many bytes from there on, a bounded piece at a time."""
+        """Yield `count` bytes from `start` on, in bounded pieces."""
         ...
 
     def close(self) -> None: ...
 
 
-class Node(Protocol):
-    async def start(self) -> None: ...
+class Tasks(Protocol):
+    """Shell tasks of a node."""
 
-    async def warm(self) -> None:
-        """Have workers ready for the first sessions."""
+    async def start(self, new: NewTask) -> str:
+        """Start a command and return the id of its task."""
         ...
 
-    async def stop(self) -> None: ...
-
-    async def create(self, wanted: NewSession) -> SessionInfo: ...
-
-    async def sessions(self, tenant: str = "") -> list[SessionInfo]: ...
-
-    async def isolation(self) -> Isolation: ...
-
-    async def load(self, tenant: str) -> Load: ...
-
-    async def metrics(self) -> Metrics: ...
-
-    async def info(self, session_id: str) -> SessionInfo: ...
-
-    async def end(self, session_id: str) -> SessionInfo: ...
-
-    async def clear(self, session_id: str) -> SessionInfo: ...
-
-    async def save(self, session_id: str, target: str, start: str | None = None) -> Saved:
-        """Save a session under a name, or as a file below its folder or the start folder."""
+    def task(self, task_id: str, tenant: str) -> "TaskHandle":
+        """Return a handle of a task. Raise TaskNotFound here or at the first use of the handle."""
         ...
 
-    async def restore(
-        self,
-        wanted: NewSession,
-        source: str,
-        start: str | None = None,
-        *,
-        trust: bool = False,
-        rerun: bool = False,
+    async def end_shell(self, tenant: str, session_key: str | None, name: str) -> bool:
+        """End a persistent shell and what runs in it. Return False if there is none of that name."""
+        ...
+
+    async def list(self, tenant: str) -> list[Task]:
+        """Return the tenant's tasks, without their text."""
+        ...
+
+
+class TaskHandle(Protocol):
+    """One shell task of a node."""
+
+    async def wait(self, seconds: float, *, from_event: int = 0, from_line: int = 0) -> Task:
+        """Return the task once its shell has ended, or after `seconds`. If it had ended, wait for all of the task."""
+        ...
+
+    async def cancel(self) -> None: ...
+
+    async def interrupt(self) -> None: ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def input(self, text: str, *, eof: bool) -> None: ...
+
+    async def resize(self, rows: int, columns: int) -> None: ...
+
+    async def output(self, stream: str, from_line: int, lines: int, grep: str | None) -> TaskOutput: ...
+
+    def events(self, first: int) -> AsyncIterator[AnyEvent]:
+        """Yield the task's events from `first` on, until the task is over."""
+        ...
+
+
+class Snapshots(Protocol):
+    """Saved sessions of a node."""
+
+    async def load(
+        self, new: NewSession, source: str, start: str | None, *, trust: bool = False, rerun: bool = False
     ) -> Restored:
-        """A new session with what a snapshot holds. `trust`: whoever wrote it. `rerun`: cells that made the rest."""
+        """Create a session with the variables of a snapshot.
+
+        `trust`: accept a snapshot of any writer. `rerun`: run the cells again that made what could not be saved.
+        """
         ...
 
-    async def snapshots(self, tenant: str = "") -> list[SnapshotInfo]: ...
+    async def delete(self, tenant: str, name: str) -> None: ...
 
-    async def delete_snapshot(self, tenant: str, name: str) -> None: ...
-
-    async def open_snapshot(self, tenant: str, name: str) -> OpenFile: ...
-
-    async def write_snapshot(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo: ...
-
-    async def stdlib(self, tenant: str = "") -> Stdlib: ...
-
-    async def add_to_stdlib(self, tenant: str, code: str, bounds: Bounds) -> StdlibChange: ...
-
-    async def fork(self, session_id: str, names: list[str | None], *, reseed: bool = False) -> list[SessionInfo]:
-        """Live copies of a session, one for each of these names, or none."""
+    async def open(self, tenant: str, name: str) -> OpenFile:
+        """Return a snapshot as one portable file."""
         ...
 
-    async def checkpoint(self, session_id: str, name: str) -> CheckpointInfo: ...
-
-    async def checkpoints(self, session_id: str) -> list[CheckpointInfo]: ...
-
-    async def drop_checkpoint(self, session_id: str, name: str) -> None: ...
-
-    async def rollback(self, session_id: str, name: str | None) -> RolledBack: ...
-
-    async def begin(
-        self,
-        session_id: str,
-        code: str,
-        *,
-        timeout: float | None = None,
-        envs: dict[str, str] | None = None,
-        queue: bool = False,
-        key: str | None = None,
-    ) -> int:
-        """Start a cell; its number. A `key` that was used before stands for the cell it began."""
+    async def write(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
+        """Store a portable file under a name."""
         ...
 
-    async def wait(self, session_id: str, cell: int | None, seconds: float, from_event: int = 0) -> Result:
-        """The result of a cell (the last one if none is named) once it has settled, or after so many seconds."""
+    async def list(self, tenant: str) -> list[SnapshotInfo]: ...
+
+
+class Library(Protocol):
+    """Each tenant's own library, which new sessions load."""
+
+    async def add(self, tenant: str, addition: str, bounds: Bounds) -> StdlibChange:
+        """Add code, once it has compiled and run in a session within these bounds."""
         ...
 
-    async def input(self, session_id: str, text: str, *, eof: bool = False) -> int: ...
-
-    async def interrupt(self, session_id: str) -> int | None: ...
-
-    async def cells(self, session_id: str, first: int, count: int) -> list[CellInfo]: ...
-
-    async def output(self, session_id: str, cell: int, reading: Reading) -> OutputPage: ...
-
-    async def figure(self, session_id: str, file_id: str) -> bytes:
-        """An image in full size that was kept for this session."""
-        ...
-
-    def events(self, session_id: str, first: int) -> AsyncIterator[AnyEvent]: ...
-
-    async def variables(self, session_id: str) -> Variables: ...
-
-    async def variable(self, session_id: str, name: str, limit: float) -> VariableValue: ...
-
-    # --- shell tasks ---
-
-    async def shell_begin(
-        self,
-        command: str,
-        *,
-        timeout: float | None,
-        session_id: str | None,
-        cwd: str | None,
-        env: dict[str, str] | None,
-        stdin: str | None,
-        interactive: bool,
-        pty: bool,
-        size: tuple[int, int],
-        limits: Limits | None,
-        shell_session: str | None,
-        tenant: str = "",
-        bounds: Bounds = ...,
-    ) -> str:
-        """Start a command; the task's id."""
-        ...
-
-    async def shell_wait(self, task_id: str, seconds: float, *, from_event: int = 0, from_line: int = 0) -> Task: ...
-
-    async def shell_order(self, task_id: str, verb: str) -> None:
-        """cancel, interrupt, pause or resume."""
-        ...
-
-    async def shell_input(self, task_id: str, text: str, *, eof: bool) -> None: ...
-
-    async def shell_resize(self, task_id: str, rows: int, columns: int) -> None: ...
-
-    async def shell_tasks(self, tenant: str = "") -> list[Task]: ...
-
-    async def shell_output(
-        self, task_id: str, *, stream: str, from_line: int, lines: int, grep: str | None
-    ) -> TaskOutput: ...
-
-    def shell_events(self, task_id: str, first: int) -> AsyncIterator[AnyEvent]: ...
-
-    async def shell_end(self, shell_session: str, session_id: str | None, tenant: str = "") -> bool: ...
-
-    async def files(self, session_id: str, folder: str) -> FileList: ...
-
-    async def open_file(self, session_id: str, path: str) -> OpenFile: ...
-
-    async def write_file(
-        self, session_id: str, path: str, chunks: AsyncIterator[bytes], limit: int
-    ) -> tuple[FileInfo, bool]:
-        """What is there now, and whether it is new."""
-        ...
-
-    async def remove_file(self, session_id: str, path: str) -> None: ...
+    async def list(self, tenant: str) -> Stdlib: ...

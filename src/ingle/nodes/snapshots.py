@@ -1,7 +1,7 @@
-"""Sessions of this machine and their snapshots: a copy of the worker is saved, a new session is loaded.
+"""Snapshots of this machine's sessions: saving a live copy of the worker, and loading into a new session.
 
-Whoever asked may go: a save that was begun is finished, and a load too. A snapshot's place is a plain name, or the path
-of a file below the session's folder or the start folder; nothing else is written or read.
+A save or a load that has begun is finished, also when its caller has gone. A target is a plain name, or the path of a
+file below the session's folder or the start folder. No other file is written or read.
 """
 
 import asyncio
@@ -30,37 +30,39 @@ from ingle.settings import LEVELS
 from ingle.snapshots import disk_errors, manifest
 from ingle.snapshots.manifest import Manifest, Summary
 from ingle.snapshots.pack import write_whole
-from ingle.snapshots.store import NAMED, LoadableSnapshot, LoadCandidates, Snapshots
+from ingle.snapshots.store import LoadableSnapshot, LoadCandidates, Snapshots
 from ingle.workers.worker import Worker
 
 SUFFIX = ".ingle"
-"""Of every file that a session is saved to: no interpreter and no other program takes it for its own."""
+"""Suffix of every portable file, so that no interpreter or other program takes it for one of its own."""
 
 CODE_FOLDERS = {"site-packages", "dist-packages"}
 
-SAVING = 4
-"""Saves and loads at a time, of those that are quick; others wait for their turn."""
+MAX_TRANSFERS = 4
+"""Quick saves and loads at a time; others wait for their turn."""
 
-AFTER_END = 10.0
-"""Seconds in which a save that was begun before its session was ended may come to its own end."""
+FINISH_SAVE_SECONDS = 10.0
+"""Time for a save to finish after its session was ended."""
 
-READING = 4
-"""Threads for what is on the disk only, and waits for no session."""
+DISK_THREADS = 4
+"""Threads for work on the disk that waits for no session."""
 
 Result = TypeVar("Result")
 
 
-class Keeping:
+class LocalSnapshots:
+    """Saved sessions of the node on this machine."""
+
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self._executor = ThreadPoolExecutor(READING, "ingle-snapshots")
-        # How long a session takes is its own doing: others have threads all the same.
-        self._channels = ThreadPoolExecutor(SAVING + MOST, "ingle-channels")
-        self._places = Places(SAVING)
+        self._executor = ThreadPoolExecutor(DISK_THREADS, "ingle-snapshots")
+        # A slow session occupies a thread for as long as it likes, so that others need threads of their own.
+        self._channels = ThreadPoolExecutor(MAX_TRANSFERS + MOST, "ingle-channels")
+        self._places = Places(MAX_TRANSFERS)
         self._tasks: set[asyncio.Task[object]] = set()
 
     def of(self, tenant: str) -> Snapshots:
-        """The snapshots of a tenant."""
+        """Return the store of a tenant."""
         return self._manager.shelves.of(tenant)
 
     async def stop(self) -> None:
@@ -72,7 +74,7 @@ class Keeping:
             executor.shutdown(wait=False, cancel_futures=True)
 
     async def _finish(self, task: "asyncio.Task[Result]") -> Result:
-        """Wait for something that is finished whether or not anybody waits."""
+        """Wait for a task that goes on when its caller is cancelled."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
@@ -86,11 +88,11 @@ class Keeping:
 
     # --- saving ---
 
-    async def save(self, session: Session, target: str, start: str | None = None, *, shelf: str = NAMED) -> Saved:
-        """Save a session under a name, or as a file below its folder or the start folder."""
-        return await self._finish(asyncio.get_running_loop().create_task(self._save(session, target, start, shelf)))
+    async def save(self, session: Session, target: str, start: str | None) -> Saved:
+        """Save a session under a name, or to a file below its folder or the start folder."""
+        return await self._finish(asyncio.get_running_loop().create_task(self._save(session, target, start)))
 
-    async def _save(self, session: Session, target: str, start: str | None, shelf: str) -> Saved:
+    async def _save(self, session: Session, target: str, start: str | None) -> Saved:
         place = None if NAME.fullmatch(target) else await self._place_of_save(session, target, start)
         target = target if place is None or target.endswith(SUFFIX) else target + SUFFIX
         began = time.monotonic()
@@ -115,7 +117,7 @@ class Keeping:
 
         def take(connection: socket.socket) -> tuple[Manifest, int]:
             if place is None:
-                return snapshots.save(target, connection, describe, shelf)
+                return snapshots.save(target, connection, describe)
             return snapshots.save_portable(scratch, connection, describe)
 
         ending = asyncio.get_running_loop().create_task(_end_with(session, copy))
@@ -131,7 +133,7 @@ class Keeping:
                     complete.close()
         finally:
             ending.cancel()
-            copy.kill()  # it may not have come to its turn
+            copy.kill()  # it still runs if the save never got its turn
             if scratch >= 0:
                 os.close(scratch)
         took = time.monotonic() - began
@@ -149,7 +151,7 @@ class Keeping:
         )
 
     async def _place_of_save(self, session: Session, target: str, start: str | None) -> tuple[SessionFiles, str]:
-        """The folder that a save to a path goes to, as the session sees it, and the path of the file below it."""
+        """Return the folder of a save to a path, as the session sees it, and the path of the file below that folder."""
         own = session.plan.cwd or session.home.workspace
         root, path = _place(target, [*([start] if start else []), own])
         path = path if path.endswith(SUFFIX) else path + SUFFIX
@@ -160,26 +162,18 @@ class Keeping:
     # --- loading ---
 
     async def load(
-        self,
-        wanted: NewSession,
-        source: str,
-        start: str | None = None,
-        *,
-        trust: bool = False,
-        rerun: bool = False,
-        shelf: str = NAMED,
+        self, new: NewSession, source: str, start: str | None, *, trust: bool = False, rerun: bool = False
     ) -> Restored:
-        """A new session with what a snapshot holds; with `rerun` also what the cells make again that made the rest."""
-        return await self._finish(
-            asyncio.get_running_loop().create_task(self._load(wanted, source, start, trust, rerun, shelf))
-        )
+        """Create a session with the variables of a snapshot.
 
-    async def _load(
-        self, wanted: NewSession, source: str, start: str | None, trust: bool, rerun: bool, shelf: str
-    ) -> Restored:
+        `trust`: accept a snapshot of any writer. `rerun`: run the cells again that made what could not be saved.
+        """
+        return await self._finish(asyncio.get_running_loop().create_task(self._load(new, source, start, trust, rerun)))
+
+    async def _load(self, new: NewSession, source: str, start: str | None, trust: bool, rerun: bool) -> Restored:
         began = time.monotonic()
-        snapshots = self.of(wanted.tenant)
-        opening = await self._in_thread(lambda: self._open(snapshots, source, start, trust, shelf))
+        snapshots = self.of(new.tenant)
+        opening = await self._in_thread(lambda: self._open(snapshots, source, start, trust))
         with contextlib.ExitStack() as stack:
             stack.callback(opening.close)
             first: errors.SnapshotDamaged | None = None
@@ -190,13 +184,13 @@ class Keeping:
                 if first is not None:
                     opened.notices.insert(0, f"the last save could not be used: {first.message}")
                 try:
-                    return await self._restore(wanted, opened, began, rerun)
+                    return await self._restore(new, opened, began, rerun)
                 except errors.SnapshotDamaged as error:
                     first = first or error
 
-    def _open(self, snapshots: Snapshots, source: str, start: str | None, trust: bool, shelf: str) -> LoadCandidates:
+    def _open(self, snapshots: Snapshots, source: str, start: str | None, trust: bool) -> LoadCandidates:
         if NAME.fullmatch(source):
-            return LoadCandidates(snapshots.opened(source, trust, shelf))
+            return LoadCandidates(snapshots.opened(source, trust))
         if start is None:
             raise errors.InvalidRequest(
                 f"{source[:200]!r} is not the name of a snapshot, and files are loaded from a start folder only, which "
@@ -208,19 +202,19 @@ class Keeping:
         except errors.FileNotThere:
             if source.endswith(SUFFIX):
                 raise errors.SnapshotNotFound(source) from None
-            return self._open(snapshots, source + SUFFIX, start, trust, shelf)
+            return self._open(snapshots, source + SUFFIX, start, trust)
         return LoadCandidates(snapshots.opened_portable(fd, source, trust))
 
-    async def _restore(self, wanted: NewSession, opened: LoadableSnapshot, began: float, rerun: bool) -> Restored:
+    async def _restore(self, new: NewSession, opened: LoadableSnapshot, began: float, rerun: bool) -> Restored:
         found = opened.manifest
         if found.isolation not in LEVELS:
             raise errors.SnapshotDamaged(opened.name, "it is of a level of isolation that there is not")
-        floor = wanted.bounds.isolation
+        floor = new.bounds.isolation
         if floor is None or LEVELS.index(floor) < LEVELS.index(found.isolation):
-            bounds = msgspec.structs.replace(wanted.bounds, isolation=found.isolation)
-            wanted = msgspec.structs.replace(wanted, bounds=bounds)
-        name = wanted.session_id if wanted.session_id is not None else found.session_id
-        wanted = msgspec.structs.replace(wanted, session_id=name, include_stdlib=found.stdlib)
+            bounds = msgspec.structs.replace(new.bounds, isolation=found.isolation)
+            new = msgspec.structs.replace(new, bounds=bounds)
+        name = new.session_id if new.session_id is not None else found.session_id
+        new = msgspec.structs.replace(new, session_id=name, include_stdlib=found.stdlib)
         failed: list[Skipped] = []
         notices = [*opened.notices]
         names: list[str] = []
@@ -236,7 +230,7 @@ class Keeping:
             if python.split(".")[:2] != found.python.split(".")[:2]:
                 notices.append(f"it was saved by Python {found.python} and is loaded into {python}")
 
-        session = await self._manager.create(wanted, fill)
+        session = await self._manager.create(new, fill)
         skipped = [each for each in found.summary.skipped if each.name not in names]
         if not rerun:
             notices += _how_to_make(skipped)
@@ -250,24 +244,15 @@ class Keeping:
             notices=notices,
         )
 
-    # --- looking ---
-
-    async def list(self, tenant: str) -> list[SnapshotInfo]:
-        found = await self._in_thread(lambda: self.of(tenant).list())
-        return [
-            each.info(name) if isinstance(each, Manifest) else SnapshotInfo(name, problem=each.message)
-            for name, each in found
-        ]
+    # --- the store ---
 
     async def delete(self, tenant: str, name: str) -> None:
         if not NAME.fullmatch(name):
             raise errors.SnapshotNotFound(name)
         await self._in_thread(lambda: self.of(tenant).delete(name))
 
-    # --- portable files ---
-
-    async def export(self, tenant: str, name: str) -> LocalFile:
-        """A snapshot as one file, which has no name and is gone when it is closed."""
+    async def open(self, tenant: str, name: str) -> LocalFile:
+        """Return a snapshot as one file. The file has no name and vanishes when it is closed."""
         if not NAME.fullmatch(name):
             raise errors.SnapshotNotFound(name)
         snapshots = self.of(tenant)
@@ -284,8 +269,8 @@ class Keeping:
 
         return await self._in_thread(write)
 
-    async def take_in(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
-        """Keep a portable file under a name, as it comes."""
+    async def write(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
+        """Store a portable file under a name, while its chunks arrive."""
         snapshots = self.of(tenant)
         fd = await self._in_thread(snapshots.chunks.scratch)
         try:
@@ -296,8 +281,16 @@ class Keeping:
             os.close(fd)
         return found.info(name)
 
+    async def list(self, tenant: str) -> list[SnapshotInfo]:
+        found = await self._in_thread(lambda: self.of(tenant).list())
+        return [
+            each.info(name) if isinstance(each, Manifest) else SnapshotInfo(name, problem=each.message)
+            for name, each in found
+        ]
+
 
 def _how_to_make(skipped: list[Skipped]) -> list[str]:
+    """Name the cells that made what could not be saved."""
     made = [each for each in skipped if each.made_by]
     if not made:
         return []
@@ -307,14 +300,14 @@ def _how_to_make(skipped: list[Skipped]) -> list[str]:
 
 
 async def _end_with(session: Session, copy: Worker) -> None:
-    """Code of the user's runs in a copy that is saved, and nothing of it outlives the session."""
+    """Kill the copy after its session has ended, since saving runs the user's code in it."""
     await session.wait_ended()
-    await asyncio.sleep(AFTER_END)
+    await asyncio.sleep(FINISH_SAVE_SECONDS)
     copy.kill("was killed: its session was ended")
 
 
 def _place(target: str, folders: list[str]) -> tuple[str, str]:
-    """The folder that a path is below, and the path from there."""
+    """Return the folder that a path lies below, and the path from there."""
     if not target or "\0" in target or target.endswith("/"):
         raise errors.InvalidRequest(f"{target[:200]!r} is neither a name nor the path of a file")
     if not os.path.isabs(target):
@@ -330,7 +323,7 @@ def _place(target: str, folders: list[str]) -> tuple[str, str]:
 
 
 def _refuse_code_folders(path: str, policy: Policy) -> None:
-    """Refuse to save where an interpreter or this server loads code from, at every level of isolation."""
+    """Raise NotGranted if an interpreter or this server loads code from the folder of this path."""
     folder = os.path.realpath(os.path.dirname(path))
     if policy.loads_code_from(folder) or not CODE_FOLDERS.isdisjoint(folder.split("/")):
         raise errors.NotGranted(
@@ -340,7 +333,7 @@ def _refuse_code_folders(path: str, policy: Policy) -> None:
 
 
 def _open_below(root: str, path: str) -> int:
-    """Open a file of the start folder. No link is followed on the way."""
+    """Open a file below a folder without following any symbolic link."""
     *way, name = split_path(path)
     with system_errors(path), contextlib.ExitStack() as stack:
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -348,5 +341,5 @@ def _open_below(root: str, path: str) -> int:
         for part in way:
             fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             stack.callback(os.close, fd)
-        # Not blocking: a pipe without a writer would block the open. What is no regular file is refused by its reader.
+        # Without O_NONBLOCK, the open of a pipe without a writer blocks. The reader refuses what is no regular file.
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)

@@ -1,60 +1,80 @@
-"""The verbs: what every door can ask for, with the same names, defaults and checks. Who may, and how much.
+"""The service: the verbs that every API offers, with the same names, defaults and checks.
 
-The service holds no session and knows no process; it asks placement. It acts for one caller, the owner unless
-`acting_for` says otherwise. The verbs stand in rooms by what they are about; `acting` is what all of them share.
+The service holds no session and knows no process; it asks a node. A service acts for one caller, by default the owner
+of the server; `acting_for` returns the same service for another caller.
 """
 
-import copy
 import os
 from dataclasses import replace
 from pathlib import Path
 
 from ingle import errors
-from ingle.callers import ADMIN, Caller
+from ingle.callers import ADMIN, OWNER, Caller
 from ingle.events import Isolation, Metrics
 from ingle.isolation.policy import can_be_granted
+from ingle.nodes import Node
 from ingle.nodes.local import LocalNode
+from ingle.service.access import Access, Shared
 from ingle.service.cells import Cells
 from ingle.service.files import Files
 from ingle.service.sessions import Sessions
 from ingle.service.shell import Shell
-from ingle.service.snapshots import Keeping
+from ingle.service.snapshots import Snapshots
 from ingle.settings import Settings, data_folder
 from ingle_worker.wire import states
 
 PROBE = Caller("probe", ".probe")
-"""Who asks whether a worker answers: a tenant that no token can have, so that nobody meets its sessions."""
+"""Caller of the readiness check. No token can have its tenant, so that no other caller sees its sessions."""
 
-PROBE_PATIENCE = 10.0
+PROBE_SECONDS = 10.0
 
 
-class Service(Sessions, Cells, Shell, Files, Keeping):
-    """The verbs of all rooms, and the life of what carries them out."""
+class Service(Sessions, Cells, Shell, Files, Snapshots):
+    """All verbs, for one caller, and the start and stop of the node that carries them out."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        node: Node,
+        *,
+        caller: Caller = OWNER,
+        workspace: Path | None = None,
+        shared: Shared | None = None,
+    ) -> None:
+        self.settings = settings
+        self.workspace = workspace
+        self._node = node
+        self._shared = shared or Shared()
+        self.access = Access(caller, node, self._shared)
 
     @classmethod
     def local(cls, settings: Settings, home: Path | None = None, kind: str = "local") -> "Service":
-        """A service whose sessions live on this machine. Needs a running event loop.
+        """Return a service whose sessions run on this machine. Needs a running event loop.
 
         Durable sessions come back in the next service of this kind that is started in the same folder.
         """
         home = home or data_folder()
-        service = cls(settings, LocalNode(settings, home, f"{kind}:{os.getcwd()}"))
-        service.workspace = home / "workspace"
-        return service
+        return cls(settings, LocalNode(settings, home, f"{kind}:{os.getcwd()}"), workspace=home / "workspace")
 
     @classmethod
     def beginning_in(cls, folder: str, settings: Settings, home: Path, kind: str) -> tuple["Service", str | None]:
-        """A service whose sessions are granted this folder, to begin in; None in its place where they cannot be."""
+        """Return a service whose sessions may start in a folder, and that folder; None if it cannot be granted."""
         granted = can_be_granted(folder, home)
         if granted:
             settings = replace(settings, mount=[*settings.mount, folder])
         return cls.local(settings, home, kind), folder if granted or settings.isolation == "none" else None
 
     def acting_for(self, caller: Caller) -> "Service":
-        """The same service, with the rights and the sessions of this caller."""
-        bound = copy.copy(self)
-        bound.caller = caller
-        return bound
+        """Return the same service with the rights and the sessions of this caller."""
+        return Service(self.settings, self._node, caller=caller, workspace=self.workspace, shared=self._shared)
+
+    @property
+    def caller(self) -> Caller:
+        return self.access.caller
+
+    def check(self, scope: str) -> None:
+        """Raise Forbidden or Unauthorized if the caller may not use verbs of this scope."""
+        self.access.check(scope)
 
     @property
     def stopping(self) -> bool:
@@ -64,11 +84,11 @@ class Service(Sessions, Cells, Shell, Files, Keeping):
         await self._node.start()
 
     async def warm(self) -> None:
-        """Have workers ready, so that the first sessions start as quickly as later ones."""
+        """Start workers ahead, so that the first sessions start as quickly as later ones."""
         await self._node.warm()
 
     async def drain(self) -> int:
-        """Begin nothing more; how many cells are still running."""
+        """Refuse new cells and tasks from now on. Return the number of cells that still run."""
         self._shared.draining = True
         states_now = (await self._node.metrics()).sessions
         return states_now.get(states.RUNNING, 0) + states_now.get(states.WAITING, 0)
@@ -85,13 +105,13 @@ class Service(Sessions, Cells, Shell, Files, Keeping):
         await self.stop()
 
     async def isolation(self) -> Isolation:
-        """How far sessions are held here, once it is known."""
+        """Return the level of isolation, once the node has tested it."""
         return await self._node.isolation()
 
     async def check_ready(self) -> None:
-        """Have a fresh worker answer; an error says why none does."""
+        """Run a cell in a new worker. Raise Unavailable if it fails."""
         try:
-            result = await self.acting_for(PROBE).execute_once("1", timeout=PROBE_PATIENCE, wait=PROBE_PATIENCE)
+            result = await self.acting_for(PROBE).execute_once("1", timeout=PROBE_SECONDS, wait=PROBE_SECONDS)
         except errors.IngleError as error:
             raise errors.Unavailable(f"no worker answers: {error.message}") from None
         if not result.success:

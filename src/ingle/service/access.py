@@ -1,47 +1,43 @@
-"""For whom the verbs act: with which rights, on whose sessions, and how much of them.
+"""Access of one caller: which verbs it may use, on which sessions, and how much of them.
 
-Every verb turns the name of a session into the caller's own (`_own`), so that a tenant sees nothing of another, and
-asks whether the caller's scopes and limits allow it.
+The verbs reach sessions and tasks through `Access.session` and `Access.task` only. Both check the caller's scope, and
+both find what belongs to the caller's tenant only.
 """
 
 from collections import Counter
-from pathlib import Path
 
 from ingle import errors
-from ingle.callers import OWNER, READ, Caller
-from ingle.nodes import Node
-from ingle.service.validation import check_seconds
-from ingle.settings import Settings
+from ingle.callers import READ, Caller
+from ingle.nodes import Node, SessionHandle, TaskHandle
+from ingle.requests import NewCell, session_key
 from ingle.support.idempotency import Idempotency
 
 MAX_KEYS = 10_000
 KEY_AGE_SECONDS = 86400.0
-"""Idempotency keys that a service remembers, of requests other than executes, and for how long."""
+"""Number and age of the idempotency keys that a service remembers. Keys of cells are remembered by their sessions."""
 
 
 class Shared:
-    """What a service has in common with those that act for other callers."""
+    """State of a service that all its callers have in common."""
 
     def __init__(self) -> None:
+        self.once = Idempotency(MAX_KEYS, max_age=KEY_AGE_SECONDS, detached=True)
         self.stopping = False
         self.draining = False
         self.beginning: Counter[str] = Counter()
         """Cells of each tenant that were asked for and have not begun."""
 
 
-class Acting:
-    caller: Caller = OWNER
-    workspace: Path | None = None
-    """Where code runs that has no session of its own; None is a folder of its own for each."""
+class Access:
+    """Rights and quotas of one caller on one node."""
 
-    def __init__(self, settings: Settings, node: Node) -> None:
-        self.settings = settings
+    def __init__(self, caller: Caller, node: Node, shared: Shared) -> None:
+        self.caller = caller
         self._node = node
-        self.once = Idempotency(MAX_KEYS, max_age=KEY_AGE_SECONDS, detached=True)
-        self._shared = Shared()
+        self._shared = shared
 
     def check(self, scope: str) -> None:
-        """Whether the caller may do what needs this scope; an error says why not."""
+        """Raise Forbidden or Unauthorized if the caller may not use verbs of this scope."""
         caller = self.caller
         if scope not in caller.scopes:
             raise errors.Forbidden(
@@ -50,25 +46,46 @@ class Acting:
         if caller.revoked:
             raise errors.Unauthorized("this token was revoked; ask for another")
 
-    def _own(self, session_id: str, scope: str = READ) -> str:
-        """The id by which placement knows a session of this caller, who must have the scope."""
+    def session_key(self, session_id: str, scope: str = READ) -> str:
+        """Return the key of one of the caller's sessions."""
         self.check(scope)
         if "/" in session_id:
             raise errors.SessionNotFound(session_id)
-        tenant = self.caller.tenant
-        return f"{tenant}/{session_id}" if tenant else session_id
+        return session_key(self.caller.tenant, session_id)
 
-    async def _check_sessions(self, more: int = 1) -> None:
+    def session(self, session_id: str, scope: str = READ) -> SessionHandle:
+        """Return one of the caller's sessions."""
+        return self._node.session(self.session_key(session_id, scope))
+
+    def task(self, task_id: str, scope: str = READ) -> TaskHandle:
+        """Return one of the caller's shell tasks."""
+        self.check(scope)
+        return self._node.tasks.task(task_id, self.caller.tenant)
+
+    def request_key(self, key: str | None) -> str | None:
+        """Return an idempotency key that no other tenant can use."""
+        return None if key is None else f"{self.caller.tenant}/{key}"
+
+    def check_accepting(self) -> None:
+        """Raise Unavailable if the server is about to stop."""
+        if self._shared.draining:
+            raise errors.Unavailable("the server is stopping; start it again")
+
+    async def check_sessions(self, more: int = 1) -> None:
+        """Raise QuotaExceeded if the caller's tenant may not have so many more sessions."""
         limit = self.caller.limits.sessions
         if limit is not None and (await self._node.load(self.caller.tenant)).sessions + more > limit:
             raise errors.QuotaExceeded(f"this token may have {limit} sessions, and they are in use; end one", 10.0)
 
-    def _check_beginning(self) -> None:
-        if self._shared.draining:
-            raise errors.Unavailable("the server is stopping; start it again")
-
-    def _wait(self, wait: float | None) -> float:
-        if wait is None:
-            return self.settings.wait
-        check_seconds("wait", wait)
-        return wait
+    async def begin(self, session: SessionHandle, new: NewCell) -> int:
+        """Start a cell, if the caller's tenant may run one more, and return its number."""
+        self.check_accepting()
+        tenant, limit = self.caller.tenant, self.caller.limits.running
+        beginning = self._shared.beginning
+        if limit is not None and (await self._node.load(tenant)).running + beginning[tenant] >= limit:
+            raise errors.QuotaExceeded(f"this token may run {limit} cells at once; wait for one of them to end")
+        beginning[tenant] += 1
+        try:
+            return await session.execute(new)
+        finally:
+            beginning[tenant] -= 1

@@ -1,4 +1,4 @@
-"""Cells: run, waited for, answered, interrupted and read again; and the variables they leave."""
+"""Verbs for cells: run, wait, answer, interrupt and read again; and the variables that cells leave."""
 
 import asyncio
 import contextlib
@@ -9,45 +9,24 @@ from ingle import errors
 from ingle.callers import EXECUTE
 from ingle.events import AnyEvent, CellInfo, Done, Result, Variables, VariableValue
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import NewSession
-from ingle.service.access import Acting
-from ingle.service.validation import check_environment, check_key, check_seconds
+from ingle.requests import NewCell, NewSession
+from ingle.service.validation import check_cell, check_seconds
+from ingle.service.verbs import Verbs
 from ingle_worker.wire import states
 
-VARIABLE_LIMIT = 5.0
-"""Seconds that the `__repr__` and `__str__` of one variable may take."""
+VARIABLE_SECONDS = 5.0
+"""Time for the `__repr__` and `__str__` of one variable."""
 
-MAX_NAME = 1000
+MAX_NAME_CHARS = 1000
 
-POLL = 1.0
-"""How long each look at a cell lasts that is past its time, and about to be ended."""
+POLL_SECONDS = 1.0
+"""Length of each wait for a cell that is past its timeout and about to be ended."""
 
 DEFAULT_WORKSPACE = ".owner"
-"""The folder of the default tenant; no tenant's name begins with a dot."""
+"""Folder of the default tenant. The name of a tenant never begins with a dot."""
 
 
-class Cells(Acting):
-    async def _begin(
-        self,
-        own_id: str,
-        code: str,
-        timeout: float | None,
-        envs: dict[str, str] | None,
-        queue: bool = False,
-        key: str | None = None,
-    ) -> int:
-        """Start a cell, if the caller may have one more; its number."""
-        self._check_beginning()
-        tenant, limit = self.caller.tenant, self.caller.limits.running
-        beginning = self._shared.beginning
-        if limit is not None and (await self._node.load(tenant)).running + beginning[tenant] >= limit:
-            raise errors.QuotaExceeded(f"this token may run {limit} cells at once; wait for one of them to end")
-        beginning[tenant] += 1
-        try:
-            return await self._node.begin(own_id, code, timeout=timeout, envs=envs, queue=queue, key=key)
-        finally:
-            beginning[tenant] -= 1
-
+class Cells(Verbs):
     async def execute(
         self,
         session_id: str,
@@ -59,18 +38,19 @@ class Cells(Acting):
         queue: bool = False,
         key: str | None = None,
     ) -> Result:
-        """Run a cell and answer when it has ended or waits for input, or after `wait` seconds, whichever is first.
+        """Run a cell. Answer when it has ended or waits for input, or after `wait` seconds, whichever is first.
 
-        A request that is repeated with its `key` gets the result of the cell that the first one began.
+        A repeated request with the same `key` gets the result of the cell that the first one began.
         """
-        own_id = self._own(session_id, EXECUTE)
-        if envs or timeout is not None or key is not None:
-            check_environment(envs)
-            check_seconds("timeout", timeout)
-            check_key(key)
+        return await self.execute_cell(session_id, NewCell(code, timeout, envs or {}, queue, key), wait)
+
+    async def execute_cell(self, session_id: str, new: NewCell, wait: float | None = None) -> Result:
+        """Run a cell from a request, as `execute` does."""
+        check_cell(new)
         seconds = self._wait(wait)
-        cell = await self._begin(own_id, code, timeout, envs, queue, key)
-        return await self._node.wait(own_id, cell, seconds)
+        session = self.access.session(session_id, EXECUTE)
+        cell = await self.access.begin(session, new)
+        return await session.wait(cell, seconds)
 
     async def begin(
         self,
@@ -82,12 +62,13 @@ class Cells(Acting):
         queue: bool = False,
         key: str | None = None,
     ) -> int:
-        """Start a cell and answer with its number."""
-        own_id = self._own(session_id, EXECUTE)
-        check_environment(envs)
-        check_seconds("timeout", timeout)
-        check_key(key)
-        return await self._begin(own_id, code, timeout, envs, queue, key)
+        """Start a cell and return its number."""
+        return await self.begin_cell(session_id, NewCell(code, timeout, envs or {}, queue, key))
+
+    async def begin_cell(self, session_id: str, new: NewCell) -> int:
+        """Start a cell from a request and return its number."""
+        check_cell(new)
+        return await self.access.begin(self.access.session(session_id, EXECUTE), new)
 
     async def execute_once(
         self,
@@ -100,40 +81,41 @@ class Cells(Acting):
         cwd: str | None = None,
         include_stdlib: bool = True,
     ) -> Result:
-        """Run code in a fresh session that is ended after its answer.
+        """Run code in a new session that ends after its answer.
 
-        When the answer is `running`, the session can be waited for by its id, and ends once that was read.
+        If the status of the answer is `running`, a caller can wait for the session by its id. The session ends once
+        its result was read.
         """
-        self.check(EXECUTE)
-        check_environment(envs)
-        check_seconds("timeout", timeout)
+        self.access.check(EXECUTE)
+        new = NewCell(code, timeout, envs or {})
+        check_cell(new)
         seconds = self._wait(wait)
-        await self._check_sessions()
-        session = await self._node.create(
+        await self.access.check_sessions()
+        caller = self.access.caller
+        info = await self._node.create(
             NewSession(
-                tenant=self.caller.tenant,
+                tenant=caller.tenant,
                 python=python,
                 cwd=cwd,
                 one_off=True,
                 include_stdlib=include_stdlib,
-                bounds=self.caller.bounds,
+                bounds=caller.bounds,
             )
         )
-        own_id = self._own(session.session_id)
+        session = self.access.session(info.session_id, EXECUTE)
         try:
-            cell = await self._begin(own_id, code, timeout, envs)
+            cell = await self.access.begin(session, new)
         except BaseException:
-            # Nobody will learn of this session: without a cell there is nothing to wait for.
-            await self._node.end(own_id)
+            # No caller knows this session: without a cell there is nothing to wait for.
+            await session.end()
             raise
-        return await self._node.wait(own_id, cell, seconds)
+        return await session.wait(cell, seconds)
 
     async def interpret(self, code: str, *, timeout: float, envs: dict[str, str] | None = None) -> Result:
-        """Run code in a fresh session, in the server's workspace, to its end. Whatever it reads has ended."""
+        """Run code in a new session, in the server's workspace, to its end. Reads of standard input get end of file."""
         cwd = None
         if self.workspace is not None:
-            # Tenants do not meet in it.
-            folder = self.workspace / (self.caller.tenant or DEFAULT_WORKSPACE)
+            folder = self.workspace / (self.access.caller.tenant or DEFAULT_WORKSPACE)
             await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
             cwd = str(folder)
         result = await self.execute_once(code, timeout=timeout, wait=timeout, envs=envs, cwd=cwd)
@@ -143,32 +125,32 @@ class Cells(Acting):
                     result = await self.input(result.session_id, eof=True, wait=timeout)
                     continue
                 except errors.NotWaiting:
-                    pass  # it was interrupted in this moment
-            result = await self.wait(result.session_id, result.cell, wait=POLL)
+                    pass  # it was interrupted meanwhile
+            result = await self.wait(result.session_id, result.cell, wait=POLL_SECONDS)
         return result
 
     async def wait(
         self, session_id: str, cell: int | None = None, *, wait: float | None = None, from_event: int = 0
     ) -> Result:
-        """The result of a cell, the last one unless named, as soon as it has settled."""
-        return await self._node.wait(self._own(session_id), cell, self._wait(wait), from_event)
+        """Return the result of a cell once it has ended or waits for input. Default: the last cell."""
+        seconds = self._wait(wait)
+        return await self.access.session(session_id).wait(cell, seconds, from_event)
 
     async def input(self, session_id: str, text: str = "", *, eof: bool = False, wait: float | None = None) -> Result:
-        """Answer a cell that waits for input; the answer comes when the cell has gone on."""
-        own_id, seconds = self._own(session_id, EXECUTE), self._wait(wait)
-        cell = await self._node.input(own_id, text, eof=eof)
-        return await self._node.wait(own_id, cell, seconds)
+        """Answer a cell that waits for input, and wait for the cell as `execute` does."""
+        seconds = self._wait(wait)
+        session = self.access.session(session_id, EXECUTE)
+        return await session.wait(await session.input(text, eof=eof), seconds)
 
     async def interrupt(self, session_id: str, *, wait: float | None = None) -> Result | None:
-        """Interrupt the running cell and answer when the session is ready again; None when nothing ran."""
-        own_id, seconds = self._own(session_id, EXECUTE), self._wait(wait)
-        cell = await self._node.interrupt(own_id)
-        if cell is None:
-            return None
-        return await self._node.wait(own_id, cell, seconds)
+        """Interrupt the running cell and wait until it has ended. Return None if no cell ran."""
+        seconds = self._wait(wait)
+        session = self.access.session(session_id, EXECUTE)
+        cell = await session.interrupt()
+        return None if cell is None else await session.wait(cell, seconds)
 
     async def cells(self, session_id: str, first: int = 1, count: int = 100) -> list[CellInfo]:
-        return await self._node.cells(self._own(session_id), first, count)
+        return await self.access.session(session_id).cells(first, count)
 
     async def read_output(
         self,
@@ -183,41 +165,42 @@ class Cells(Acting):
         offset: int = 0,
         raw: bool = False,
     ) -> OutputPage:
-        """Lines of what a cell printed or showed: from a number on, those that match, on a long line from an offset."""
+        """Return lines of what a cell printed or showed, from a number on or those that match a pattern.
+
+        `offset` skips characters of the first line.
+        """
         reading = Reading(stream, from_line, lines, grep, context, offset, raw)
-        return await self._node.output(self._own(session_id), cell, reading)
+        return await self.access.session(session_id).output(cell, reading)
 
     async def figure(self, session_id: str, file_id: str) -> bytes:
-        """An image in full size, by the id in the metadata of the display that shows it smaller."""
-        return await self._node.figure(self._own(session_id), file_id)
+        """Return an image in full size. The metadata of the display that shows it smaller holds its id."""
+        return await self.access.session(session_id).figure(file_id)
 
     def events(self, session_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
-        return self._node.events(self._own(session_id), first)
+        return self.access.session(session_id).events(first)
 
     async def cell_events(self, session_id: str, cell: int) -> AsyncIterator[AnyEvent]:
-        """The events of one cell, those to come included, from its first to its `done`."""
-        own_id = self._own(session_id)
+        """Yield the events of one cell, also those to come, from its first to its `done`."""
+        session = self.access.session(session_id)
         first = 1
         if cell > 1:
-            # A cell begins after the one before it has ended; asked for from so far on, that one brings no text.
+            # A cell begins after the previous one has ended. A result from the highest event on holds no text.
             with contextlib.suppress(errors.CellForgotten):
-                before = await self._node.wait(own_id, cell - 1, 0.0, from_event=sys.maxsize)
-                first = before.next_event
-        async for event in self._node.events(own_id, first):
+                first = (await session.wait(cell - 1, 0.0, sys.maxsize)).next_event
+        async for event in session.events(first):
             if event.cell == cell:
                 yield event
                 if isinstance(event, Done):
                     return
 
     async def variables(self, session_id: str) -> Variables:
-        """Each variable with type, shape or length, size and preview; runs no code of the user's."""
-        return await self._node.variables(self._own(session_id))
+        """List the variables with type, shape or length, size and preview. No code of the user runs."""
+        return await self.access.session(session_id).variables()
 
     async def variable(self, session_id: str, name: str, *, limit: float | None = None) -> VariableValue:
-        """One variable in full, by its plain name: its `__repr__` and `__str__` run in the session, within a limit."""
-        if len(name) > MAX_NAME or not name.isidentifier():
+        """Return one variable in full. Its `__repr__` and `__str__` run in the session, for `limit` seconds at most."""
+        if len(name) > MAX_NAME_CHARS or not name.isidentifier():
             raise errors.InvalidRequest(f"{name[:80]!r} is not the name of a variable; give a plain name")
         check_seconds("limit", limit)
-        return await self._node.variable(
-            self._own(session_id, EXECUTE), name, VARIABLE_LIMIT if limit is None else limit
-        )
+        session = self.access.session(session_id, EXECUTE)
+        return await session.variable(name, VARIABLE_SECONDS if limit is None else limit)

@@ -1,17 +1,18 @@
-"""Shell tasks: commands that answer at once when they are quick, and go on when they are not."""
+"""Verbs for shell tasks: commands whose answer comes at once when they are quick, and that go on when they are not."""
 
 from collections.abc import AsyncIterator
 
-from ingle import errors
+import msgspec
+
 from ingle.callers import EXECUTE, READ
 from ingle.events import AnyEvent, Task, TaskOutput
-from ingle.requests import Limits
-from ingle.service.access import Acting
-from ingle.service.validation import check_environment, check_key, check_limits, check_seconds, check_size
-from ingle.sessions.manager import check_name
+from ingle.nodes import TaskHandle
+from ingle.requests import Limits, NewTask
+from ingle.service.validation import check_seconds, check_size, check_task
+from ingle.service.verbs import Verbs
 
 
-class Shell(Acting):
+class Shell(Verbs):
     async def shell(
         self,
         command: str,
@@ -29,112 +30,93 @@ class Shell(Acting):
         shell_session: str | None = None,
         request_key: str | None = None,
     ) -> Task:
-        """Run a command; answer when its shell has ended, or after `wait` seconds with what there is so far.
+        """Run a command. Answer when its shell has ended, or after `wait` seconds with the output so far.
 
         `stdin` is its whole input; with `interactive` or `pty` the input stays open for `shell_input`. With
         `shell_session` it runs in the persistent shell of that name. The same `request_key` never runs it twice.
         """
-        check_environment(env)
-        check_seconds("timeout", timeout)
-        check_seconds("wait", wait)
-        check_limits(limits)
-        check_size(*size)
-        check_key(request_key)
-        if shell_session is not None:
-            check_name(shell_session)
-            if pty or interactive:
-                raise errors.InvalidRequest(
-                    "a command in a persistent shell has no terminal and no open input; "
-                    "give stdin, or leave shell_session out"
-                )
-            if limits is not None and limits != Limits(output=limits.output):
-                raise errors.InvalidRequest(
-                    "a command in a persistent shell can be limited in its output only, since the shell lives on; "
-                    "leave shell_session out to limit memory, CPU time, processes or files"
-                )
-        self.check(EXECUTE)
-        if self._shared.draining:
-            raise errors.Unavailable("the server is stopping; start it again")
-        tenant = self.caller.tenant
-        own_session = self._own(session_id, EXECUTE) if session_id is not None else None
-        environ = sorted(env.items()) if env else env
-        request = ("shell", command, timeout, session_id, cwd, environ, stdin, interactive, pty, limits, shell_session)
-        task_id = await self.once(
-            f"{tenant}/{request_key}" if request_key is not None else None,
-            request,
-            lambda: self._node.shell_begin(
-                command,
-                timeout=timeout,
-                session_id=own_session,
-                cwd=cwd,
-                env=env,
-                stdin=stdin,
-                interactive=interactive,
-                pty=pty,
-                size=size,
-                limits=limits,
-                shell_session=shell_session,
-                tenant=tenant,
-                bounds=self.caller.bounds,
-            ),
+        rows, columns = size
+        new = NewTask(
+            command,
+            cwd=cwd or "",
+            env=env or {},
+            timeout=timeout,
+            stdin=stdin,
+            interactive=interactive,
+            pty=pty,
+            rows=rows,
+            columns=columns,
+            limits=limits or Limits(),
+            session_id=session_id,
+            shell_session=shell_session,
+            key=request_key,
         )
-        return await self._node.shell_wait(self._task(task_id), self._shell_wait(wait))
+        return await self.run_task(new, wait)
 
-    def _task(self, task_id: str, scope: str = READ) -> str:
-        """The id by which placement knows a task of this caller, who must have the scope."""
-        self.check(scope)
-        if "/" in task_id:
-            raise errors.TaskNotFound(task_id)
-        return f"{self.caller.tenant}/{task_id}" if self.caller.tenant else task_id
+    async def run_task(self, new: NewTask, wait: float | None = None) -> Task:
+        """Run a command from a request, as `shell` does. The caller's tenant and bounds replace the request's."""
+        check_task(new)
+        seconds = self._shell_wait(wait)
+        self.access.check(EXECUTE)
+        self.access.check_accepting()
+        if new.session_id is not None:
+            self.access.session_key(new.session_id, EXECUTE)
+        caller = self.access.caller
+        own = msgspec.structs.replace(new, tenant=caller.tenant, bounds=caller.bounds)
+        # A repeated request is the same one when its environment has another order, or its terminal another size.
+        request = msgspec.structs.replace(own, env=dict(sorted(own.env.items())), rows=0, columns=0)
+        task_id = await self._shared.once(
+            self.access.request_key(new.key), request, lambda: self._node.tasks.start(own)
+        )
+        return await self.access.task(task_id).wait(seconds)
 
     async def shell_status(
         self, task_id: str, *, wait: float | None = None, from_line: int = 0, from_event: int = 0
     ) -> Task:
-        """The task once its shell has ended (or, if it had, once all of it has), or after `wait` seconds.
+        """Return the task once its shell has ended, or after `wait` seconds. If it had ended, wait for all of the task.
 
-        From a line or an event on, if asked for. Reading changes nothing.
+        With `from_line` or `from_event`, the answer holds only the text from there on. Reading changes nothing.
         """
-        return await self._node.shell_wait(
-            self._task(task_id), self._shell_wait(wait), from_event=from_event, from_line=from_line
-        )
+        seconds = self._shell_wait(wait)
+        return await self.access.task(task_id).wait(seconds, from_event=from_event, from_line=from_line)
 
     async def shell_cancel(self, task_id: str, *, wait: float | None = None) -> Task:
-        """End all of a task: SIGTERM, a grace, SIGKILL. One that is over is answered as it is."""
-        own_id = self._task(task_id, EXECUTE)
-        await self._node.shell_order(own_id, "cancel")
-        return await self._until_over(own_id, wait)
+        """End all of a task: SIGTERM, a grace period, SIGKILL. A task that is over is answered as it is."""
+        task = self.access.task(task_id, EXECUTE)
+        await task.cancel()
+        return await self._wait_for_end(task, wait)
 
     async def shell_interrupt(self, task_id: str, *, wait: float | None = None) -> Task:
-        """SIGINT, as by Ctrl-C; a persistent shell stays alive."""
-        own_id = self._task(task_id, EXECUTE)
-        await self._node.shell_order(own_id, "interrupt")
-        return await self._node.shell_wait(own_id, self._shell_wait(wait))
+        """Send SIGINT, as Ctrl-C does. A persistent shell stays alive."""
+        task = self.access.task(task_id, EXECUTE)
+        await task.interrupt()
+        return await task.wait(self._shell_wait(wait))
 
     async def shell_pause(self, task_id: str) -> Task:
-        own_id = self._task(task_id, EXECUTE)
-        await self._node.shell_order(own_id, "pause")
-        return await self._node.shell_wait(own_id, 0.0)
+        task = self.access.task(task_id, EXECUTE)
+        await task.pause()
+        return await task.wait(0.0)
 
     async def shell_resume(self, task_id: str, *, wait: float | None = 0.0) -> Task:
-        own_id = self._task(task_id, EXECUTE)
-        await self._node.shell_order(own_id, "resume")
-        return await self._node.shell_wait(own_id, self._shell_wait(wait))
+        task = self.access.task(task_id, EXECUTE)
+        await task.resume()
+        return await task.wait(self._shell_wait(wait))
 
     async def shell_input(self, task_id: str, text: str = "", *, eof: bool = False, wait: float | None = 0.0) -> Task:
         """Send text to a task's input as it is: a line needs its own newline; on a terminal, `\\x03` is Ctrl-C."""
-        own_id = self._task(task_id, EXECUTE)
-        await self._node.shell_input(own_id, text, eof=eof)
-        return await self._node.shell_wait(own_id, self._shell_wait(wait))
+        task = self.access.task(task_id, EXECUTE)
+        await task.input(text, eof=eof)
+        return await task.wait(self._shell_wait(wait))
 
     async def shell_resize(self, task_id: str, rows: int, columns: int) -> None:
-        """The size of a task's terminal."""
+        """Set the size of a task's terminal."""
         check_size(rows, columns)
-        await self._node.shell_resize(self._task(task_id, EXECUTE), rows, columns)
+        await self.access.task(task_id, EXECUTE).resize(rows, columns)
 
     async def shell_tasks(self) -> list[Task]:
-        """All tasks that run or are still kept, without their text, in the order of their start."""
-        self.check(READ)
-        return await self._node.shell_tasks(self.caller.tenant)
+        """List the tasks that run or are not forgotten yet, without their text, in the order of their start."""
+        self.access.check(READ)
+        return await self._node.tasks.list(self.access.caller.tenant)
 
     async def shell_output(
         self,
@@ -145,28 +127,27 @@ class Shell(Acting):
         lines: int = 200,
         grep: str | None = None,
     ) -> TaskOutput:
-        return await self._node.shell_output(
-            self._task(task_id), stream=stream, from_line=from_line, lines=lines, grep=grep
-        )
+        return await self.access.task(task_id).output(stream, from_line, lines, grep)
 
     def shell_events(self, task_id: str, first: int = 1) -> AsyncIterator[AnyEvent]:
-        """The events of a task, those to come included, until it is over. Their `session_id` is the task's id."""
-        return self._node.shell_events(self._task(task_id), first)
+        """Yield the events of a task, also those to come, until it is over. Their `session_id` is the task's id."""
+        return self.access.task(task_id).events(first)
 
     async def shell_end(self, shell_session: str, *, session_id: str | None = None) -> bool:
-        """End a persistent shell and what runs in it; False when there is none of that name."""
-        self.check(EXECUTE)
-        own_session = self._own(session_id, EXECUTE) if session_id is not None else None
-        return await self._node.shell_end(shell_session, own_session, self.caller.tenant)
+        """End a persistent shell and what runs in it. Return False if there is none of that name."""
+        self.access.check(EXECUTE)
+        key = self.access.session_key(session_id, EXECUTE) if session_id is not None else None
+        return await self._node.tasks.end_shell(self.access.caller.tenant, key, shell_session)
 
-    async def _until_over(self, task_id: str, wait: float | None) -> Task:
-        """The task when all of it has gone, not only its shell."""
+    async def _wait_for_end(self, task: TaskHandle, wait: float | None) -> Task:
+        """Return the task once all its processes have ended, not only its shell."""
         seconds = self._shell_wait(wait)
-        task = await self._node.shell_wait(task_id, seconds)
-        if task.status in ("running", "paused") and seconds:
-            task = await self._node.shell_wait(task_id, seconds)
-        return task
+        info = await task.wait(seconds)
+        if info.status in ("running", "paused") and seconds:
+            info = await task.wait(seconds)
+        return info
 
     def _shell_wait(self, wait: float | None) -> float:
+        """Return the seconds to wait for a task. Default: the setting `shell_wait`."""
         check_seconds("wait", wait)
         return self.settings.shell_wait if wait is None else wait

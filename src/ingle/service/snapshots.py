@@ -1,4 +1,4 @@
-"""What outlives a session: snapshots of it, and the user's library."""
+"""Verbs for what outlives a session: its snapshots, and the user's library."""
 
 from collections.abc import AsyncIterator
 
@@ -7,19 +7,19 @@ from ingle.callers import ADMIN, EXECUTE, READ
 from ingle.events import Restored, Saved, SnapshotInfo, Stdlib, StdlibChange
 from ingle.nodes import OpenFile
 from ingle.requests import NewSession
-from ingle.service.access import Acting
 from ingle.service.validation import check_seconds
+from ingle.service.verbs import Verbs
 from ingle.sessions.manager import check_name
 from ingle.snapshots.user_library import MAX_BYTES
 
 
-class Keeping(Acting):
+class Snapshots(Verbs):
     async def save_session(self, session_id: str, target: str, *, start: str | None = None) -> Saved:
-        """Save a session under a name, or as a file below its folder, or below `start` where a door has such a folder.
+        """Save a session under a name, or to a file below its folder or the folder `start`.
 
-        The session is held up for a moment only; what cannot be saved is named in the answer.
+        The session is paused for a moment only. The answer names what could not be saved.
         """
-        return await self._node.save(self._own(session_id, EXECUTE), target, start)
+        return await self.access.session(session_id, EXECUTE).save(target, start)
 
     async def load_session(
         self,
@@ -34,56 +34,58 @@ class Keeping(Acting):
         trust: bool = False,
         rerun: bool = False,
     ) -> Restored:
-        """A new session with what a snapshot holds; without a name it has the one that the saved session had.
+        """Create a session with the variables of a snapshot. Default name: that of the saved session.
 
-        What could not be saved is named, with the cells that made it; `rerun` runs these again.
+        The answer names what could not be saved, with the cells that made it; `rerun` runs these cells again.
 
-        A snapshot that this ingle did not write for this caller is refused, unless one who may administer the server
-        says to `trust` it. It is confined at least as far as the saved session was.
+        A snapshot that this ingle did not write for this caller is refused, unless a caller with the scope `admin`
+        sets `trust`. The new session is confined at least as far as the saved one was.
         """
-        self.check(EXECUTE)
+        self.access.check(EXECUTE)
         if trust:
-            self.check(ADMIN)
+            self.access.check(ADMIN)
         check_seconds("idle_timeout", idle_timeout)
-        await self._check_sessions()
-        wanted = NewSession(
+        await self.access.check_sessions()
+        caller = self.access.caller
+        new = NewSession(
             session_id=session_id,
-            tenant=self.caller.tenant,
+            tenant=caller.tenant,
             python=python,
             cwd=cwd,
             idle_timeout=idle_timeout,
             isolation=isolation,
-            bounds=self.caller.bounds,
+            bounds=caller.bounds,
         )
-        return await self._node.restore(wanted, source, start, trust=trust, rerun=rerun)
+        return await self._node.snapshots.load(new, source, start, trust=trust, rerun=rerun)
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
-        self.check(READ)
-        return await self._node.snapshots(self.caller.tenant)
+        self.access.check(READ)
+        return await self._node.snapshots.list(self.access.caller.tenant)
 
     async def delete_snapshot(self, name: str) -> None:
-        self.check(EXECUTE)
-        await self._node.delete_snapshot(self.caller.tenant, name)
+        self.access.check(EXECUTE)
+        await self._node.snapshots.delete(self.access.caller.tenant, name)
 
     async def open_snapshot(self, name: str) -> OpenFile:
-        """A snapshot as one portable file; whoever has it closes it."""
-        self.check(READ)
-        return await self._node.open_snapshot(self.caller.tenant, name)
+        """Return a snapshot as one portable file. The caller closes it."""
+        self.access.check(READ)
+        return await self._node.snapshots.open(self.access.caller.tenant, name)
 
     async def write_snapshot(self, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
-        """Keep a portable file under a name. Whether it is to be trusted is asked when it is loaded."""
-        self.check(EXECUTE)
+        """Store a portable file under a name. Loading it checks who wrote it."""
+        self.access.check(EXECUTE)
         check_name(name)
-        return await self._node.write_snapshot(self.caller.tenant, name, chunks)
+        return await self._node.snapshots.write(self.access.caller.tenant, name, chunks)
 
     async def list_stdlib(self) -> Stdlib:
-        self.check(READ)
-        return await self._node.stdlib(self.caller.tenant)
+        self.access.check(READ)
+        return await self._node.library.list(self.access.caller.tenant)
 
     async def add_to_stdlib(self, function_code: str) -> StdlibChange:
-        """Add code to the library that new sessions begin with, once it has been seen to compile and run."""
-        self.check(EXECUTE)
-        self._check_beginning()
+        """Add code to the library that new sessions load, once the code has compiled and run."""
+        self.access.check(EXECUTE)
+        self.access.check_accepting()
         if len(function_code) > MAX_BYTES:
             raise errors.InvalidRequest(f"the code has more than {MAX_BYTES} characters; put data into files")
-        return await self._node.add_to_stdlib(self.caller.tenant, function_code, self.caller.bounds)
+        caller = self.access.caller
+        return await self._node.library.add(caller.tenant, function_code, caller.bounds)

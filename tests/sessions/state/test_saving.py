@@ -646,7 +646,7 @@ async def test_sessions_that_hang_while_they_are_saved_keep_nobody_from_saving_o
     """There were four threads for all of it, of all tenants, and each waited for what a session had to say."""
     monkeypatch.setattr(save_store, "LONG", 0.05)
     hanging = []
-    for number in range(snapshots.SAVING + 1):
+    for number in range(snapshots.MAX_TRANSFERS + 1):
         await service.create_session(f"hangs-{number}")
         await run(service, HANGS, f"hangs-{number}")
         hanging.append(asyncio.create_task(service.save_session(f"hangs-{number}", f"hung-{number}")))
@@ -667,7 +667,7 @@ async def test_a_session_that_hangs_while_it_is_saved_is_gone_when_it_is_ended(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its copy lived on, for as long as it said a word now and then."""
-    monkeypatch.setattr(snapshots, "AFTER_END", 0.05)
+    monkeypatch.setattr(snapshots, "FINISH_SAVE_SECONDS", 0.05)
     await service.create_session("main")
     await run(service, HANGS)
     members = service._node.manager.get("main").worker.siblings.members  # type: ignore[attr-defined]
