@@ -18,6 +18,7 @@ from ingle.mcp import arguments, content, texts, tools
 from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
 from ingle.render.model import Text, weight
+from ingle.requests import NewCell, NewSession, NewTask
 from ingle.service import Service
 from ingle_worker.wire import states
 
@@ -121,13 +122,14 @@ class Tools:
 
     async def _python_session(self, given: arguments.PythonSession, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
+        new = NewCell(given.code, given.timeout)
         try:
-            cell = await self.service.begin(given.session_id, given.code, timeout=given.timeout)
+            cell = await self.service.begin_cell(given.session_id, new)
         except errors.SessionNotFound:
             if given.session_id != MAIN:
                 raise
             await self._make_main()
-            cell = await self.service.begin(MAIN, given.code, timeout=given.timeout)
+            cell = await self.service.begin_cell(MAIN, new)
         return await self._show(await self._follow(given.session_id, cell, deadline, progress))
 
     async def _python(self, given: arguments.Python, progress: Progress) -> Answer:
@@ -213,15 +215,16 @@ class Tools:
 
     async def _shell(self, given: arguments.Shell, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
-        begun = await self.service.shell(
+        cwd = given.cwd if given.cwd is not None or given.session_id is not None else self._cwd
+        new = NewTask(
             given.command,
-            wait=max(0.0, min(self._interval, deadline - self._clock())),
+            cwd=cwd or "",
+            env=given.env or {},
             timeout=given.timeout,
-            session_id=given.session_id,
-            cwd=given.cwd if given.cwd is not None or given.session_id is not None else self._cwd,
-            env=given.env,
             interactive=given.interactive,
+            session_id=given.session_id,
         )
+        begun = await self.service.run_task(new, max(0.0, min(self._interval, deadline - self._clock())))
         return await _show_task(await self._follow_task(begun, deadline, progress))
 
     async def _shell_status(self, given: arguments.ShellStatus, progress: Progress) -> Answer:
@@ -252,15 +255,16 @@ class Tools:
     # --- sessions ---
 
     async def _create_repl_session(self, given: arguments.CreateSession, progress: Progress) -> Answer:
-        info = await self.service.create_session(
-            given.session_id,
+        new = NewSession(
+            session_id=given.session_id,
             python=given.python,
             cwd=given.cwd or self._cwd,
-            env=given.env,
+            env=given.env or {},
             include_stdlib=given.include_stdlib,
             checkpoints=given.checkpoints,
             durable=given.durable,
         )
+        info = await self.service.create(new)
         name = info.session_id
         text = f"session {name} is ready: Python {info.python} in {info.cwd}. Use it with session_id={name!r}."
         return Answer([Text(text)], content.data("ingle/session", info))

@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from ingle import errors
 from ingle.http.problems import InvalidJson
-from ingle.requests import SessionLimits
+from ingle.requests import NewCell, NewSession, SessionLimits
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -35,6 +35,22 @@ class Create(Struct, forbid_unknown_fields=True):
     limits: SessionLimits | None = None
     checkpoints: Literal["manual", "auto"] | None = None
 
+    def new_session(self) -> NewSession:
+        """Return the request as the service takes it."""
+        return NewSession(
+            session_id=self.session_id,
+            python=self.python,
+            cwd=self.cwd,
+            env=self.env or {},
+            idle_timeout=self.idle_timeout,
+            include_stdlib=self.include_stdlib,
+            durable=self.durable,
+            isolation=self.isolation,
+            network=self.network,
+            limits=self.limits or SessionLimits(),
+            checkpoints=self.checkpoints,
+        )
+
 
 class AddToStdlib(Struct, forbid_unknown_fields=True):
     function_code: str
@@ -46,6 +62,10 @@ class Execute(Struct, forbid_unknown_fields=True):
     wait: float | None = None
     envs: dict[str, str] | None = None
     queue: bool = False
+
+    def new_cell(self, key: str | None) -> NewCell:
+        """Return the request as the service takes it."""
+        return NewCell(self.code, self.timeout, self.envs or {}, self.queue, key)
 
 
 class Interpret(Struct, forbid_unknown_fields=True):

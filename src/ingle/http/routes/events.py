@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from ingle import errors
 from ingle.http.limits import BUFFERED, CLOSE
 from ingle.http.problems import POLICY_VIOLATION, Problem, visible
+from ingle.requests import NewCell
 from ingle.service import Service
 
 PATIENCE_SECONDS = 15.0
@@ -187,9 +188,8 @@ class Watch:
 
     def _do(self, message: Message) -> Coroutine[Any, Any, int | None]:
         if isinstance(message, Execute):
-            return self._service.begin(
-                self._session_id, message.code, timeout=message.timeout, envs=message.envs, queue=message.queue
-            )
+            new = NewCell(message.code, message.timeout, message.envs or {}, message.queue)
+            return self._service.begin_cell(self._session_id, new)
         if isinstance(message, Input):
             return self._input(message)
         return self._interrupt()

@@ -41,9 +41,7 @@ async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, s
         if media.encode() in accept:
             service: Service = scope[SERVICE]
             # The cell starts before the answer does, so that a refusal still has its own status.
-            cell = await service.begin(
-                session_id, body.code, timeout=body.timeout, envs=body.envs, queue=body.queue, key=key
-            )
+            cell = await service.begin_cell(session_id, body.new_cell(key))
             await _stream(service, session_id, cell, media, send)
             return
     data = await _result(scope, session_id, body, key)
@@ -69,10 +67,7 @@ def _asked(scope: Scope, limit: int) -> tuple[bytes, str | None]:
 
 async def _result(scope: Scope, session_id: str, body: bodies.Execute, key: str | None) -> bytes:
     service: Service = scope[SERVICE]
-    result = await service.execute(
-        session_id, body.code, timeout=body.timeout, wait=body.wait, envs=body.envs, queue=body.queue, key=key
-    )
-    return _encoder.encode(result)
+    return _encoder.encode(await service.execute_cell(session_id, body.new_cell(key), body.wait))
 
 
 async def _read(receive: Receive, limit: int) -> bytes | bytearray:

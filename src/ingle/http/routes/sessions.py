@@ -24,20 +24,7 @@ def operations() -> list[Operation]:
 
 
 async def create(call: Call[bodies.Create, NoQuery]) -> Response:
-    body = call.body
-    info = await call.service.create_session(
-        body.session_id,
-        python=body.python,
-        cwd=body.cwd,
-        env=body.env,
-        idle_timeout=body.idle_timeout,
-        include_stdlib=body.include_stdlib,
-        durable=body.durable,
-        isolation=body.isolation,
-        network=body.network,
-        limits=body.limits,
-        checkpoints=body.checkpoints,
-    )
+    info = await call.service.create(call.body.new_session())
     return answer(info, 201, {"location": f"/v1/sessions/{info.session_id}"})
 
 

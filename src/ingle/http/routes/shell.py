@@ -8,7 +8,7 @@ from starlette.responses import Response
 from ingle.events import Task, TaskOutput
 from ingle.http.routes.bodies import Natural, NoQuery, Positive
 from ingle.http.routes.table import Call, Operation, answer
-from ingle.requests import Limits
+from ingle.requests import Limits, NewTask
 
 
 class Run(Struct, forbid_unknown_fields=True):
@@ -25,6 +25,24 @@ class Run(Struct, forbid_unknown_fields=True):
     columns: Annotated[int, Meta(ge=1, le=1000)] = 80
     limits: Limits | None = None
     shell_session: str | None = None
+
+    def new_task(self, key: str | None) -> NewTask:
+        """Return the request as the service takes it."""
+        return NewTask(
+            self.command,
+            cwd=self.cwd or "",
+            env=self.env or {},
+            timeout=self.timeout,
+            stdin=self.stdin,
+            interactive=self.interactive,
+            pty=self.pty,
+            rows=self.rows,
+            columns=self.columns,
+            limits=self.limits or Limits(),
+            session_id=self.session_id,
+            shell_session=self.shell_session,
+            key=key,
+        )
 
 
 class Wait(Struct, forbid_unknown_fields=True):
@@ -79,23 +97,8 @@ def operations() -> list[Operation]:
 
 
 async def run(call: Call[Run, NoQuery]) -> Response:
-    body = call.body
-    task = await call.service.shell(
-        body.command,
-        wait=body.wait,
-        timeout=body.timeout,
-        session_id=body.session_id,
-        cwd=body.cwd,
-        env=body.env,
-        stdin=body.stdin,
-        interactive=body.interactive,
-        pty=body.pty,
-        size=(body.rows, body.columns),
-        limits=body.limits,
-        shell_session=body.shell_session,
-        request_key=call.request.headers.get("idempotency-key"),
-    )
-    return answer(task)
+    new = call.body.new_task(call.request.headers.get("idempotency-key"))
+    return answer(await call.service.run_task(new, call.body.wait))
 
 
 async def tasks(call: Call[None, NoQuery]) -> Response:
