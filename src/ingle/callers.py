@@ -27,7 +27,7 @@ DEFAULT_TENANT = ""
 SERVICE = "ingle.service"
 """Key in the scope of a request at which the guard stores the service for its caller."""
 
-MINUTE = 60.0
+SECONDS_PER_MINUTE = 60.0
 
 
 class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class Meter:
     """Token bucket that limits bytes to a rate. It holds one minute's worth."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_second = per_minute / MINUTE
+        self._per_second = per_minute / SECONDS_PER_MINUTE
         self._most = self._left = float(per_minute)
         self._clock = clock
         self._at = clock()
@@ -68,6 +68,8 @@ class Meter:
 
 @dataclass(eq=False)
 class Caller:
+    """Holder of a token, or the owner of the server."""
+
     name: str
     tenant: str = DEFAULT_TENANT
     scopes: frozenset[str] = IMPLIED[ADMIN]
