@@ -491,7 +491,7 @@ def test_refusals_are_the_exceptions_they_name(in_home: Path, server: Server, se
     for url in ("127.0.0.1:8377", "ftp://x", "http://", "http://me:secret@x", "http://x/?a=1"):
         with pytest.raises(errors.InvalidRequest, match="URL"):
             Client(url)
-    with pytest.raises(errors.InvalidRequest, match="has no use"):
+    with pytest.raises(errors.InvalidRequest, match="needs a URL"):
         Client(token="x")
 
 

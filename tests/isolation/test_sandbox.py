@@ -158,7 +158,7 @@ def leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test.AttackTargets, "__init__", make_open)
 
 
-LEAKS = "code held in it could still read a file of the server"
+LEAKS = "code confined by it could still read a file of the server"
 
 
 async def test_a_sandbox_that_leaks_is_not_taken_for_one(

@@ -257,7 +257,7 @@ async def test_a_session_that_is_not_there_is_an_error_that_says_how_to_go_on(cl
     await client.call_tool("python_session", {"code": "1"})
     said = await refusal(client, "python_session", code="1", session_id="gone")
     assert "Sessions: main" in said
-    assert "create_repl_session(session_id='gone') makes it" in said
+    assert "create_repl_session(session_id='gone') creates it" in said
 
 
 @pytest.mark.req("mcp.readable", "cell.busy")

@@ -36,7 +36,7 @@ async def test_a_failure_in_looking_for_idle_sessions_is_told_and_the_next_look_
         async with asyncio.timeout(30):
             while await service.list_sessions():
                 await asyncio.sleep(0.01)
-    assert "looking for idle sessions: failed, and is begun anew" in caplog.text
+    assert "looking for idle sessions: failed, and is started again" in caplog.text
     assert "by chance" in caplog.text
 
 

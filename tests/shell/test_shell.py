@@ -121,7 +121,7 @@ async def test_a_caller_that_goes_away_before_the_start_starts_it_once(service: 
 
 async def test_a_key_stands_for_one_request(service: Service) -> None:
     first = await service.shell("echo 1", request_key="k")
-    with pytest.raises(errors.KeyReused, match="take a new key"):
+    with pytest.raises(errors.KeyReused, match="use a new key"):
         await service.shell("echo 2", request_key="k")
     assert (await service.shell("echo 1", request_key="k")).task_id == first.task_id
     for key in ("", "k" * 256, "\n"):
@@ -475,7 +475,7 @@ class TestKept:
         ids = [(await service.shell(f"echo {n}")).task_id for n in range(5)]
         assert [task.task_id for task in await service.shell_tasks()] == [running.task_id, *ids[2:]]
         assert (await service.shell_status(ids[2])).stdout == "2\n"
-        with pytest.raises(errors.TaskNotFound, match="forgotten"):
+        with pytest.raises(errors.TaskNotFound, match="removed"):
             await service.shell_status(ids[1])
         gate.touch()
 

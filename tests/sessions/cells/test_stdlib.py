@@ -420,7 +420,7 @@ async def test_a_model_adds_and_lists_with_tools(service: Service) -> None:
         False,
     )
     assert await call("add_to_stdlib", function_code=f"import os\n{DOUBLE}") == (
-        "added: os, double. New sessions have it; those that run do not.",
+        "added: os, double. New sessions have it; running ones do not.",
         False,
     )
     assert await call("list_stdlib_functions") == (

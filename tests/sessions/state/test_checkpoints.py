@@ -89,9 +89,7 @@ async def test_checkpoints_are_listed_with_their_memory_and_bounded(service: Ser
         "checkpoint 'one' was dropped: a session keeps 3, and it was the oldest"
     ]
     assert [each.name for each in await service.checkpoints(main)] == ["two", "three", "four"]
-    with pytest.raises(
-        errors.CheckpointNotFound, match=r"'one' to go back to: it was dropped when .* it has 'four', 'three', 'two'"
-    ):
+    with pytest.raises(errors.CheckpointNotFound, match=r"'one': it was dropped when .* it has 'four', 'three', 'two'"):
         await service.rollback(main, "one")
     assert (await service.rollback(main)).checkpoint.name == "four"
     with pytest.raises(errors.InvalidName):
@@ -167,7 +165,7 @@ async def test_a_checkpoint_whose_process_ended_is_named(service: Service, main:
     os.kill(worker.pid, signal.SIGKILL)
     await worker.gone
     assert await service.checkpoints(main) == []
-    with pytest.raises(errors.CheckpointNotFound, match="'base' to go back to: its process was killed by SIGKILL"):
+    with pytest.raises(errors.CheckpointNotFound, match="'base': its process was killed by SIGKILL"):
         await service.rollback(main, "base")
     assert await say(service, main, "print(1)") == "1\n"
 

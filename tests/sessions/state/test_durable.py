@@ -620,7 +620,7 @@ async def test_a_key_that_is_none_is_named_and_what_it_signed_waits_for_it(kept:
     key = (kept / "signing.key").read_bytes()
     (kept / "signing.key").write_bytes(key[:7])
     async with serving(kept) as second:
-        says = "signing.key in the data folder is not a key any more"
+        says = "signing.key in the data folder is damaged"
         await second.create_session("other")
         with pytest.raises(errors.DataFolderFailed, match=says):
             await second.save_session("other", "named")
@@ -697,7 +697,7 @@ async def test_a_registry_of_a_later_version_is_left_alone(kept: Path, caplog: p
     with sqlite3.connect(kept / "registry.db") as db:
         db.execute("PRAGMA user_version = 99")
     async with serving(kept) as service:
-        assert "it is of a later version of ingle (99)" in caplog.text
+        assert "it was written by a later version of ingle (99)" in caplog.text
         await service.create_session("s")
         with pytest.raises(errors.IngleError, match="later version"):
             await service.create_session("d", durable=True)
@@ -877,7 +877,7 @@ async def test_a_full_disk_is_named_and_the_session_goes_on_with_the_last_save_i
         told = await first.execute("s", "x")
         assert told.result == {"text/plain": "2"}
         assert told.notices == [
-            "the session could not be saved: No space left on device; make room, and save again; "
+            "the session could not be saved: No space left on device; free some disk space, and save again; "
             "the last save is that after cell 1, and the session goes on"
         ]
         assert (await first.get_session("s")).saved_cell == 1
@@ -903,7 +903,9 @@ async def test_a_disk_without_a_byte_left_is_named_by_whatever_needs_it(small_di
             while True:
                 file.write(bytes(4096))
         await service.execute("s", "x = 2")
-        with pytest.raises(errors.SaveFailed, match="could not be saved: No space left on device; make room"):
+        with pytest.raises(
+            errors.SaveFailed, match="could not be saved: No space left on device; free some disk space"
+        ):
             await service.save_session("s", "before")
         with pytest.raises(errors.DataFolderFailed, match=r"the library, stdlib.py .* No space left on device"):
             await service.add_to_stdlib("def two(): return 2")
@@ -928,7 +930,7 @@ async def test_a_save_is_one_though_nothing_can_be_tidied_after_it(
     await service.execute("s", "x = 1")
     monkeypatch.setattr(ChunkStore, "_collect", fail)
     assert (await service.save_session("s", "kept")).variables == 1
-    assert "was not removed" in caplog.text
+    assert "were not removed" in caplog.text
     await service.delete_snapshot("kept")
     assert await service.list_snapshots() == []
 

@@ -149,9 +149,9 @@ async def test_what_cannot_be_saved_keeps_its_process_and_the_listing_says_why(
         info = await wait_for(service, lambda info: info.notices)
         # Looked at once, and not again and again: each look is a copy.
         session = service._node.manager.get("s")  # type: ignore[attr-defined]
-        forks = session.worker.forks.count
+        forks = session.worker.forks._tickets
         await asyncio.sleep(0.2)
-        assert session.worker.forks.count == forks
+        assert session.worker.forks._tickets == forks
         (notice,) = info.notices
         assert info.state == "idle"
         assert notice.startswith("its process was kept though it was idle: it has what cannot be saved: ")

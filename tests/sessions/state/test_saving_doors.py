@@ -135,7 +135,7 @@ def test_the_command_line_saves_and_loads(in_home: Path, server: Server, tmp_pat
     assert server.execute("x", "two")["result"]["text/plain"] == "5"
     code, out, _ = ingle("load", "again", "--from", str(tmp_path / "calc.ingle"), "-s", "three", "--json")
     assert (code, json.loads(out)["session"]["session_id"]) == (0, "three")
-    assert ingle("load", "calc", "--delete")[:2] == (0, "calc is forgotten\n")
+    assert ingle("load", "calc", "--delete")[:2] == (0, "calc is deleted\n")
     assert ingle("load", "calc")[0] == 2
 
 
@@ -160,7 +160,7 @@ async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service
         r"the session was blocked for \d+ ms\.\n"
         r"not saved: g \(generator\): a generator that has started: its position in the code cannot be saved "
         r"\(made by cell 2\)\n"
-        r"load_repl_session\(filepath='private/sessions/calc.pkl.ingle'\) brings it back\.",
+        r"load_repl_session\(filepath='private/sessions/calc.pkl.ingle'\) restores it\.",
         told,
     ), told
     assert (start / "private" / "sessions" / "calc.pkl.ingle").is_file()
