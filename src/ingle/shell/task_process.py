@@ -26,7 +26,7 @@ INIT_MESSAGES = frozenset(
 )
 
 
-class Owner(Protocol):
+class ProcessListener(Protocol):
     """Listener of one process."""
 
     def on_exited(self, message: messages.ProgramExited) -> None: ...
@@ -42,7 +42,7 @@ class TaskProcess:
     def __init__(self, loop: asyncio.AbstractEventLoop, init: InitLink | None = None) -> None:
         """`init` is one that has already served a task."""
         self._loop = loop
-        self.owner: Owner | None = None
+        self.owner: ProcessListener | None = None
         self.init = init or InitLink(loop, self._on_init, INIT_MESSAGES)
         self.init.emit = self._on_init
         self.ready: asyncio.Future[None] = loop.create_future()
