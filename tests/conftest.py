@@ -1,55 +1,43 @@
 """What the tests share: a service on a folder of its own, and the proof that nothing is left after it."""
 
-import asyncio
-import contextlib
 import getpass
 import os
-import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from ingle.events import Result
-from ingle.nodes.local import LocalNode
 from ingle.service import Service
 from ingle.settings import Settings
+from support.processes import MARK, marked_processes
 from support.server import Server
-
-MARK = "LC_INGLETEST"
-"""In the environment of every process that a test starts: of this kind every level keeps those that there are."""
+from support.service import SharedServices, assert_empty, make_settings
+from support.shared_server import SharedServer
+from support.waiting import wait_until
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--isolation", default="none", help="The level of sessions, where a test names none.")
 
 
+USUAL: dict[str, object] = {"preload": [], "pool": 1}
+"""Settings of a service when a test names none."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """For servers that tests start, and for settings that they make."""
-    config.addinivalue_line(
-        "markers", "level(name, why): about this level of isolation alone; left out where --isolation is another"
-    )
+    """Choose the level of this run, for servers that tests start and for `make_settings`; mark what is started."""
     level = config.getoption("--isolation")
-    os.environ.update(INGLE_ISOLATION=level, INGLE_KEEP_ENV=MARK)
-    named = {"isolation": level, "keep_env": [MARK]}
+    os.environ.update({"INGLE_ISOLATION": level, "INGLE_KEEP_ENV": MARK, MARK: uuid4().hex})
     if level != "none":
-        # Where tests and the code of sessions meet, in files that both look at.
+        # Tests and the code of sessions exchange files here.
         common = Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}"
         common.mkdir(exist_ok=True, mode=0o700)
-        named["mount"] = [str(common)]
         os.environ["INGLE_MOUNT"] = str(common)
-    make = Settings.__init__
-
-    def make_for_tests(self: Settings, *args: object, **given: object) -> None:
-        make(self, *args, **{**named, **given})
-
-    Settings.__init__ = make_for_tests
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -59,41 +47,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         only, why = marker.args
         if level != only:
             pytest.skip(f"about {only} alone: {why}")
-
-
-def marked_processes(mark: str) -> list[tuple[int, str]]:
-    """Every live process (zombies too) that was started with this mark in its environment, with its state."""
-    found = []
-    needle = f"{MARK}={mark}".encode()
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            if needle in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                found.append((int(name), Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]))
-        except OSError:
-            continue
-    return found
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
-    """Poll a condition; True as soon as it holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
-    """The same, letting the loop run meanwhile."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        await asyncio.sleep(0.005)
-    return True
 
 
 @pytest.fixture
@@ -120,64 +73,50 @@ def home(apart: Path) -> Iterator[Path]:
     assert_empty(folder)
 
 
-def on_host(service: Service, session_id: str, *numbers: int) -> list[int]:
-    """What processes are called out here that a session knows by these numbers."""
-    assert isinstance(service._node, LocalNode)
-    worker = service._node.manager.get(session_id).worker
-    assert worker is not None
-    room = os.readlink(f"/proc/{worker.pid}/ns/pid")
-    found: dict[int, int] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.readlink(f"/proc/{name}/ns/pid") == room:
-                own = next(line for line in Path(f"/proc/{name}/status").read_text().splitlines() if "NSpid:" in line)
-                found[int(own.split()[-1])] = int(name)
-        except OSError:
-            continue  # it has just ended
-    return [found[number] for number in numbers]
-
-
-async def until_prepared(service: Service) -> None:
-    """Until nothing more is made ahead: what a test counts from here on grows by what the test does."""
-    assert isinstance(service._node, LocalNode)
-    launchers = [each for each in service._node.manager._launchers.all if each.zygote_pid is not None]
-    assert await until(lambda: all(launcher.prepared == service.settings.pool for launcher in launchers), 30)
-
-
-def own_processes(service: Service, workers: int) -> int:
-    """How many processes run when there are so many workers and nothing is on its way: the holder, in a sandbox with
-    one outside of it, the zygote, the init that waits for the next session, and an init with every worker."""
-    return (4 if service.settings.isolation == "sandbox" else 3) + 2 * workers
-
-
-def session_folders(service: Service, home: Path) -> list[Path]:
-    """What sessions have on disk; not what prepared workers have for those to come."""
-    assert isinstance(service._node, LocalNode)
-    prepared = service._node.manager._spares._sessions
-    return [folder for folder in (home / "sessions").iterdir() if folder.name not in prepared]
-
-
-def assert_empty(folder: Path) -> None:
-    """Nothing is left of its servers but durable sessions that the registry knows: those are to come back."""
-    known: set[str] = set()
-    if (folder / "registry.db").exists():
-        with contextlib.closing(sqlite3.connect(folder / "registry.db")) as db:
-            known = {f"sessions/durable.{uid}" for (uid,) in db.execute("SELECT uid FROM sessions")}
-    left = [str(path.relative_to(folder)) for sub in ("sessions", "run") for path in (folder / sub).glob("*")]
-    assert set(left) <= known, f"left behind in the data folder: {set(left) - known}"
-
-
 @pytest.fixture(scope="module")
 def settings() -> Settings:
     """Override in a module or class to change the service's settings."""
-    return Settings(preload=[], pool=1)
+    return make_settings(**USUAL)
+
+
+@pytest.fixture(scope="session")
+async def shared_services() -> AsyncIterator[SharedServices]:
+    """The services that tests of this process share. At the end of the run no process of theirs may be left."""
+    services = SharedServices(make_settings(**USUAL))
+    yield services
+    await services.stop()
 
 
 @pytest.fixture
-async def service(mark: str, home: Path, settings: Settings) -> AsyncIterator[Service]:
-    """A running service. Ends with the test, and must leave nothing behind."""
+async def shared_service(shared_services: SharedServices, settings: Settings) -> AsyncIterator[Service]:
+    """A running service that other tests have used before. After the test its sessions and tasks are ended."""
+    shared = await shared_services.get(settings)
+    yield shared.service
+    await shared_services.clean(shared)
+
+
+@pytest.fixture
+async def fresh_service(mark: str, home: Path, settings: Settings) -> AsyncIterator[Service]:
+    """A service of the test's own. It ends with the test, and must leave nothing behind."""
     async with Service.local(settings, home) as running:
         yield running
+
+
+def needs_own(request: pytest.FixtureRequest) -> bool:
+    """Return whether a test cannot share a service or a server with others.
+
+    It cannot when it looks at the whole of it (`home`, `mark`), when it replaces parts of the host or of the
+    environment (`monkeypatch`), and when it is marked `fresh_service`.
+    """
+    marked = request.node.get_closest_marker("fresh_service") is not None
+    return marked or not {"home", "mark", "monkeypatch"}.isdisjoint(request.fixturenames)
+
+
+@pytest.fixture
+def service(request: pytest.FixtureRequest) -> Service:
+    """The shared service, or a fresh one for a test that needs it."""
+    running: Service = request.getfixturevalue("fresh_service" if needs_own(request) else "shared_service")
+    return running
 
 
 @pytest.fixture
@@ -214,9 +153,31 @@ def start(mark: str, home: Path) -> Iterator[Callable[..., Server]]:
         server.stop()
 
 
+@pytest.fixture(scope="session")
+def shared_servers() -> Iterator[SharedServer]:
+    made = SharedServer()
+    yield made
+    made.stop()
+
+
 @pytest.fixture
-def server(start: Callable[..., Server]) -> Server:
+def shared_server(shared_servers: SharedServer) -> Iterator[Server]:
+    """A running server that other tests have used before. After the test its sessions and commands are ended."""
+    yield shared_servers.get()
+    shared_servers.clean()
+
+
+@pytest.fixture
+def fresh_server(start: Callable[..., Server]) -> Server:
+    """A server of the test's own, without flags."""
     return start()
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Server:
+    """The shared server, or a fresh one for a test that needs it, by the same rules as for `service`."""
+    running: Server = request.getfixturevalue("fresh_server" if needs_own(request) else "shared_server")
+    return running
 
 
 @pytest.fixture(scope="module")
@@ -230,19 +191,3 @@ def quiet_server() -> Iterator[Server]:
         left = {path.name for path in server.home.rglob("*") if path.is_file()}
         # The registry is made while the server warms up, which may not have come that far.
         assert left - {"registry.db"} == {"token"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared(settings: Settings) -> AsyncIterator[Service]:
-    """One service for the tests of a module, for those whose sessions want much preloaded.
-
-    Such a module has `pytest.mark.asyncio(loop_scope="module")`, and each test ends the sessions that it made.
-    """
-    value = uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="ingle-home-") as parent, pytest.MonkeyPatch.context() as patch:
-        folder = Path(parent) / "home"
-        patch.setenv(MARK, value)
-        async with Service.local(settings, folder) as running:
-            yield running
-        assert wait_until(lambda: not marked_processes(value), 5), f"left behind: {marked_processes(value)}"
-        assert_empty(folder)

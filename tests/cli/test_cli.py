@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from conftest import marked_processes, wait_until
 from ingle import __version__
 from ingle.cli import main
+from support.processes import marked_processes
+from support.waiting import wait_until
 
 PATIENCE = 60.0
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from test_cli import COMMAND, in_home, ingle, outcome  # noqa: F401
 
-from conftest import marked_processes, wait_until
 from shell.test_shell import names
+from support.processes import marked_processes
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("mark", "in_home")
 

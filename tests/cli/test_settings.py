@@ -17,6 +17,7 @@ from ingle.cli import main
 from ingle.cli.reference import settings_page
 from ingle.errors import InvalidRequest
 from ingle.settings import Settings, data_folder, load
+from support.service import make_settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
@@ -62,7 +63,7 @@ def test_the_page_is_the_same_on_every_interpreter_and_says_all(monkeypatch: pyt
 
 
 def test_without_any_place_the_defaults_hold(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load() == serve_with(monkeypatch=monkeypatch) == Settings()
+    assert load() == serve_with(monkeypatch=monkeypatch) == make_settings()
 
 
 EXAMPLES: dict[str, tuple[Any, Any, Any]] = {

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import ingle
-from conftest import marked_processes, wait_until
 from ingle import CellFailed, Client, errors
 from ingle.client import OtherEvent, Session, kind_of
 from ingle.client.decode import bundle_of, read_event
@@ -25,7 +24,9 @@ from ingle.client.results import Result
 from ingle.events import CellError, Done
 from ingle.support.running_servers import find_servers
 from support.cutting_proxy import Cutter
+from support.processes import marked_processes
 from support.server import PATIENCE, Server
+from support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +42,7 @@ def in_home(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def client(in_home: Path, server: Server) -> Iterator[Client]:
+def client(server: Server) -> Iterator[Client]:
     with Client(server.url, server.token) as made:
         yield made
 
@@ -370,6 +371,7 @@ def test_a_service_that_is_gone_is_told_with_what_to_do(
     start()
 
 
+@pytest.mark.fresh_service
 def test_a_server_that_stops_ends_a_stream_in_order(client: Client, server: Server) -> None:
     kinds = []
     for event in client.session("main").stream("import time\nprint('on', flush=True)\ntime.sleep(600)"):

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from conftest import marked_processes
 from ingle import AsyncClient, errors
 from ingle.client import AsyncSession, kind_of
 from ingle.support.running_servers import find_servers
 from support.cutting_proxy import Cutter
+from support.processes import marked_processes
 from support.server import PATIENCE, Server
 
 
 @pytest.fixture
-async def client(mark: str, server: Server) -> AsyncIterator[AsyncClient]:
+async def client(server: Server) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(server.url, server.token) as made:
         yield made
 

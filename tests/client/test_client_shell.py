@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from conftest import wait_until
 from ingle import AsyncClient, Client, errors
 from ingle.events import Line, Task
 from ingle.requests import Limits
 from support.cutting_proxy import Cutter
 from support.server import Server
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.req("shell.fallback")
 
 
 @pytest.fixture
-def client(mark: str, server: Server) -> Iterator[Client]:
+def client(server: Server) -> Iterator[Client]:
     with Client(server.url, server.token) as made:
         yield made
 

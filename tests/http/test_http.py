@@ -12,8 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from conftest import wait_until
 from support.server import NDJSON, PATIENCE, Server, problem
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.both_levels
 
 # Sessions and cells
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from conftest import marked_processes, wait_until
+from support.processes import marked_processes
 from support.server import PATIENCE, Server
+from support.waiting import wait_until
 
 # Starting and ending
 
@@ -46,6 +47,7 @@ def test_a_signal_ends_everything_in_order_and_answers_those_who_wait(
     assert marked_processes(mark) == []
 
 
+@pytest.mark.fresh_service
 def test_a_port_in_use_is_told_in_a_sentence(server: Server) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "ingle", "serve", "--port", str(server.port)],

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import wait_until
 from support.server import PATIENCE, Server, problem, raw_exchange
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.both_levels
 
 FILES = "/v1/sessions/main/files"
 

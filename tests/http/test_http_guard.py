@@ -15,20 +15,20 @@ from typing import Any
 import httpx
 import pytest
 
-from conftest import marked_processes
 from ingle import errors
 from ingle.http.auth.guard import Guard, check_bind
 from ingle.http.auth.principals import Principals
 from ingle.http.problems import ProblemMiddleware
 from ingle.service import Service
-from ingle.settings import Settings
+from support.processes import marked_processes
 from support.server import PATIENCE, Server, problem, raw_exchange
+from support.service import make_settings
 
 # The guard
 
 
 def principals(token: str) -> Principals:
-    return Principals(Service(Settings(), None), token)  # type: ignore[arg-type]
+    return Principals(Service(make_settings(), None), token)  # type: ignore[arg-type]
 
 
 GUARDED = [
@@ -253,6 +253,7 @@ def test_a_token_that_is_no_secret_is_refused(tmp_path: Path, content: str, mode
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.fresh_service
 def test_the_line_to_try_works_as_it_is_printed(server: Server) -> None:
     [line] = [line for line in server.said if line.strip().startswith("try")]
     answer = subprocess.run(["sh", "-c", line.strip().removeprefix("try")], capture_output=True, text=True, check=True)

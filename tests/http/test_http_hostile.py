@@ -19,13 +19,14 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from conftest import until, wait_until
 from ingle.http import limits
 from ingle.http import server as serving
 from ingle.http.routes import events
 from ingle.service import Service
+from support.internals import session_of
 from support.local_http import TOKEN, open_door
 from support.server import PATIENCE, Server, raw_exchange
+from support.waiting import until, wait_until
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(
     more = f"Accept: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head("POST /v1/sessions/main/execute", more) + body)
     # It was cut, not ended: what was not taken by then never comes, while the cell came to its end.
-    session = service._node.manager.get("main")  # type: ignore[attr-defined]
+    session = session_of(service, "main")
     assert await until(lambda: session.last_cell == 1)
     await service.wait("main", 1, wait=PATIENCE)
     await asyncio.sleep(2.5)
@@ -284,6 +285,7 @@ async def test_a_watcher_that_stops_reading_is_closed_with_its_number_and_loses_
 
 
 @pytest.mark.req("http.stream")
+@pytest.mark.fresh_service
 async def test_slow_watchers_cost_little_memory_and_do_not_slow_the_rest(server: Server) -> None:
     server.make_session()
     server.make_session("other")
@@ -329,6 +331,7 @@ def test_a_body_of_a_gigabyte_is_refused_early(server: Server) -> None:
 
 
 @pytest.mark.req("safe.input")
+@pytest.mark.fresh_service
 def test_ten_thousand_connections_leave_a_normal_client_undisturbed(server: Server) -> None:
     server.make_session()
     wanted = 10_000

@@ -17,12 +17,12 @@ import httpx
 import pytest
 from websockets.sync.client import unix_connect
 
-from conftest import until
 from ingle import __version__
 from ingle.http import server as door
 from ingle.service import Service
 from ingle.support.running_servers import Announcement, connect, find_servers, reachable
 from support.server import PATIENCE, Server
+from support.waiting import until
 
 
 def local_client(path: Path) -> httpx.Client:
@@ -30,6 +30,7 @@ def local_client(path: Path) -> httpx.Client:
     return httpx.Client(transport=transport, base_url="http://localhost", timeout=PATIENCE)
 
 
+@pytest.mark.fresh_service
 def test_a_server_is_found_and_reached_by_its_owner_without_a_token(server: Server) -> None:
     [(path, info)] = find_servers(server.home)
     assert (info.pid, info.url, info.kind, info.version) == (server.process.pid, server.url, "serve", __version__)
@@ -107,6 +108,7 @@ def test_what_is_no_announcement_is_passed_over(tmp_path: Path) -> None:
         announcement.close()
 
 
+@pytest.mark.fresh_service
 def test_another_user_is_turned_away(server: Server) -> None:
     [(path, _)] = find_servers(server.home)
     if os.geteuid() == 0:

@@ -12,8 +12,8 @@ import pytest
 
 from ingle.http.app import operations
 from ingle.service import Service
-from ingle.settings import Settings
 from support.server import Server, problem
+from support.service import make_settings
 
 CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
@@ -62,7 +62,7 @@ parameters = { "path.session_id" = "gone" }
 def test_the_document_has_every_operation_and_every_field_that_a_request_may_have(quiet_server: Server) -> None:
     document = quiet_server.client.get("/openapi.json").json()
     told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    rows = operations(Service(Settings(), None))  # type: ignore[arg-type]
+    rows = operations(Service(make_settings(), None))  # type: ignore[arg-type]
     assert told == {(row.method, re.sub(r":\w+}", "}", row.path)) for row in rows}
     execute = document["paths"]["/v1/sessions/{session_id}/execute"]["post"]
     shape = document["components"]["schemas"]["Execute"]
@@ -74,7 +74,7 @@ def test_the_document_has_every_operation_and_every_field_that_a_request_may_hav
 
 def test_every_operation_is_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
-    for row in operations(Service(Settings(), None)):  # type: ignore[arg-type]
+    for row in operations(Service(make_settings(), None)):  # type: ignore[arg-type]
         path = re.sub(r"\{session_id\}", "{id}", row.path).replace("{cell}", "{n}").replace("{path:path}", "{path}")
         assert f"`{row.method} {path}`" in page, row
 
@@ -96,6 +96,7 @@ def test_ready_means_that_a_worker_answers(start: Callable[..., Server]) -> None
     problem(broken.client.get("/readyz"), 503, "unavailable")
 
 
+@pytest.mark.fresh_service
 def test_metrics_count_and_name_no_session(server: Server) -> None:
     for name in ("one", "two"):
         server.make_session(name)

@@ -17,8 +17,8 @@ from ingle.http.app import make_app
 from ingle.http.auth.principals import Principals
 from ingle.http.problems import RangeNotSatisfiable
 from ingle.service import Service
-from ingle.settings import Settings
 from support.server import Server, problem, raw_exchange
+from support.service import make_settings
 
 # Problems
 
@@ -165,7 +165,7 @@ class FailingService(Service):
     """Fails at whatever it is asked."""
 
     def __init__(self, failure: Exception) -> None:
-        super().__init__(Settings(), None)  # type: ignore[arg-type]
+        super().__init__(make_settings(), None)  # type: ignore[arg-type]
         self.failure = failure
 
     def acting_for(self, caller: Caller) -> Service:

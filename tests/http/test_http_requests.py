@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import until
 from ingle.http import limits
 from ingle.http import server as serving
 from ingle.service import Service
 from support.local_http import TOKEN, open_door
 from support.server import PATIENCE, Server
+from support.waiting import until
 
 
 @pytest.fixture

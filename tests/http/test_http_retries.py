@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from conftest import wait_until
 from ingle.snapshots.registry import KEYS
+from support.internals import session_of
 from support.server import NDJSON, PATIENCE, Server, problem
+from support.waiting import wait_until
 
 PATH = "/v1/sessions/main/execute"
 COUNT = "count = globals().get('count', 0) + 1\ncount"
@@ -117,7 +118,7 @@ def test_a_key_is_of_one_session_and_ends_with_it(server: Server) -> None:
 
 async def test_the_memory_of_keys_is_bounded(service: Any) -> None:
     await service.create_session("main")
-    session = service._node.manager.get("main")
+    session = session_of(service, "main")
     for number in range(KEYS + 300):
         await service.execute("main", "1", key=f"k{number}")
     assert len(session.requests._known) <= KEYS

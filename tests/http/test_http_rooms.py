@@ -39,6 +39,7 @@ def test_a_figure_is_read_in_full_size(server: Server) -> None:
 
 
 @pytest.mark.req("shell.fallback", "shell.status", "shell.manage")
+@pytest.mark.fresh_service
 def test_a_task_is_run_read_fed_and_ended(server: Server) -> None:
     post, get = server.client.post, server.client.get
     quick = post("/v1/shell", json={"command": "echo out; echo err >&2; exit 3"}).json()

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from conftest import marked_processes, wait_until
+from support.processes import marked_processes
 from support.server import PATIENCE, Server, problem
+from support.waiting import wait_until
 
 PATH = "/process/interpreter/execute"
 

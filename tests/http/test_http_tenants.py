@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from conftest import until, wait_until
 from ingle import errors
 from ingle.callers import IMPLIED, Caller, Limits, Meter
 from ingle.requests import Bounds, NewCell, NewSession, NewTask, SessionLimits
 from ingle.service import Service
 from support.server import NDJSON, PATIENCE, Server, problem
 from support.tokens import client_with, ingle_token
+from support.waiting import until, wait_until
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from conftest import wait_until
 from support.server import NDJSON, PATIENCE, Server
+from support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -193,6 +193,7 @@ async def test_a_websocket_elsewhere_or_with_a_bad_query_is_a_problem(server: Se
         assert refused.value.response.status_code == status
 
 
+@pytest.mark.fresh_service
 async def test_a_server_that_stops_tells_watchers_the_end_of_their_cells_first(server: Server) -> None:
     server.make_session()
     async with watch(server) as connection:

@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conftest import wait_until
-from ingle.settings import Settings
 from ingle.support.logs import logging_to
 from support.server import Server, raw_exchange
+from support.service import make_settings
+from support.waiting import wait_until
 
 SECRET = "s3cret-word"
 
@@ -102,7 +102,7 @@ def test_a_reader_that_stops_costs_lines_and_not_the_process(monkeypatch: pytest
     stuck = Stuck()
     monkeypatch.setattr(sys, "stderr", stuck)
     monkeypatch.setattr("ingle.support.logs.FLUSH_SECONDS", 0.1)
-    with logging_to(Settings(log_level="info")):
+    with logging_to(make_settings(log_level="info")):
         for number in range(30_000):
             logging.getLogger("ingle.test").info("line %d", number)
     # Nothing was written, and it came to an end all the same.
@@ -113,7 +113,7 @@ def test_a_reader_that_stops_costs_lines_and_not_the_process(monkeypatch: pytest
 @pytest.mark.req("log.config")
 def test_a_file_that_was_moved_away_is_made_anew_and_an_exception_is_one_line_of_json(tmp_path: Path) -> None:
     file = tmp_path / "log"
-    with logging_to(Settings(log_file=str(file), log_format="json")):
+    with logging_to(make_settings(log_file=str(file), log_format="json")):
         logging.getLogger("ingle.test").warning("first")
         assert wait_until(lambda: "first" in file.read_text())
         file.rename(tmp_path / "log.1")

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from conftest import until
 from ingle import errors
 from ingle.callers import IMPLIED, Caller
 from ingle.service import Service
-from ingle.settings import Settings
 from ingle.support import audit_log
 from ingle.support.audit_log import Audit
+from support.service import make_settings
+from support.waiting import until
 
 
 def lines(home: Path) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ def lines(home: Path) -> list[dict[str, Any]]:
 
 
 async def test_it_tells_who_did_what_and_never_what_they_wrote(mark: str, home: Path) -> None:
-    settings = Settings(preload=[], pool=1, isolation="limits", audit="on")
+    settings = make_settings(preload=[], pool=1, isolation="limits", audit="on")
     async with Service.local(settings, home) as service:
         other = service.acting_for(Caller("token", "other", IMPLIED["admin"]))
         await service.create_session("s")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from conftest import session_folders
 from ingle.service import Service
 from ingle.support import remove_tree
+from support.internals import session_folders
 
 DEPTH = 1500
 NESTED = f"""

@@ -14,13 +14,14 @@ import pytest
 from ingle.errors import IngleError
 from ingle.service import Service
 from ingle.settings import Settings
+from support.service import make_settings
 
 pytestmark = pytest.mark.req("safe.isolation")
 
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=[], pool=1, isolation="sandbox", network="none")
+    return make_settings(preload=[], pool=1, isolation="sandbox", network="none")
 
 
 @pytest.fixture(params=["/tmp", "/var/lib"])

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
 from ingle.errors import IsolationUnavailable
 from ingle.isolation import self_test
 from ingle.service import Service
-from ingle.settings import Settings
 from ingle.workers.launch.zygote import try_level
+from support.internals import launchers_of, manager_of
+from support.service import make_settings
+from support.waiting import until
 
 LOOK = """
 import os, subprocess
@@ -43,7 +44,7 @@ async def test_a_level_takes_what_it_says_from_cells_and_from_commands(
     home.parent.chmod(0o755)
     if not Path(PYTHON).exists() or await try_level(level, PYTHON, str(home)) is not None:
         pytest.skip(f"{level} is not available here with {PYTHON}")
-    settings = Settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
+    settings = make_settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
     async with Service.local(settings, home) as service:
         info = await service.create_session("a")
         assert (info.isolation, info.network) == (level, "full")
@@ -71,7 +72,7 @@ async def test_a_session_is_copied_as_anywhere(level: str, mark: str, home: Path
     home.parent.chmod(0o755)
     if not Path(PYTHON).exists() or await try_level(level, PYTHON, str(home)) is not None:
         pytest.skip(f"{level} is not available here with {PYTHON}")
-    settings = Settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
+    settings = make_settings(preload=[], pool=1, isolation=level, python=PYTHON, mount=[])
     use = "import tempfile; file = tempfile.TemporaryFile(); file.write(b'x'); open('seen', 'a').write('x'); x += 1; x"
     async with Service.local(settings, home) as service:
         await service.create_session("a")
@@ -96,10 +97,10 @@ async def test_a_command_waits_until_its_room_has_its_folder(mark: str, home: Pa
     home.parent.chmod(0o755)
     if not Path(PYTHON).exists() or await try_level("restricted", PYTHON, str(home)) is not None:
         pytest.skip(f"restricted is not available here with {PYTHON}")
-    settings = Settings(preload=[], pool=1, isolation="restricted", python=PYTHON, mount=[])
+    settings = make_settings(preload=[], pool=1, isolation="restricted", python=PYTHON, mount=[])
     async with Service.local(settings, home) as service:
-        await service._node.manager.warm()
-        ((spare,),) = [each._pool for each in service._node.manager._launchers.all]
+        await manager_of(service).warm()
+        ((spare,),) = [each._pool for each in launchers_of(service)]
         os.kill(spare.pid, signal.SIGSTOP)
         asked = asyncio.create_task(service.shell("touch made; ls"))
         assert await until(lambda: spare.owner is not None)
@@ -115,8 +116,8 @@ async def test_a_server_with_a_level_that_cannot_be_had_does_not_start(
 ) -> None:
     monkeypatch.setattr(self_test, "read", lambda proof: "it is forbidden")
     with pytest.raises(IsolationUnavailable, match="restricted is not available here: it is forbidden"):
-        await Service.local(Settings(preload=[], isolation="restricted"), home).start()
-    async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
+        await Service.local(make_settings(preload=[], isolation="restricted"), home).start()
+    async with Service.local(make_settings(preload=[], pool=0, isolation="auto"), home) as service:
         held = await service.isolation()
         assert (held.level, set(held.missing)) == ("none", {"sandbox", "restricted", "limits"})
 
@@ -127,7 +128,7 @@ from pathlib import Path
 from ingle.service import Service
 from ingle.settings import Settings
 async def main():
-    async with Service.local(Settings(preload=[], pool=0, isolation="auto"), Path(sys.argv[1])) as service:
+    async with Service.local(make_settings(preload=[], pool=0, isolation="auto"), Path(sys.argv[1])) as service:
         held = await service.isolation()
         await service.create_session("a")
         print(held.level, (await service.execute("a", "1 + 1")).result["text/plain"], held.missing["sandbox"])

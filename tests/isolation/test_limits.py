@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
 from ingle import errors
 from ingle.events import Result
 from ingle.isolation.limits import cgroup_mounts, cgroups, limits, watchdog
@@ -20,6 +19,9 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
+from support.internals import worker_of
+from support.service import make_settings
+from support.waiting import until
 
 MIB = 1024**2
 PLACE = cgroup_mounts.find_places(Path("/")).get(cgroup_mounts.MEMORY) if os.getuid() == 0 else None
@@ -29,7 +31,7 @@ needs_groups = pytest.mark.skipif(PLACE is None, reason=NO_GROUPS)
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=[], pool=1, isolation="limits", limit_memory=200 * MIB)
+    return make_settings(preload=[], pool=1, isolation="limits", limit_memory=200 * MIB)
 
 
 @pytest.fixture(params=["cgroup of version 2", "cgroup of version 1", "watchdog"])
@@ -256,10 +258,10 @@ async def test_an_init_goes_into_its_group_by_itself_before_it_has_a_worker(
     mark: str, home: Path, moved: list[int], level: str, pool: int
 ) -> None:
     own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}/"
-    async with Service.local(Settings(preload=[], pool=pool, isolation=level, network="none"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=pool, isolation=level, network="none"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        worker = service._node.manager.get("s").worker  # type: ignore[attr-defined]
+        worker = worker_of(service, "s")
         for init, itself in groups_of(worker):
             assert init == itself
             assert own in init
@@ -297,10 +299,10 @@ def unified_group(pid: int | None) -> str:
 async def test_in_version_2_a_worker_is_born_into_its_group_and_its_init_follows_for_a_shell(
     mark: str, home: Path, version_2: Path, moved: list[int], level: str
 ) -> None:
-    async with Service.local(Settings(preload=[], pool=0, isolation=level, network="none"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=0, isolation=level, network="none"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        worker = service._node.manager.get("s").worker  # type: ignore[attr-defined]
+        worker = worker_of(service, "s")
         assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
         for pid in (worker.init_pid, worker.pid):
             assert not [each for each in descriptors_of(pid) if "cgroup" in each or version_2.name in each]
@@ -310,7 +312,7 @@ async def test_in_version_2_a_worker_is_born_into_its_group_and_its_init_follows
             assert moved == [worker.init_pid]
             assert unified_group(worker.init_pid) == unified_group(worker.pid)
         copy = (await service.fork_session("s"))[0].session_id
-        worker = service._node.manager.get(copy).worker  # type: ignore[attr-defined]
+        worker = worker_of(service, copy)
         assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
 
 
@@ -318,17 +320,17 @@ async def test_a_worker_that_cannot_be_born_into_its_group_is_put_there(
     mark: str, home: Path, version_2: Path, moved: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Group, "open", lambda group: [os.open(home.parent, os.O_RDONLY)])
-    async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=0, isolation="limits"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        worker = service._node.manager.get("s").worker  # type: ignore[attr-defined]
+        worker = worker_of(service, "s")
         assert moved == [worker.init_pid, worker.pid]
         assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
 
 
 @needs_groups
 async def test_in_a_sandbox_a_session_sees_nothing_above_its_own_group(mark: str, home: Path) -> None:
-    async with Service.local(Settings(preload=[], pool=0, isolation="sandbox", network="none"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=0, isolation="sandbox", network="none"), home) as service:
         await service.create_session("s")
         code = "sorted({line.split(':', 2)[2] for line in open('/proc/self/cgroup').read().split()})"
         assert (await service.execute("s", code)).result == {"text/plain": "['/']"}
@@ -340,10 +342,10 @@ async def test_who_cannot_go_into_his_group_is_put_there(
     mark: str, home: Path, moved: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Group, "open", lambda group: [os.open("/dev/full", os.O_WRONLY)])
-    async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=0, isolation="limits"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
-        worker = service._node.manager.get("s").worker  # type: ignore[attr-defined]
+        worker = worker_of(service, "s")
         assert moved == [worker.init_pid, worker.pid]
         own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}/"
         assert [[own in each for each in pair] for pair in groups_of(worker)] == [[True, True]] * len(groups_of(worker))
@@ -371,7 +373,7 @@ async def test_a_start_that_is_given_up_while_its_group_is_made_leaves_none(
         cgroup_mounts.find_places(Path("/"))[cgroup_mounts.MEMORY].folder
         / f"{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}"
     )
-    async with Service.local(Settings(preload=[], pool=0, isolation="limits"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=0, isolation="limits"), home) as service:
         await service.warm()
         await service.create_session("first")  # a zygote is there, so that the next is asked for at once
         monkeypatch.setattr(Group, "open", open_later)
@@ -518,7 +520,7 @@ def test_a_limit_is_named_in_units_that_people_use(name: str, value: int, said: 
 
 
 async def test_at_none_there_are_the_limits_asked_for_and_no_others(mark: str, home: Path) -> None:
-    async with Service.local(Settings(preload=[], pool=1, isolation="none"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=1, isolation="none"), home) as service:
         assert (await service.create_session("s")).limits == SessionLimits()
         info = await service.create_session("t", limits=SessionLimits(files=150))
         assert info.limits == SessionLimits(files=150)

@@ -12,8 +12,8 @@ from ingle import errors
 from ingle.isolation.egress.allow_list import Entry
 from ingle.isolation.policy import Mount, Policy
 from ingle.requests import Bounds, NewSession, SessionLimits
-from ingle.settings import Settings
 from support.server import Server, problem
+from support.service import make_settings
 
 GIB = 1024**3
 
@@ -36,7 +36,7 @@ def no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def policy(tmp_path: Path, level: str = "sandbox", home: Path | None = None, **settings: object) -> Policy:
     """That grants what the test says, and nothing of what sessions of other tests are granted."""
     granted: dict[str, object] = {"mount": [], **settings}
-    return Policy(Settings(isolation=level, **granted), home or tmp_path / "home")  # type: ignore[arg-type]
+    return Policy(make_settings(isolation=level, **granted), home or tmp_path / "home")  # type: ignore[arg-type]
 
 
 def test_a_session_starts_in_granted_folders_only(tmp_path: Path, granted: Path) -> None:

@@ -12,19 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
 from ingle.errors import InterpreterRefused, IsolationUnavailable
 from ingle.isolation import self_test
 from ingle.service import Service
 from ingle.sessions.process import session_folders
 from ingle.settings import Settings
 from ingle.workers.launch import zygote
+from support.internals import session_of, worker_of
+from support.service import make_settings
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
     # Nothing of the host is granted, as it is to sessions of other tests.
-    return Settings(preload=[], pool=1, isolation="sandbox", network="none", mount=[])
+    return make_settings(preload=[], pool=1, isolation="sandbox", network="none", mount=[])
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ async def test_a_session_is_alone_with_its_init_and_is_nobody_on_the_host(servic
 
 
 async def test_nothing_of_the_zygotes_own_places_is_left_in_a_room(service: Service, session: str) -> None:
-    worker = service._node.manager.get(session).worker  # type: ignore[attr-defined]
+    worker = worker_of(service, session)
 
     def points() -> list[str]:
         return [line.split()[4] for line in Path(f"/proc/{worker.pid}/mountinfo").read_text().splitlines()]
@@ -68,7 +70,7 @@ async def test_nothing_of_the_zygotes_own_places_is_left_in_a_room(service: Serv
 
 
 async def test_the_host_knows_the_processes_by_the_kernels_word(service: Service, session: str) -> None:
-    worker = service._node.manager.get(session).worker  # type: ignore[attr-defined]
+    worker = worker_of(service, session)
     assert await value(service, session, "import os\nos.getpid()") == "2"
     inside = Path(f"/proc/{worker.pid}/status").read_text()
     assert [line.split()[-1] for line in inside.splitlines() if line.startswith("NSpid")] == ["2"]
@@ -119,7 +121,7 @@ async def test_no_two_sessions_draw_the_same_numbers_of_a_library_that_was_loade
     (library / "early.py").write_text(
         "import ssl, tempfile\nssl.RAND_bytes(1)\ntempfile.NamedTemporaryFile().close()\n"
     )
-    settings = Settings(python=str(apart / "env/bin/python"), preload=["early"], pool=1, isolation="sandbox")
+    settings = make_settings(python=str(apart / "env/bin/python"), preload=["early"], pool=1, isolation="sandbox")
     draw = "import ssl, tempfile\nprint(ssl.RAND_bytes(16).hex(), next(tempfile._get_candidate_names()))"
     async with Service.local(settings, home) as service:
         names = [(await service.create_session()).session_id for _ in range(3)]
@@ -128,7 +130,7 @@ async def test_no_two_sessions_draw_the_same_numbers_of_a_library_that_was_loade
 
 
 async def test_when_the_last_process_is_gone_the_namespaces_are(service: Service, session: str) -> None:
-    worker = service._node.manager.get(session).worker  # type: ignore[attr-defined]
+    worker = worker_of(service, session)
     await service.execute(session, "import subprocess\np = subprocess.Popen(['setsid', 'sleep', '600'])")
     init = worker.init_pid
     await service.end_session(session)
@@ -140,8 +142,8 @@ async def test_a_level_that_cannot_be_had_is_refused_with_its_cause(
 ) -> None:
     monkeypatch.setattr(self_test, "read", lambda proof: self_test.with_remedy("a new user namespace: no"))
     with pytest.raises(IsolationUnavailable, match=r"not available here.*apparmor_restrict.*--isolation auto"):
-        await Service.local(Settings(preload=[], isolation="sandbox"), home).start()
-    async with Service.local(Settings(preload=[], pool=0, isolation="auto"), home) as service:
+        await Service.local(make_settings(preload=[], isolation="sandbox"), home).start()
+    async with Service.local(make_settings(preload=[], pool=0, isolation="auto"), home) as service:
         held = await service.isolation()
     assert (held.level, list(held.missing)) == ("none", ["sandbox", "restricted", "limits"])
     assert "your files and your network); not sandbox: a new user namespace" in held.sentence
@@ -166,8 +168,8 @@ async def test_a_sandbox_that_leaks_is_not_taken_for_one(
 ) -> None:
     leave_it_open(monkeypatch)
     with pytest.raises(IsolationUnavailable, match=LEAKS):
-        await Service.local(Settings(preload=[], isolation="sandbox"), home).start()
-    async with Service.local(Settings(preload=[], pool=1, isolation="auto"), home) as service:
+        await Service.local(make_settings(preload=[], isolation="sandbox"), home).start()
+    async with Service.local(make_settings(preload=[], pool=1, isolation="auto"), home) as service:
         held = await service.isolation()
         assert (held.level, held.missing["sandbox"]) == ("limits", LEAKS)
         assert (await service.create_session()).isolation == "limits"
@@ -177,7 +179,7 @@ async def test_what_held_at_the_start_is_proven_again_when_the_zygote_is_another
     service: Service, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_it_open(monkeypatch)
-    launcher = service._node.manager.get(session).launcher  # type: ignore[attr-defined]
+    launcher = session_of(service, session).launcher
     os.kill(launcher.zygote_pid, 9)
     assert await until(lambda: launcher._zygotes.living is None)
     # One may have been prepared before.
@@ -192,7 +194,7 @@ async def test_what_held_at_the_start_is_proven_again_when_the_zygote_is_another
 async def test_an_interpreter_that_does_not_start_is_told_and_lowers_no_level(mark: str, home: Path) -> None:
     home.mkdir()
     python = home / "python"
-    async with Service.local(Settings(preload=[], pool=0, isolation="auto", python=str(python)), home) as service:
+    async with Service.local(make_settings(preload=[], pool=0, isolation="auto", python=str(python)), home) as service:
         with pytest.raises(InterpreterRefused, match="there is no interpreter"):
             await service.create_session()
         python.symlink_to(sys.executable)
@@ -288,7 +290,7 @@ async def test_what_a_command_left_is_never_taken_for_who_has_its_number_outside
         try:
             ready = await service.shell("echo here", session_id=session, shell_session="s")
             assert ready.stdout == "here\n"
-            init = service._node.manager.get(session).worker.init_pid  # type: ignore[attr-defined]
+            init = worker_of(service, session).init_pid
             subprocess.run([sys.executable, "-c", LAST_NUMBER, str(init), str(bystander.pid)], check=True)
             task = await service.shell("sleep 600 & echo $!", session_id=session, shell_session="s")
             assert (task.stdout, [left.pid for left in task.left_running]) == (f"{bystander.pid}\n", [bystander.pid])
@@ -325,7 +327,7 @@ count, sent < 10_000, watches[0] < watches[1]
 
 async def test_a_number_that_is_somebody_elses_by_now_costs_him_nothing(service: Service, session: str) -> None:
     """The first word on a copy's wire can come from a process that is gone in the next moment."""
-    worker = service._node.manager.get(session).worker  # type: ignore[attr-defined]
+    worker = worker_of(service, session)
     with subprocess.Popen(["sleep", "600"]) as bystander:
         try:
             worker.init.child_pid = bystander.pid

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ingle.service import Service
-from ingle.settings import Settings
 from support.package_index import LOOP, serve_index
+from support.service import make_settings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="not every user can have a sandbox")
 
@@ -26,7 +26,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 @pytest.fixture
 async def sandboxed(mark: str, home: Path, index: int) -> AsyncIterator[Service]:
-    async with Service.local(Settings(preload=[], pool=1, isolation="sandbox"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=1, isolation="sandbox"), home) as service:
         info = await service.create_session("s")
         assert (info.isolation, info.network) == ("sandbox", "allowlist")
         yield service

@@ -8,8 +8,7 @@ import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+from support.service import make_settings
 
 PRELUDE = """
 import asyncio, ctypes, fcntl, math, mmap, os, pty, signal, socket, sqlite3, ssl, subprocess, tempfile, threading
@@ -19,30 +18,23 @@ TABLE = (Path(__file__).parent / "workloads.txt").read_text()
 WORK = {name: (prints, code) for name, prints, code in re.findall(r"=== (.+)\n--> (.+)\n((?:(?!===).*\n)+)", TABLE)}
 PROGRAMS = ("gcc", "git", "node", "openssl")
 
-SESSIONS: dict[int, str] = {}
-
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=["numpy", "pandas"], pool=1, isolation="sandbox", network="none", mount=[])
+    return make_settings(preload=["numpy", "pandas"], pool=1, isolation="sandbox", network="none", mount=[])
 
 
-async def session_on(service: Service) -> str:
-    """One for all of them: what one leaves behind must not hurt the next."""
-    if id(service) not in SESSIONS:
-        SESSIONS[id(service)] = (await service.create_session()).session_id
-        await service.execute(SESSIONS[id(service)], PRELUDE)
-    return SESSIONS[id(service)]
-
-
-@pytest.mark.parametrize("name", WORK)
-async def test_it_runs_in_a_sandbox(shared: Service, name: str) -> None:
-    prints, code = WORK[name]
-    for program in PROGRAMS:
-        if f"'{program}'" in code and shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
-    result = await shared.execute(await session_on(shared), code, timeout=60)
-    assert (result.status, result.stdout.strip()) == ("ok", prints), (result.error, result.stderr)
+async def test_a_workload_runs_in_a_sandbox(service: Service, subtests: pytest.Subtests) -> None:
+    """All of them run in one session: what one leaves behind must not hurt the next."""
+    await service.create_session("main")
+    await service.execute("main", PRELUDE)
+    for name, (prints, code) in WORK.items():
+        with subtests.test(name):
+            for program in PROGRAMS:
+                if f"'{program}'" in code and shutil.which(program) is None:
+                    pytest.skip(f"{program} is not installed")
+            result = await service.execute("main", code, timeout=60)
+            assert (result.status, result.stdout.strip()) == ("ok", prints), (result.error, result.stderr)
 
 
 async def test_they_are_enough() -> None:

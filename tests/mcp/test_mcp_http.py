@@ -12,10 +12,10 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from conftest import until
 from support.mcp_host import CURRENT, ENVELOPE, INITIALIZE, LEGACY, text_of
 from support.server import Server, problem
 from support.tokens import ingle_token
+from support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("mark")
 

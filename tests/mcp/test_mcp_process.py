@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from conftest import MARK, marked_processes, wait_until
 from ingle import __version__
 from support.mcp_host import INITIALIZE, Host, command, environment, text_of
+from support.processes import MARK, marked_processes
+from support.waiting import wait_until
 
 ENDS_WITHIN = 2.0
 

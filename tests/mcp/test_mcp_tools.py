@@ -17,7 +17,6 @@ import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
-from conftest import until
 from ingle.events import Result
 from ingle.mcp import arguments, content, tools
 from ingle.mcp.handlers import MAX_INLINE_CHARS, Tools
@@ -25,6 +24,8 @@ from ingle.mcp.server import make_server
 from ingle.service import Service
 from ingle.settings import Settings
 from support.mcp_host import text_of
+from support.service import make_settings
+from support.waiting import until
 
 MODES = ["auto", "legacy"]
 
@@ -666,4 +667,4 @@ async def test_there_are_two_prompts_at_most_and_they_name_real_tools(client: Cl
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(preload=[], pool=1)
+    return make_settings(preload=[], pool=1)

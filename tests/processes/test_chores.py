@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
 from ingle import errors
 from ingle.http.auth import principals, tokens_file
 from ingle.http.auth.principals import Principals
 from ingle.isolation.limits import watchdog
 from ingle.service import Service
 from ingle.sessions.persistence.hibernation import Resting
-from ingle.settings import Settings
 from ingle.support import background
+from support.service import make_settings
+from support.waiting import until
 
 
 @pytest.mark.req("idle.expire")
@@ -31,7 +31,7 @@ async def test_a_failure_in_looking_for_idle_sessions_is_told_and_the_next_look_
         look(self)
 
     monkeypatch.setattr(Resting, "look", fail_once)
-    async with Service.local(Settings(preload=[], pool=0, idle_policy="end"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=0, idle_policy="end"), home) as service:
         await service.create_session("s", idle_timeout=0.01)
         async with asyncio.timeout(30):
             while await service.list_sessions():
@@ -66,7 +66,7 @@ async def test_a_file_of_tokens_that_cannot_be_read_for_a_moment_is_read_the_nex
         return read(home)
 
     monkeypatch.setattr(tokens_file, "read", read_at_last)
-    known = Principals(Service(Settings(), None), "token")  # type: ignore[arg-type]
+    known = Principals(Service(make_settings(), None), "token")  # type: ignore[arg-type]
     monkeypatch.setattr(known, "take", taken.append)
     following = asyncio.create_task(known.follow(tmp_path))
     assert await until(lambda: taken == [[]])

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from test_process_tree import is_there
 
-from conftest import until
 from ingle.errors import StartFailed
 from ingle.events import Exit
-from ingle.settings import Settings
 from ingle.workers.copies import Copies
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 from ingle_worker.processes.linux import parent_of
 from ingle_worker.wire import messages
+from support.service import make_settings
+from support.waiting import until
 
 KILLED = "was killed by SIGKILL (by its own code or from outside; the system does this when memory runs out)"
-pytestmark = pytest.mark.req("state.fork")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.fork")]
 
 
 STRAY = """
@@ -114,7 +114,9 @@ def method(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def launcher(mark: str, method: str) -> AsyncIterator[Launcher]:
-    made = Launcher(asyncio.get_running_loop(), os.sys.executable, Settings(preload=[], pool=0, start_method=method))
+    made = Launcher(
+        asyncio.get_running_loop(), os.sys.executable, make_settings(preload=[], pool=0, start_method=method)
+    )
     yield made
     await made.stop()
 

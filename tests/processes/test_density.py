@@ -8,6 +8,9 @@ import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
+from support.service import make_settings
+
+pytestmark = pytest.mark.fresh_service
 
 MANY = 1000
 AT_ONCE = 20
@@ -16,7 +19,7 @@ AT_ONCE = 20
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(preload=[], pool=0, idle_timeout=3600)
+    return make_settings(preload=[], pool=0, idle_timeout=3600)
 
 
 def open_files() -> int:
@@ -65,7 +68,7 @@ async def test_memory_and_descriptors_stay_flat_over_ten_rounds(service: Service
 
 @pytest.mark.parametrize("pool", [0, 1])
 async def test_what_a_session_takes_is_told_from_its_first_moment(pool: int, home: Path) -> None:
-    async with Service.local(Settings(preload=[], pool=pool), home) as service:
+    async with Service.local(make_settings(preload=[], pool=pool), home) as service:
         await service.warm()
         fresh = await service.create_session("one")
         assert fresh.memory is not None

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from ingle.service import Service
-from ingle.settings import Settings
+from support.service import make_settings
+
+pytestmark = pytest.mark.both_levels
 
 LIBRARY = """
 import os
@@ -40,7 +42,7 @@ async def value(service: Service, code: str, session_id: str = "main") -> str:
 @pytest.mark.parametrize("library", ["", LIBRARY, THREADED], ids=["nothing", "hooks", "threads"])
 async def test_a_session_is_as_after_a_fork_of_pythons_own(home: Path, apart: Path, library: str, monkeypatch) -> None:
     keep_library(apart, library, monkeypatch)
-    async with Service.local(Settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
+    async with Service.local(make_settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
         for name in ("main", "other"):
             await service.create_session(name)
             await service.execute(name, "import ahead, os, random, threading")
@@ -61,7 +63,7 @@ async def test_a_session_is_as_after_a_fork_of_pythons_own(home: Path, apart: Pa
 async def test_numpys_numbers_are_the_sessions_own(home: Path) -> None:
     """Also where two come from the same pool, and what is left of a number drawn before them is gone."""
     drawn = set()
-    async with Service.local(Settings(preload=["numpy.random"], pool=1), home) as service:
+    async with Service.local(make_settings(preload=["numpy.random"], pool=1), home) as service:
         for name in ("one", "two", "three"):
             await service.create_session(name)
             await service.execute(name, "import numpy")
@@ -83,7 +85,7 @@ sys.modules["numpy.random"] = types.SimpleNamespace(seed=lambda: seeds.append(1)
 
 async def test_another_numpy_is_seeded_by_its_own_means(home: Path, apart: Path, monkeypatch) -> None:
     keep_library(apart, STRANGE, monkeypatch)
-    async with Service.local(Settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
+    async with Service.local(make_settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
         await service.create_session("main")
         await service.execute("main", "import ahead")
         assert await value(service, "ahead.seeds") == "[1]"

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from conftest import marked_processes, on_host, own_processes, until, wait_until
 from ingle import events
 from ingle.callers import Caller
 from ingle.errors import CellNotFound, StartFailed
 from ingle.events import Exit, Result
-from ingle.nodes.local import LocalNode
 from ingle.service import Service
 from ingle.sessions.process.slot import Starting
 from ingle.sessions.session import Session
@@ -28,26 +26,19 @@ from ingle.workers.launch.zygote import Zygote
 from ingle.workers.launch.zygote_supervisor import ZygoteSupervisor
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
+from support.internals import launchers_of, manager_of, on_host, own_processes, session_of, worker_of
+from support.processes import marked_processes
+from support.service import make_settings
+from support.waiting import until, wait_until
+
+pytestmark = [pytest.mark.both_levels, pytest.mark.fresh_service]
 
 WORKER_NOTICE = "the session's variables, functions and imports are lost, and a fresh worker takes its place"
 
 
 def launcher_of(service: Service) -> Launcher:
-    assert isinstance(service._node, LocalNode)
-    (launcher,) = service._node.manager._launchers.all
+    (launcher,) = launchers_of(service)
     return launcher
-
-
-def worker_of(service: Service, session_id: str) -> Worker:
-    assert isinstance(service._node, LocalNode)
-    worker = service._node.manager.get(session_id).worker
-    assert worker is not None
-    return worker
-
-
-def session_of(service: Service, session_id: str) -> Session:
-    assert isinstance(service._node, LocalNode)
-    return service._node.manager.get(session_id)
 
 
 def parent_of(pid: int) -> int:
@@ -142,7 +133,7 @@ async def test_live_sessions_go_on_without_their_zygote_and_the_next_comes_from_
 class TestNothingPrepared:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(pool=0, preload=[], exit_grace=0.5)
+        return make_settings(pool=0, preload=[], exit_grace=0.5)
 
     async def test_the_process_that_waits_for_the_next_session_can_be_killed(self, service: Service) -> None:
         await service.create_session("old")
@@ -187,7 +178,7 @@ async def test_a_worker_that_goes_with_its_zygote_is_asked_for_again_of_the_next
         return zygote
 
     monkeypatch.setattr(ZygoteSupervisor, "get", get_doomed)
-    async with Service.local(Settings(preload=[], pool=0), home) as service:
+    async with Service.local(make_settings(preload=[], pool=0), home) as service:
         await service.create_session("main")
         assert len(killed) == 5
         assert await value(service, "main", "1 + 1") == "2"
@@ -309,7 +300,7 @@ async def test_all_forks_below_an_init_that_is_killed_are_over_when_nothing_is_l
 class TestImpatient:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, exit_grace=0.2)
+        return make_settings(preload=[], pool=1, exit_grace=0.2)
 
     @pytest.mark.req("exit.tree")
     async def test_a_session_whose_init_is_stopped_can_still_be_ended(self, service: Service) -> None:
@@ -351,7 +342,7 @@ class TestImpatient:
             held.append((init, message))
 
         monkeypatch.setattr(InitLink, "_handle", hold)
-        async with Service.local(Settings(preload=[], pool=0), home) as service:
+        async with Service.local(make_settings(preload=[], pool=0), home) as service:
             making = asyncio.create_task(service.create_session("main"))
             assert await until(lambda: held and held[0][0].child_pid)
             await asyncio.wait([making], timeout=0.2)
@@ -418,7 +409,7 @@ async def test_what_the_server_ignores_is_not_ignored_in_its_sessions(home: Path
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     try:
-        async with Service.local(Settings(preload=[], pool=0), home) as service:
+        async with Service.local(make_settings(preload=[], pool=0), home) as service:
             await service.create_session("main")
             for name in ("SIGHUP", "SIGUSR2"):
                 result = await service.execute("main", f"import os, signal; os.kill(os.getpid(), signal.{name})")
@@ -538,7 +529,7 @@ subprocess.run([sys.executable, "-c", program], close_fds=False).returncode
 class TestPreloading:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=["no_such_module_anywhere", "xml.dom.minidom"], pool=1)
+        return make_settings(preload=["no_such_module_anywhere", "xml.dom.minidom"], pool=1)
 
     async def test_preloaded_modules_are_there_and_missing_ones_cost_nothing(self, service: Service) -> None:
         info = await service.create_session("main")
@@ -650,8 +641,7 @@ async def test_one_that_ends_while_it_is_made_ahead_holds_up_nobody(
 async def test_one_that_ends_in_the_moment_it_is_asked_for_is_replaced(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(service._node, LocalNode)
-    stdlibs = service._node.manager.stdlibs
+    stdlibs = manager_of(service).stdlibs
     read = stdlibs.read
     await service.warm()
     (prepared,) = launcher_of(service)._pool
@@ -692,7 +682,7 @@ async def test_one_that_is_taken_while_the_pool_is_filled_is_followed_by_another
         await go_on.wait()
         await ahead(self, worker)
 
-    async with Service.local(Settings(preload=[], pool=2, exit_grace=0.5), home) as service:
+    async with Service.local(make_settings(preload=[], pool=2, exit_grace=0.5), home) as service:
         await service.warm()
         with monkeypatch.context() as patch:
             patch.setattr(Starting, "ahead", wait)
@@ -710,7 +700,7 @@ async def test_a_server_that_stops_prepares_no_more_workers_while_it_ends_its_se
     mark: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, filled = Session.end, []
-    async with Service.local(Settings(preload=[], pool=1, exit_grace=0.5), home) as service:
+    async with Service.local(make_settings(preload=[], pool=1, exit_grace=0.5), home) as service:
         await service.create_session("s")
         launcher = launcher_of(service)
         await until(lambda: launcher.prepared == 1)
@@ -758,29 +748,27 @@ async def test_folders_of_a_session_that_was_not_made_go_with_the_worker_that_wa
     await service.warm()
     (prepared,) = launcher_of(service)._pool
     assert await until((home / "sessions" / prepared.laid).is_dir)
-    assert isinstance(service._node, LocalNode)
-    read = service._node.manager.stdlibs.read
+    read = manager_of(service).stdlibs.read
 
     async def fail(tenant: str) -> None:
         raise StartFailed("for this test")
 
-    service._node.manager.stdlibs.read = fail  # type: ignore[assignment, method-assign]
+    manager_of(service).stdlibs.read = fail  # type: ignore[assignment, method-assign]
     with pytest.raises(StartFailed):
         await service.create_session()
     assert await until(lambda: not (home / "sessions" / prepared.laid).exists())
     assert prepared.gone.done()
-    service._node.manager.stdlibs.read = read  # type: ignore[method-assign]
+    manager_of(service).stdlibs.read = read  # type: ignore[method-assign]
     await service.create_session("s")
     assert await value(service, "s", "1 + 1") == "2"
 
 
 async def test_a_start_that_fails_leaves_no_process_behind(home: Path, mark: str) -> None:
-    async with Service.local(Settings(pool=0, preload=[], exit_grace=0.5), home) as service:
+    async with Service.local(make_settings(pool=0, preload=[], exit_grace=0.5), home) as service:
         await service.create_session("first")
         before = own_processes(service, 1)
         assert await until(lambda: len(marked_processes(mark)) == before)
-        assert isinstance(service._node, LocalNode)
-        manager = service._node.manager
+        manager = manager_of(service)
 
         async def fail(tenant: str) -> None:
             raise StartFailed("for this test")
@@ -815,7 +803,7 @@ async def test_random_numbers_differ_between_sessions(service: Service) -> None:
 class TestSpawned:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(start_method="spawn", preload=[], pool=1, exit_grace=0.5)
+        return make_settings(start_method="spawn", preload=[], pool=1, exit_grace=0.5)
 
     async def test_cells_share_a_namespace_and_both_streams_are_kept(self, service: Service) -> None:
         await service.create_session("main")
@@ -885,7 +873,7 @@ async def until_async(service: Service, text: str) -> bool:
 @pytest.mark.req("exit.tree")
 @pytest.mark.level("none", "nothing in a room can hurt its init")
 async def test_a_spawned_session_whose_init_is_killed_leaves_no_daemon(mark: str, home: Path) -> None:
-    settings = Settings(preload=[], pool=0, start_method="spawn")
+    settings = make_settings(preload=[], pool=0, start_method="spawn")
     async with Service.local(settings, home) as service:
         await service.create_session("s")
         result = await service.execute(

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
 from ingle import errors
 from ingle.events import Done, Result, Stderr, Stdout
 from ingle.service import Service
 from ingle.settings import Settings
+from support.service import make_settings
+from support.waiting import until
 
 pytestmark = pytest.mark.req("cell.pythons")
 
@@ -70,7 +71,7 @@ def granted(apart: Path, environments: Path) -> list[str]:
 
 @pytest.fixture
 def settings(apart: Path, environments: Path) -> Settings:
-    return Settings(preload=[], pool=1, pythons=granted(apart, environments))
+    return make_settings(preload=[], pool=1, pythons=granted(apart, environments))
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +277,7 @@ async def test_several_pythons_serve_side_by_side(service: Service, bare) -> Non
 class TestSpawned:
     @pytest.fixture
     def settings(self, apart: Path, environments: Path) -> Settings:
-        return Settings(preload=[], pool=0, start_method="spawn", pythons=granted(apart, environments))
+        return make_settings(preload=[], pool=0, start_method="spawn", pythons=granted(apart, environments))
 
     async def test_a_session_runs_without_a_zygote_too(self, service: Service, run, python: Python) -> None:
         result = await run("import sys\nprint('out'); print('err', file=sys.stderr)\nsys.version_info[:3]")
@@ -340,7 +341,7 @@ async def test_what_is_no_python_is_refused_in_plain_words(service: Service, apa
 class TestPatience:
     @pytest.fixture
     def settings(self, apart: Path) -> Settings:
-        return Settings(preload=[], pool=1, start_patience=0.3, pythons=[str(apart / "interpreter")])
+        return make_settings(preload=[], pool=1, start_patience=0.3, pythons=[str(apart / "interpreter")])
 
     async def test_an_interpreter_that_never_comes_up_is_given_up(self, service: Service, apart: Path) -> None:
         path = apart / "interpreter"

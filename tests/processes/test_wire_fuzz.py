@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-from conftest import until
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers import init_link
@@ -31,9 +30,11 @@ from ingle.workers.io.descriptors import as_socket, unread
 from ingle.workers.worker import Worker
 from ingle_worker.wire import BadMessage, FrameReader, WireError, encode_frame
 from ingle_worker.wire import messages as wire
+from support.internals import session_of, worker_of
+from support.service import make_settings
+from support.waiting import until
 
 pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(platform.system() != "Linux", reason="descriptors of others are Linux's to give"),
 ]
 
@@ -51,7 +52,7 @@ ODD = (b"", b"{", b"[]", b"null", b'{"cell":NaN}', b'{"cell":1e999}', b'"\\ud800
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=[], pool=2, isolation="none", exit_grace=0.3)
+    return make_settings(preload=[], pool=2, isolation="none", exit_grace=0.3)
 
 
 class MadeUp:
@@ -172,14 +173,14 @@ async def test_whatever_a_message_holds_it_is_read_or_refused() -> None:
 @pytest.mark.req("safe.input")
 @pytest.mark.parametrize(("seed", "as_init"), [(0, False), (1, False), (2, False), (3, False), (4, True), (5, True)])
 async def test_messages_that_no_guest_means_cost_that_worker_at_most(
-    shared: Service, monkeypatch: pytest.MonkeyPatch, seed: int, as_init: bool
+    service: Service, monkeypatch: pytest.MonkeyPatch, seed: int, as_init: bool
 ) -> None:
     monkeypatch.setattr(init_link, "LEAVE_PATIENCE_SECONDS", 0.05)
     made_up = MadeUp(seed, 0.002)
     name, neighbour = f"hostile-{seed}", f"neighbour-{seed}"
     for each in (name, neighbour):
-        await shared.create_session(each)
-    session = shared._node.manager.get(name)  # type: ignore[attr-defined]
+        await service.create_session(each)
+    session = session_of(service, name)
     with nothing_goes_wrong():
         for _ in range(ROUNDS):
             # A worker that was broken off with is replaced: none stays behind, neither alive nor gone.
@@ -187,41 +188,41 @@ async def test_messages_that_no_guest_means_cost_that_worker_at_most(
                 lambda: session.worker is not None and session.worker.alive and session.state != "starting", 20
             )
             if session.running is None and made_up.pick((True, True, False)):
-                await shared.execute(name, "import time; time.sleep(1000)", wait=0)
+                await service.execute(name, "import time; time.sleep(1000)", wait=0)
             worker = session.worker
             if worker is None or not worker.alive:
                 continue
             now = session.running.number if session.running is not None else session.last_cell
             data = b"".join(made_up.frame(now) for _ in range(BATCH))
             await say(worker, made_up.pieces(data), as_init=as_init)
-        result = await shared.execute(neighbour, "6 * 7")
+        result = await service.execute(neighbour, "6 * 7")
         assert result.result == {"text/plain": "42"}
         for each in (name, neighbour):
-            await shared.end_session(each)
+            await service.end_session(each)
 
 
-async def test_a_worker_that_says_it_could_not_be_made_is_ended(shared: Service) -> None:
+async def test_a_worker_that_says_it_could_not_be_made_is_ended(service: Service) -> None:
     """It was not read from any more, and not ended: the host woke up for its wire all the time, and the cell ran on."""
-    await shared.create_session("unmade")
-    await shared.execute("unmade", "import time; time.sleep(1000)", wait=0)
-    worker = shared._node.manager.get("unmade").worker  # type: ignore[attr-defined]
+    await service.create_session("unmade")
+    await service.execute("unmade", "import time; time.sleep(1000)", wait=0)
+    worker = worker_of(service, "unmade")
     await say(worker, iter([wire.encode(wire.NotCopied("no process could be forked"))]))
-    result = await shared.wait("unmade", 1, wait=30)
+    result = await service.wait("unmade", 1, wait=30)
     assert result.status == "exit"
     assert result.exit is not None
     assert result.exit.message == "the session's process broke the protocol (it says that it could not be made)"
-    await shared.end_session("unmade")
+    await service.end_session("unmade")
 
 
-async def test_a_worker_whose_init_says_that_it_has_ended_is_ended(shared: Service) -> None:
+async def test_a_worker_whose_init_says_that_it_has_ended_is_ended(service: Service) -> None:
     """And replaced: it was neither alive nor gone, and nobody waited for anything."""
-    await shared.create_session("ended")
-    await shared.execute("ended", "import time; time.sleep(1000)", wait=0)
-    worker = shared._node.manager.get("ended").worker  # type: ignore[attr-defined]
+    await service.create_session("ended")
+    await service.execute("ended", "import time; time.sleep(1000)", wait=0)
+    worker = worker_of(service, "ended")
     await say(worker, iter([wire.encode(wire.Exited(0, 0.1, 5))]), as_init=True)
-    assert (await shared.wait("ended", 1, wait=30)).status == "exit"
-    assert (await shared.execute("ended", "6 * 7", wait=30)).result == {"text/plain": "42"}
-    await shared.end_session("ended")
+    assert (await service.wait("ended", 1, wait=30)).status == "exit"
+    assert (await service.execute("ended", "6 * 7", wait=30)).result == {"text/plain": "42"}
+    await service.end_session("ended")
 
 
 @pytest.mark.parametrize("status", [-1, 0x7F, 0x137F, 0xFFFF, 0x10000, 2**31, 2**80])

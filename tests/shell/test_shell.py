@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from conftest import MARK, marked_processes, until, wait_until
 from ingle import errors
 from ingle.events import LeftRunning, Task, TaskOutput, Truncated, Usage
 from ingle.output.pages import Line
 from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings
+from support.processes import MARK, marked_processes
+from support.service import make_settings
+from support.waiting import until, wait_until
+
+pytestmark = pytest.mark.both_levels
 
 
 def names(mark: str) -> list[str]:
@@ -202,7 +206,7 @@ async def test_exit_codes_signals_and_timeouts_are_told_apart(
 class TestStubborn:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, task_grace=0.3)
+        return make_settings(preload=[], pool=1, task_grace=0.3)
 
     @pytest.mark.req("shell.bounds", "shell.manage")
     @pytest.mark.parametrize("how", ["timeout", "cancel"])
@@ -467,7 +471,7 @@ async def test_the_events_of_a_task_come_as_they_happen_and_end_with_it(service:
 class TestKept:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, tasks_kept=3, max_tasks=2)
+        return make_settings(preload=[], pool=1, tasks_kept=3, max_tasks=2)
 
     @pytest.mark.req("shell.status", "shell.manage")
     async def test_tasks_that_ended_are_kept_up_to_a_number(self, service: Service, gate: Path) -> None:
@@ -490,7 +494,7 @@ class TestKept:
 class TestAged:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, task_age=0.5)
+        return make_settings(preload=[], pool=1, task_age=0.5)
 
     @pytest.mark.req("shell.status")
     async def test_tasks_that_ended_long_ago_are_forgotten(self, service: Service) -> None:

@@ -12,13 +12,17 @@ from pathlib import Path
 import pytest
 from test_shell import WAIT, names, until_text
 
-from conftest import marked_processes, until, until_prepared, wait_until
 from ingle import errors
-from ingle.nodes.local import LocalNode
 from ingle.requests import Limits
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle_worker.wire import messages as wire
+from support.internals import tasks_of, until_prepared
+from support.processes import marked_processes
+from support.service import make_settings
+from support.waiting import until, wait_until
+
+pytestmark = pytest.mark.both_levels
 
 
 def open_files() -> int:
@@ -157,7 +161,7 @@ async def test_an_environment_too_large_for_the_system_is_told(clean: Service) -
 class TestNoShell:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, shell="/no/such/shell")
+        return make_settings(preload=[], pool=1, shell="/no/such/shell")
 
     async def test_a_missing_shell_is_told_with_what_to_do(self, service: Service) -> None:
         with pytest.raises(errors.StartFailed, match="there is no shell '/no/such/shell'; install it"):
@@ -169,7 +173,7 @@ class TestOddShell:
     def settings(self, tmp_path: Path) -> Settings:
         (tmp_path / "shell").write_text("not a program")
         (tmp_path / "shell").chmod(0o700)
-        return Settings(preload=[], pool=1, shell=str(tmp_path / "shell"))
+        return make_settings(preload=[], pool=1, shell=str(tmp_path / "shell"))
 
     async def test_a_shell_that_is_no_program_is_told(self, service: Service, tmp_path: Path) -> None:
         task = await service.shell("true")
@@ -210,8 +214,7 @@ async def test_tasks_outlive_the_zygote_and_the_next_comes_from_a_new_one(servic
     gate = tmp_path / "gate"
     task = await service.shell(f"echo begun; {WAIT.format(gate=gate)}; echo lived", wait=0)
     assert await until_text(service, task.task_id, "begun\n")
-    assert isinstance(service._node, LocalNode)
-    launcher = service._node.tasks.shell._launcher
+    launcher = tasks_of(service)._launcher
     assert launcher.zygote_pid is not None
     first = launcher.zygote_pid
     os.kill(first, signal.SIGKILL)
@@ -259,7 +262,7 @@ class TestCrowd:
     @pytest.fixture
     def settings(self) -> Settings:
         # Where they share a room, they are counted together: an init, a bash and a sleep each.
-        return Settings(preload=[], pool=1, limit_processes=2000)
+        return make_settings(preload=[], pool=1, limit_processes=2000)
 
     @pytest.mark.req("shell.fallback")
     @pytest.mark.timeout(300)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from test_shell import WAIT, names, until_text
 
-from conftest import until, until_prepared
 from ingle import errors
 from ingle.events import Task
 from ingle.requests import Limits
@@ -20,6 +19,11 @@ from ingle.shell.task_process import TaskProcess
 from ingle.shell.turn import State
 from ingle.workers.io.descriptors import unread
 from ingle_worker.wire import messages
+from support.internals import persistent_shells, until_prepared
+from support.service import make_settings
+from support.waiting import until
+
+pytestmark = pytest.mark.both_levels
 
 
 async def run(service: Service, command: str, **how: object) -> Task:
@@ -188,7 +192,7 @@ async def test_an_interrupt_reaches_a_program_that_was_slow_in_the_making(servic
     task = await run(service, f"({making}); echo not reached", wait=0)
     assert await until_text(service, task.task_id, "begun\n")
     await service.shell_interrupt(task.task_id, wait=0)
-    (shell,) = service._node.tasks.shell._shells.values()  # type: ignore[attr-defined]
+    (shell,) = persistent_shells(service)
     # All that was sent has landed, by init's word.
     assert await until(lambda: shell.bash is None or not shell.bash.signals)
     gate.touch()
@@ -212,7 +216,7 @@ async def test_an_interrupt_that_comes_too_late_hurts_nothing(service: Service) 
 class TestStubborn:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, task_grace=0.3)
+        return make_settings(preload=[], pool=1, task_grace=0.3)
 
     async def test_one_that_does_not_stop_costs_the_shell_and_says_so(self, service: Service, mark: str) -> None:
         await run(service, "kept=yes")

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import marked_processes, session_folders
 from ingle.service import Service
 from ingle.settings import Settings
 from processes.test_density import create_use_and_end, memory, open_files
 from sessions.rich.test_rendering import read_a_flood
+from support.internals import manager_of, session_folders
+from support.processes import marked_processes
+from support.service import make_settings
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "600"))
 pytestmark = pytest.mark.soak
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.soak
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(preload=[], pool=2, idle_timeout=3600)
+    return make_settings(preload=[], pool=2, idle_timeout=3600)
 
 
 class Clock:
@@ -101,7 +103,7 @@ async def test_random_kills(service: Service, home: Path, mark: str) -> None:
     names = [f"k{number}" for number in range(6)]
     for name in names:
         await service.create_session(name)
-    manager = service._node.manager
+    manager = manager_of(service)
     done, killed, stop = 0, 0, False
 
     async def work(name: str) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import httpx
 
-from conftest import wait_until
 from support.server import Server
+from support.waiting import wait_until
 
 NAMED = re.compile(r"this session is as it was after cell (\d+), saved")
 WRITE = "value = {n}; pair = [{n}, {{'again': {n}}}]; log.append({n}); data = bytes([{n} % 256]) * {size}"

@@ -22,6 +22,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -32,14 +33,14 @@ from ingle.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "sessions" / "rich" / "real_cells"
 
-SETTINGS = Settings(
-    preload=[
+OPTIONS: dict[str, Any] = {
+    "preload": [
         *("numpy", "pandas", "polars", "pyarrow", "matplotlib.pyplot", "seaborn", "plotly.express", "altair"),
         *("PIL.Image", "sympy", "networkx", "tqdm.auto", "rich.table", "rich.progress", "rich.logging"),
     ],
-    pool=1,
-    start_patience=120.0,
-)
+    "pool": 1,
+    "start_patience": 120.0,
+}
 SESSION = "main"
 
 
@@ -128,7 +129,7 @@ async def run(service: Service, case: Case, folder: Path) -> Case:
 
 async def _write(files: list[Path]) -> None:
     with tempfile.TemporaryDirectory() as home:
-        async with Service.local(SETTINGS, Path(home) / "home") as service:
+        async with Service.local(Settings(isolation="none", **OPTIONS), Path(home) / "home") as service:
             for file in files:
                 cases = []
                 for case in load(file):

@@ -5,11 +5,11 @@ from textwrap import dedent
 
 import pytest
 
-from conftest import until
 from ingle.events import Result
 from ingle.service import Service
+from support.waiting import until
 
-pytestmark = pytest.mark.req("cell.await")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("cell.await")]
 
 
 @pytest.fixture

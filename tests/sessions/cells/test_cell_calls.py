@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from conftest import session_folders, until
 from ingle import errors
 from ingle.service import Service
 from ingle.sessions.session import Session
 from ingle.settings import Settings
+from support.internals import session_folders, session_of
+from support.service import make_settings
+from support.waiting import until
+
+pytestmark = pytest.mark.both_levels
 
 
 class Gate:
@@ -222,7 +226,7 @@ async def test_a_caller_who_leaves_in_the_moment_of_his_turn_gives_it_to_the_nex
     first = asyncio.ensure_future(run(gate.code))
     await gate.wait()
     queued = [asyncio.ensure_future(run(counter.code(f"queued {number}"), queue=True)) for number in range(2)]
-    session = service._node.manager.get("s")  # type: ignore[attr-defined]
+    session = session_of(service, "s")
     assert await until(lambda: len(session.turns.queue) == 2)
     finish, complaints = Session._finish_cell, []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
@@ -244,7 +248,7 @@ async def test_a_caller_who_leaves_when_it_is_his_turn_gives_it_to_the_next(
     first = asyncio.ensure_future(run(gate.code))
     await gate.wait()
     queued = [asyncio.ensure_future(run(counter.code(f"queued {number}"), queue=True)) for number in range(2)]
-    turns = service._node.manager.get("s").turns  # type: ignore[attr-defined]
+    turns = session_of(service, "s").turns
     assert await until(lambda: len(turns.queue) == 2)
     # Something that has to be over before a cell may begin.
     under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -370,7 +374,7 @@ async def test_one_off_code_that_is_refused_leaves_no_session(service: Service, 
 class TestUnread:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, idle_timeout=0.2)
+        return make_settings(preload=[], pool=1, idle_timeout=0.2)
 
     @pytest.mark.req("cell.one-off")
     async def test_one_off_code_that_nobody_reads_is_ended_after_idle_timeout_but_not_while_it_runs(

@@ -7,6 +7,8 @@ import pytest
 
 from ingle.service import Service
 
+pytestmark = pytest.mark.both_levels
+
 
 @pytest.fixture
 def run(run):

@@ -10,6 +10,8 @@ import pytest
 from ingle.events import Result
 from ingle.service import Service
 
+pytestmark = pytest.mark.both_levels
+
 
 def value(result: Result) -> str:
     """The text of the value a cell has shown, all else having gone well."""

@@ -4,15 +4,16 @@ import asyncio
 
 import pytest
 
-from conftest import until
 from ingle import Client, errors
 from ingle.events import StateChanged
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from ingle.sessions.process import namespace
+from support.internals import session_of
 from support.server import Server, problem
+from support.waiting import until
 
-pytestmark = pytest.mark.req("state.clear")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.clear")]
 
 NAMES = "sorted(k for k in globals() if k != '__builtins__')"
 
@@ -127,7 +128,7 @@ async def test_a_cell_that_comes_while_it_clears_runs_after_that(service: Servic
         "s", "import time\nclass Slow:\n    def __del__(self, sleep=time.sleep): sleep(0.3)\ns = Slow(); x = 1"
     )
     clearing = asyncio.create_task(service.clear_session("s"))
-    session = service._node.manager.get("s")  # type: ignore[attr-defined]
+    session = session_of(service, "s")
     assert await until(lambda: session._preparing.asked)
     after = await service.execute("s", "'x' in globals()")
     assert after.result == {"text/plain": "False"}

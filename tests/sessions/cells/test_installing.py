@@ -8,19 +8,18 @@ import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle_worker.magics import packages
+from support.service import make_settings
 
 pytestmark = [pytest.mark.req("rich.magics"), pytest.mark.timeout(300)]
-in_shared = pytest.mark.asyncio(loop_scope="module")
 
 Run = Callable[..., Awaitable[Result]]
 
@@ -69,17 +68,11 @@ def tool(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def settings(bare: str) -> Settings:
-    return Settings(preload=[], pool=1, pythons=[bare])
+    return make_settings(preload=[], pool=1, pythons=[bare])
 
 
 @pytest.fixture
-def service(shared: Service) -> Service:
-    """One for all tests here; each has a session of its own."""
-    return shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def run(service: Service, wheels: Path, tool: str, tmp_path: Path) -> AsyncIterator[Run]:
+async def run(service: Service, wheels: Path, tool: str, tmp_path: Path) -> Run:
     env = {
         "PATH": os.environ["PATH"] if tool == "uv" else path_without_uv(),
         "PIP_NO_INDEX": "1",
@@ -92,11 +85,9 @@ async def run(service: Service, wheels: Path, tool: str, tmp_path: Path) -> Asyn
         offline = f"install --no-index --find-links {wheels} "
         return await service.execute("s", code.replace("%pip install ", f"%pip {offline}"), wait=200, **options)
 
-    yield execute
-    await service.end_session("s")
+    return execute
 
 
-@in_shared
 async def test_a_package_and_what_it_needs_can_be_imported_on_the_next_line(run: Run) -> None:
     result = await run(
         "%pip install ingle_hearth\nimport ingle_hearth, ingle_ember\ningle_hearth.version, ingle_ember.version"
@@ -113,7 +104,6 @@ async def test_a_package_and_what_it_needs_can_be_imported_on_the_next_line(run:
     }
 
 
-@in_shared
 async def test_what_is_there_is_not_installed_again_and_an_upgrade_asks_for_a_restart(run: Run) -> None:
     assert (await run("%pip install 'ingle_hearth==1.0'\nimport ingle_hearth")).status == "ok"
     result = await run("%pip install ingle_hearth==1.0")
@@ -127,14 +117,12 @@ async def test_what_is_there_is_not_installed_again_and_an_upgrade_asks_for_a_re
     assert result.result == {"text/plain": "'1.0'"}
 
 
-@in_shared
 async def test_what_a_worker_installed_is_there_for_the_one_that_takes_its_place(run: Run) -> None:
     await run("%pip install ingle_ember")
     await run("import os\nos._exit(1)")
     assert (await run("import ingle_ember\ningle_ember.version")).result == {"text/plain": "'0.5'"}
 
 
-@in_shared
 async def test_a_package_that_does_not_exist_is_told_in_a_few_lines(run: Run) -> None:
     result = await run("!pip install --no-index nosuchthing\n_exit_code")
     assert (result.status, result.stdout) == ("ok", "")
@@ -144,7 +132,6 @@ async def test_a_package_that_does_not_exist_is_told_in_a_few_lines(run: Run) ->
     assert len(result.stderr.splitlines()) < 25
 
 
-@in_shared
 async def test_a_package_can_be_shown_and_removed(run: Run, tool: str) -> None:
     await run("%pip install ingle_ember")
     shown = await run("%pip show ingle_ember")
@@ -155,14 +142,12 @@ async def test_a_package_can_be_shown_and_removed(run: Run, tool: str) -> None:
     assert result.error.name == "ModuleNotFoundError"
 
 
-@in_shared
 async def test_a_longer_command_with_pip_in_it_installs_into_the_folder_too(run: Run, tool: str) -> None:
     result = await run("!pip install -q ingle_ember && echo did\nimport ingle_ember\ningle_ember.__file__")
     assert (result.status, result.stdout) == ("ok", "did\n")
     assert result.result["text/plain"].endswith("/packages/ingle_ember.py'")
 
 
-@in_shared
 async def test_an_interrupt_stops_an_installation(service: Service, run: Run, wheels: Path) -> None:
     # Nobody ever writes to it, so the installer waits until it is stopped.
     os.mkfifo(wheels / "requirements.txt")
@@ -209,7 +194,6 @@ def test_options_of_an_installation_are_told_from_what_is_installed() -> None:
     ]
 
 
-@in_shared
 async def test_an_interpreter_without_pip_installs_all_the_same(service: Service, wheels: Path, bare: str) -> None:
     import ensurepip
 
@@ -233,7 +217,6 @@ def index_answers() -> bool:
     return "No matching distribution" not in asked.stderr and "connection" not in asked.stderr.lower()
 
 
-@in_shared
 async def test_a_package_comes_from_the_index(service: Service, tool: str) -> None:
     if not index_answers():
         pytest.skip("no package index can be reached")

@@ -1,36 +1,28 @@
 """Notebook habits in a session: `!`, `%` and `%%` do what people expect, and nothing else changes for it."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
-from conftest import until
 from ingle.events import Result
 from ingle.service import Service
+from support.waiting import until
 
-pytestmark = [pytest.mark.req("rich.magics"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("rich.magics")]
 
 Run = Callable[..., Awaitable[Result]]
 
 
 @pytest.fixture
-def service(shared: Service) -> Service:
-    """One for all tests here; each has a session of its own."""
-    return shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def run(service: Service, tmp_path: Path) -> AsyncIterator[Run]:
+async def run(service: Service, tmp_path: Path) -> Run:
     await service.create_session("s", cwd=str(tmp_path))
 
     async def execute(code: str, **options: object) -> Result:
         return await service.execute("s", code, **options)
 
-    yield execute
-    await service.end_session("s")
+    return execute
 
 
 async def shown(run: Run, code: str) -> str | None:

@@ -14,10 +14,11 @@ from ingle.events import Stdlib, StdlibFunction, StdlibModule, StdlibOther
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from ingle.sessions.process import namespace
-from ingle.settings import Settings
+from support.internals import manager_of
 from support.server import Server, problem
+from support.service import make_settings
 
-pytestmark = pytest.mark.req("state.stdlib")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.stdlib")]
 
 DOUBLE = (
     'def double(x: int, times=2, *rest) -> int:\n    """Twice as much.\n\n    Or more.\n    """\n    return x * times\n'
@@ -130,7 +131,7 @@ async def test_functions_of_the_library_are_no_variables_until_they_are_changed(
 
 async def test_the_library_is_compiled_once_for_all_sessions(service: Service, home: Path) -> None:
     write(home, "import sys\nseen = sys._getframe().f_code.co_filename\n")
-    local = service._node.manager  # type: ignore[attr-defined]
+    local = manager_of(service)
     await service.create_session("a")
     library = await local.stdlibs.read("")
     (code,) = library.codes.values()
@@ -268,7 +269,7 @@ async def test_a_function_of_the_same_name_is_replaced_in_its_place(service: Ser
 
 async def test_additions_that_come_together_are_all_kept(service: Service, home: Path) -> None:
     # Two servers on one folder, each with several at a time.
-    async with Service.local(Settings(preload=[], pool=1), home) as other:
+    async with Service.local(make_settings(preload=[], pool=1), home) as other:
         await asyncio.gather(
             *((service, other)[n % 2].add_to_stdlib(f"def f{n}(): return {n}") for n in range(8)),
         )
@@ -338,7 +339,7 @@ async def test_without_a_library_the_listing_is_empty(service: Service, home: Pa
 async def test_an_edit_by_hand_is_seen_at_once(service: Service, home: Path) -> None:
     path = write(home, "a = 1\n")
     assert (await service.list_stdlib()).other == [StdlibOther("a", "value")]
-    stdlibs = service._node.manager.stdlibs  # type: ignore[attr-defined]
+    stdlibs = manager_of(service).stdlibs
     for n in range(300):
         # As editors do: in place, of the same size, several times within one tick of the file system's clock.
         path.write_text(f"a ={n % 10}\n", "utf-8")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
 from ingle import errors
 from ingle.events import Result, VariableInfo
 from ingle.service import Service
 from ingle_worker.session import variables
+from support.waiting import until
 
-pytestmark = pytest.mark.req("rich.vars")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("rich.vars")]
 
 Run = Callable[..., Awaitable[Result]]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import marked_processes, on_host, session_folders, until, wait_until
 from ingle import errors
 from ingle.events import Done, Exit, Result, Stderr, Stdout
 from ingle.service import Service
@@ -20,6 +19,12 @@ from ingle.sessions import data_folder, manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.workers import init_link
+from support.internals import on_host, session_folders, session_of, worker_of, worker_pid
+from support.processes import marked_processes
+from support.service import make_settings
+from support.waiting import until, wait_until
+
+pytestmark = pytest.mark.both_levels
 
 
 @pytest.fixture
@@ -33,12 +38,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def worker_pid(service: Service, sid: str) -> int:
-    """As the host knows it."""
-    pid: int = service._node.manager.get(sid).worker.pid  # type: ignore[attr-defined]
-    return pid
 
 
 async def run(service: Service, sid: str, code: str) -> Result:
@@ -307,7 +306,7 @@ async def test_a_worker_that_dies_between_cells_is_replaced_and_said(service: Se
     code = "import os, threading\nx = 1\nthreading.Timer(0.05, os._exit, (5,)).start()"
     pid = worker_pid(service, sid)
     await run(service, sid, code)
-    session = service._node.manager.get(sid)  # type: ignore[attr-defined]
+    session = session_of(service, sid)
     assert await until(lambda: session.worker is None or session.worker.pid != pid)
     result = await run(service, sid, "print('x' in globals())")
     assert (result.stdout, result.notices) == (
@@ -322,7 +321,7 @@ async def test_a_death_is_named_as_it_was_however_late_its_init_tells_it(
 ) -> None:
     """The session's wire is lost with its process: that is no reason of its own."""
     monkeypatch.setattr(init_link, "KILL_PATIENCE_SECONDS", 60.0)
-    worker = service._node.manager.get(sid).worker  # type: ignore[attr-defined]
+    worker = worker_of(service, sid)
     os.kill(worker.init_pid, signal.SIGSTOP)
     os.kill(worker.pid, signal.SIGKILL)
     # The host has waited for init's word as long as it does, and has begun to end what is left.
@@ -623,7 +622,7 @@ class TestPolicyEnd:
     @pytest.fixture
     def settings(self, monkeypatch: pytest.MonkeyPatch) -> Settings:
         monkeypatch.setattr(manager, "EXPIRE_INTERVAL", 0.02)
-        return Settings(preload=[], pool=1, idle_policy="end")
+        return make_settings(preload=[], pool=1, idle_policy="end")
 
     @pytest.mark.req("idle.expire")
     async def test_an_idle_session_is_ended_and_no_other(self, service: Service) -> None:
@@ -665,7 +664,7 @@ class TestPolicyKeep:
     @pytest.fixture
     def settings(self, monkeypatch: pytest.MonkeyPatch) -> Settings:
         monkeypatch.setattr(manager, "EXPIRE_INTERVAL", 0.02)
-        return Settings(preload=[], pool=1, idle_timeout=0.2)
+        return make_settings(preload=[], pool=1, idle_timeout=0.2)
 
     @pytest.mark.req("idle.expire", "cell.one-off")
     async def test_an_idle_session_is_kept_while_a_one_off_nobody_read_is_ended(self, service: Service) -> None:
@@ -683,7 +682,7 @@ class TestPolicyKeep:
 
 @pytest.mark.req("idle.expire")
 def test_the_default_is_five_minutes_and_to_keep() -> None:
-    assert (Settings().idle_timeout, Settings().idle_policy) == (300.0, "keep")
+    assert (make_settings().idle_timeout, make_settings().idle_policy) == (300.0, "keep")
 
 
 @pytest.mark.req("exit.tree")

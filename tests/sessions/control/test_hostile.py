@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from conftest import until
 from ingle import events
 from ingle.service import Service
 from ingle.sessions.session import MAX_NAME, MAX_NAMES
 from ingle.settings import Settings
+from support.internals import worker_of
+from support.service import make_settings
+from support.waiting import until
 
 FIND_WIRE = (
     "import os\n"
@@ -115,7 +117,7 @@ ATTACKS = [
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(preload=[], pool=2, timeout_grace=0.5, exit_grace=0.5, timeline_memory=1 << 20)
+    return make_settings(preload=[], pool=2, timeout_grace=0.5, exit_grace=0.5, timeline_memory=1 << 20)
 
 
 @pytest.mark.req("exit.crash", "cell.shadow")
@@ -190,7 +192,7 @@ async def test_who_floods_the_wire_gives_way_to_others(service: Service) -> None
     for name in ("flood", "neighbour"):
         await service.create_session(name)
     await service.execute("flood", FIND_WIRE + FLOOD, wait=0)
-    worker = service._node.manager.get("flood").worker  # type: ignore[attr-defined]
+    worker = worker_of(service, "flood")
     for number in range(3):
         assert await until(lambda: worker.output.resting, 60)
         result = await service.execute("neighbour", f"{number} + 1")

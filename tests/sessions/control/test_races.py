@@ -15,11 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import marked_processes, until
 from ingle import errors
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
+from support.internals import manager_of, session_of
+from support.processes import marked_processes
+from support.service import make_settings
+from support.waiting import until
 
 ALONGSIDE = 4
 """Sessions that are worked on at the same time."""
@@ -34,7 +37,7 @@ def chance() -> Iterator[random.Random]:
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(preload=[], pool=2)
+    return make_settings(preload=[], pool=2)
 
 
 def open_descriptors() -> int:
@@ -113,7 +116,7 @@ async def test_an_interrupt_around_the_end_of_a_cell_hurts_that_cell_or_none(
 
 async def race_deaths(service: Service, chance: random.Random, count: int) -> Counter[str]:
     sid = (await service.create_session()).session_id
-    session = service._node.manager.get(sid)  # type: ignore[attr-defined]
+    session = session_of(service, sid)
     seen: Counter[str] = Counter()
     for number in range(count):
         takes = chance.uniform(0, 0.002)
@@ -160,7 +163,7 @@ async def test_a_worker_killed_at_any_moment_is_named_replaced_and_leaves_nothin
 ) -> None:
     # Once through everything that is made only once: the zygote, the pool, the threads of the loop.
     await race_deaths(service, random.Random(0), 1)
-    manager = service._node.manager  # type: ignore[attr-defined]
+    manager = manager_of(service)
     (launcher,) = manager._launchers.all
     assert await until(lambda: launcher.prepared == 2)
     descriptors, processes = open_descriptors(), len(marked_processes(mark))
@@ -247,7 +250,7 @@ async def test_sessions_live_on_and_come_into_being_while_zygotes_die(
 ) -> None:
     keeper = (await service.create_session("keeper")).session_id
     await run(service, keeper, "x = 0")
-    manager = service._node.manager  # type: ignore[attr-defined]
+    manager = manager_of(service)
     (launcher,) = manager._launchers.all
     zygotes = [launcher.zygote_pid]
     made = 0

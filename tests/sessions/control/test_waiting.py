@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from conftest import on_host, until
 from ingle import errors
 from ingle.events import Done, InputWanted, Result, Stdout
 from ingle.service import Service
 from ingle.settings import Settings
+from support.internals import on_host, session_of
+from support.service import make_settings
+from support.waiting import until
+
+pytestmark = pytest.mark.both_levels
 
 
 @pytest.fixture
@@ -98,7 +102,7 @@ async def test_every_call_that_waits_is_bounded_and_leaves_the_cell_running(serv
 
 @pytest.mark.req("wait.budget")
 async def test_the_default_wait_is_45_s_and_waits_must_be_numbers_of_seconds(service: Service, sid: str) -> None:
-    assert Settings().wait == 45.0
+    assert make_settings().wait == 45.0
     for bad in (-1.0, float("nan"), float("inf")):
         with pytest.raises(errors.InvalidRequest):
             await service.execute(sid, "x = 1", wait=bad)
@@ -109,7 +113,7 @@ async def test_the_default_wait_is_45_s_and_waits_must_be_numbers_of_seconds(ser
 async def test_a_caller_who_goes_away_leaves_the_cell_running(service: Service, sid: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     calls = [asyncio.create_task(service.execute(sid, GATED.format(gate=str(gate))))]
-    assert await until(lambda: calls[0].done() or service._node.manager.get(sid).last_cell == 1)  # type: ignore[attr-defined]
+    assert await until(lambda: calls[0].done() or session_of(service, sid).last_cell == 1)
     await wait_for_text(service, sid, 1, "one")
     calls += [asyncio.create_task(service.wait(sid, 1)) for _ in range(5)]
     await asyncio.sleep(0)
@@ -185,7 +189,7 @@ async def test_polls_of_a_running_cell_together_give_its_output_once(service: Se
 class TestSmallMemory:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, timeline_memory=20_000)
+        return make_settings(preload=[], pool=1, timeline_memory=20_000)
 
     @pytest.mark.req("wait.cursor")
     async def test_finished_cells_stay_readable_from_disk_until_the_session_ends(
@@ -200,7 +204,7 @@ class TestSmallMemory:
                 failed = await service.execute(sid, f"raise ValueError({number})")
                 assert failed.status == "error"
                 first.append(failed)
-        session = service._node.manager.get(sid)  # type: ignore[attr-defined]
+        session = session_of(service, sid)
         assert session.timeline.in_memory(1, 1) is None, "nothing was spilled"
         assert [result.status for result in first].count("error") == 10
         for _ in range(2):

@@ -7,9 +7,11 @@ from textwrap import dedent
 
 import pytest
 
-from conftest import until
 from ingle.events import AnyEvent, Done, Result, Stderr, Stdout
 from ingle.service import Service
+from support.waiting import until
+
+pytestmark = pytest.mark.both_levels
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from ingle.events import AnyEvent, Done, Result, Stderr, Stdout
 from ingle.service import Service
 
-pytestmark = pytest.mark.req("out.attributed")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("out.attributed")]
 
 
 @pytest.fixture

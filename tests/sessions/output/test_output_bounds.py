@@ -11,8 +11,9 @@ from ingle.events import Done, Excerpt, Stdout
 from ingle.output.pages import Line
 from ingle.service import Service
 from ingle.settings import Settings
+from support.service import make_settings
 
-pytestmark = pytest.mark.req("out.bounded")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("out.bounded")]
 
 LIMIT = 10_000
 HEAD, TAIL = 3_500, 6_500
@@ -20,7 +21,7 @@ HEAD, TAIL = 3_500, 6_500
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(preload=[], pool=1, timeline_memory=100_000, result_chars=LIMIT)
+    return make_settings(preload=[], pool=1, timeline_memory=100_000, result_chars=LIMIT)
 
 
 def shortened(text: str) -> tuple[str, int]:
@@ -193,7 +194,7 @@ async def test_a_wrong_question_is_refused_with_a_reason(service: Service, run, 
 class TestDiskShare:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, timeline_memory=50_000, timeline_disk=300_000, result_chars=LIMIT)
+        return make_settings(preload=[], pool=1, timeline_memory=50_000, timeline_disk=300_000, result_chars=LIMIT)
 
     async def test_past_its_share_of_the_disk_text_is_dropped_counted_and_said(
         self, service: Service, run, home: Path
@@ -231,7 +232,7 @@ def resident() -> int:
 class TestFlood:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1)
+        return make_settings(preload=[], pool=1)
 
     async def test_a_gigabyte_of_output_neither_kills_nor_stalls_nor_fills_the_memory(self, service: Service) -> None:
         limit = service.settings.result_chars

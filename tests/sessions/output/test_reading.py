@@ -17,7 +17,8 @@ from ingle.output import pages as room
 from ingle.output.pages import MAX_LINE_CHARS, MAX_LINES, Reading, _Cutter, read_lines, whole
 from ingle.render.terminal_text import clean_line
 from ingle.service import Service
-from ingle.settings import Settings as ServiceSettings
+from ingle.settings import Settings
+from support.service import make_settings
 
 pytestmark = pytest.mark.req("out.bounded")
 
@@ -155,9 +156,9 @@ async def test_texts_in_memory_stand_on_lines_of_their_own() -> None:
 
 class TestThroughTheService:
     @pytest.fixture
-    def settings(self) -> ServiceSettings:
+    def settings(self) -> Settings:
         """Almost nothing stays in memory."""
-        return ServiceSettings(preload=[], pool=1, timeline_memory=20_000)
+        return make_settings(preload=[], pool=1, timeline_memory=20_000)
 
     @pytest.fixture
     async def run(self, service: Service):

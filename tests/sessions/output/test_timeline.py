@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import until
 from ingle.events import (
     AnyEvent,
     CellError,
@@ -28,6 +27,8 @@ from ingle.output.disk_log import DiskLog
 from ingle.output.timeline import READ_AT_ONCE, Timeline, cost
 from ingle.service import Service
 from ingle.settings import Settings
+from support.service import make_settings
+from support.waiting import until
 
 SMALL = 20_000
 """Memory of a timeline that has to spill early."""
@@ -391,7 +392,7 @@ async def test_a_disk_that_becomes_full_keeps_what_it_has(timeline: Kept, monkey
 class TestThroughASession:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, timeline_memory=50_000)
+        return make_settings(preload=[], pool=1, timeline_memory=50_000)
 
     async def test_who_waits_is_answered_with_all_text_when_the_session_is_ended(self, service: Service) -> None:
         await service.create_session("main")

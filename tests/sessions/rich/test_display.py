@@ -12,6 +12,9 @@ from ingle import events
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
+from support.service import make_settings
+
+pytestmark = pytest.mark.both_levels
 
 RICH = """
 class Rich:
@@ -340,7 +343,7 @@ async def test_an_endless_method_can_be_interrupted(run, service: Service) -> No
 
 @pytest.fixture(scope="module")
 def settings(bare: str) -> Settings:
-    return Settings(preload=[], pool=1, pythons=[bare])
+    return make_settings(preload=[], pool=1, pythons=[bare])
 
 
 @pytest.fixture(params=["not installed", "installed"])
@@ -499,7 +502,7 @@ async def test_an_id_that_names_no_image_is_refused(run, service: Service) -> No
 class TestLittleRoomForEvents:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, timeline_memory=10_000, timeline_disk=1_000_000)
+        return make_settings(preload=[], pool=1, timeline_memory=10_000, timeline_disk=1_000_000)
 
     @pytest.mark.req("out.bounded")
     async def test_displays_beyond_the_sessions_share_of_the_disk_are_short(self, run) -> None:
@@ -514,7 +517,7 @@ class TestLittleRoomForEvents:
 class TestLittleDisk:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(preload=[], pool=1, figures_disk=100_000)
+        return make_settings(preload=[], pool=1, figures_disk=100_000)
 
     async def test_the_oldest_images_go_when_their_disk_is_used_up(self, run, service: Service) -> None:
         from ingle import errors

@@ -5,14 +5,14 @@ import struct
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from ingle import events
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
+from support.service import make_settings
 
-pytestmark = [pytest.mark.req("rich.figures"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("rich.figures")]
 
 PLOT = "import matplotlib.pyplot as plt\n"
 
@@ -20,24 +20,17 @@ PLOT = "import matplotlib.pyplot as plt\n"
 @pytest.fixture(scope="module")
 def settings() -> Settings:
     preload = ["matplotlib.pyplot", "seaborn", "plotly.graph_objects", "altair", "PIL.Image"]
-    return Settings(preload=preload, pool=1)
+    return make_settings(preload=preload, pool=1)
 
 
 @pytest.fixture
-def service(shared: Service) -> Service:
-    """One for all tests here; each has a session of its own."""
-    return shared
-
-
-@pytest_asyncio.fixture(loop_scope="module")
 async def run(service: Service):
     await service.create_session("s")
 
     async def run(code: str) -> Result:
         return await service.execute("s", code)
 
-    yield run
-    await service.end_session("s")
+    return run
 
 
 def pictures(result: Result) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ import pytest
 from ingle.service import Service
 from support import real_cells
 from support.real_cells import Case
+from support.service import make_settings
 
 CASES = real_cells.load_all()
 READS = {(case.title, at): step for case in CASES for at, step in enumerate(case.steps, 1)}
@@ -17,13 +18,12 @@ pytestmark = pytest.mark.req("rich.mime", "rich.figures", "rich.tables", "rich.m
 
 @pytest.fixture(scope="module")
 def settings():
-    return real_cells.SETTINGS
+    return make_settings(**real_cells.OPTIONS)
 
 
-@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.group}: {case.title}")
-async def test_a_cell_reads_as_it_should(shared: Service, case: Case, tmp_path: Path) -> None:
-    assert await real_cells.run(shared, case, tmp_path) == case
+async def test_a_cell_reads_as_it_should(service: Service, case: Case, tmp_path: Path) -> None:
+    assert await real_cells.run(service, case, tmp_path) == case
 
 
 def reads(title: str, step: int = 1) -> str:

@@ -7,31 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from conftest import session_folders, until
 from ingle import errors
 from ingle.events import Notice
-from ingle.nodes.local import LocalNode
 from ingle.service import Service
 from ingle.sessions.persistence import checkpoints
-from ingle.sessions.session import Session
 from ingle.settings import Settings
+from support.internals import session_folders, session_of
+from support.service import make_settings
+from support.waiting import until
 
-pytestmark = pytest.mark.req("state.rollback")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.rollback")]
 
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=[], pool=1, max_checkpoints=3, timeout_grace=0.3)
+    return make_settings(preload=[], pool=1, max_checkpoints=3, timeout_grace=0.3)
 
 
 @pytest.fixture
 async def main(service: Service) -> str:
     return (await service.create_session("main")).session_id
-
-
-def session_of(service: Service, sid: str) -> Session:
-    assert isinstance(service._node, LocalNode)
-    return service._node.manager.get(sid)
 
 
 async def say(service: Service, sid: str, code: str) -> str:
@@ -98,7 +93,7 @@ async def test_checkpoints_are_listed_with_their_memory_and_bounded(service: Ser
 
 async def test_one_that_is_dropped_frees_its_process(service: Service, main: str) -> None:
     await service.checkpoint(main, "base")
-    session = service._node.manager.get(main)  # type: ignore[attr-defined]
+    session = session_of(service, main)
     pid = session.checkpoints.find("base").worker.pid
     assert os.path.exists(f"/proc/{pid}")
     await service.drop_checkpoint(main, "base")
@@ -330,5 +325,5 @@ async def test_why_a_checkpoint_is_gone_is_remembered_of_the_last_ones(
         with pytest.raises(errors.CheckpointNotFound) as refused:
             await service.rollback("s", f"c{number}")
         assert ("it was dropped" in refused.value.message) == why
-    made = service._node.manager.get("s").checkpoints  # type: ignore[attr-defined]
+    made = session_of(service, "s").checkpoints
     assert list(made._why_gone) == ["c3", "c4", "c5"]

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from conftest import marked_processes, wait_until
 from ingle import AsyncClient, Client, errors
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
+from support.processes import marked_processes
 from support.server import PATIENCE, Server, problem
+from support.waiting import wait_until
 
-pytestmark = pytest.mark.req("state.fork", "state.rollback")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.fork", "state.rollback")]
 
 SESSION = "/v1/sessions/main"
 

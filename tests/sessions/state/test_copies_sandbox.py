@@ -7,13 +7,15 @@ import pytest
 
 from ingle.service import Service
 from ingle.settings import Settings
+from support.internals import worker_of
+from support.service import make_settings
 
-pytestmark = pytest.mark.req("state.fork", "state.rollback")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.fork", "state.rollback")]
 
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=[], pool=1, isolation="sandbox", network="none")
+    return make_settings(preload=[], pool=1, isolation="sandbox", network="none")
 
 
 async def say(service: Service, sid: str, code: str) -> str:
@@ -41,7 +43,7 @@ async def test_a_copy_lives_in_the_room_of_its_original(service: Service) -> Non
     lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert (lines["NoNewPrivs"], lines["Seccomp"], int(lines["CapEff"], 16)) == ("1", "2", 0)
     # The host knows it by the kernel's word, not by its own.
-    worker = service._node.manager.get("copy").worker  # type: ignore[attr-defined]
+    worker = worker_of(service, "copy")
     inside = int(await say(service, "copy", "print(os.getpid())"))
     told = Path(f"/proc/{worker.pid}/status").read_text()
     assert [line.split()[-1] for line in told.splitlines() if line.startswith("NSpid")] == [str(inside)]

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from conftest import marked_processes, until, until_prepared, wait_until
 from ingle import Client, errors
 from ingle.callers import Caller
 from ingle.events import Result, SessionInfo, Stdout
@@ -27,11 +26,15 @@ from ingle.settings import Settings
 from ingle.snapshots.chunks import ChunkStore
 from ingle.snapshots.registry import Registry, Row, Save
 from ingle.support import processes
+from support.internals import session_of, until_prepared
+from support.processes import marked_processes
 from support.server import Server, problem
+from support.service import make_settings
+from support.waiting import until, wait_until
 
-pytestmark = pytest.mark.req("state.restart")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.restart")]
 
-SETTINGS = Settings(preload=[], pool=1, exit_grace=20.0)
+SETTINGS = make_settings(preload=[], pool=1, exit_grace=20.0)
 """On a busy machine the last save may take a while, and the end of a server waits for it so long at most."""
 
 
@@ -162,10 +165,10 @@ async def test_a_session_that_nobody_has_used_for_long_is_removed(kept: Path) ->
             await first.execute(name, "x = 5")
             await saved(first, 1, name)
         # Not while somebody has it, in whatever place.
-        async with serving(kept, Settings(preload=[], pool=1, durable_age=0.0), kind="other") as other:
+        async with serving(kept, make_settings(preload=[], pool=1, durable_age=0.0), kind="other") as other:
             assert await other.list_sessions() == []
         assert await value(first, "x", "lived") == "5"
-    async with serving(kept, Settings(preload=[], pool=1, durable_age=0.0)) as second:
+    async with serving(kept, make_settings(preload=[], pool=1, durable_age=0.0)) as second:
         assert await second.list_sessions() == []
     assert list((kept / "sessions").iterdir()) == []
     assert list(kept.glob("snapshots/*/sessions/*.json")) == []
@@ -252,7 +255,7 @@ async def test_what_cannot_be_saved_is_named(kept: Path) -> None:
 async def test_a_session_that_is_held_comes_back_as_one_that_is_and_its_files_are_still_its_own(
     kept: Path, level: str
 ) -> None:
-    settings = Settings(preload=[], pool=1, exit_grace=20.0, isolation=level)
+    settings = make_settings(preload=[], pool=1, exit_grace=20.0, isolation=level)
     try:
         async with serving(kept, settings) as first:
             await first.create_session("s", durable=True)
@@ -355,7 +358,7 @@ async def test_a_session_that_takes_long_to_save_keeps_no_other_from_it(
             await service.create_session(name, durable=True)
         for name in slow_ones:
             await service.execute(name, slow)
-            session = service._node.manager.get(name)  # type: ignore[attr-defined]
+            session = session_of(service, name)
             assert await until(lambda session=session: session.keeper._saving is not None)
         await service.execute("s", "x = 1")
         await saved(service, 1)
@@ -366,12 +369,12 @@ async def test_a_session_that_takes_long_to_save_keeps_no_other_from_it(
 
 
 async def test_a_session_beyond_the_bound_says_once_that_it_is_saved_on_request_only(kept: Path) -> None:
-    async with serving(kept, Settings(preload=[], pool=1, durable_size=2_000_000)) as service:
+    async with serving(kept, make_settings(preload=[], pool=1, durable_size=2_000_000)) as service:
         await service.create_session("s", durable=True)
         await service.execute("s", "x = 1")
         await saved(service, 1)
         await service.execute("s", "import os; big = os.urandom(4_000_000)")
-        session = service._node.manager.get("s")  # type: ignore[attr-defined]
+        session = session_of(service, "s")
         assert await until(lambda: session.keeper.trouble)
         told = await service.execute("s", "x = 2")
         assert len(told.notices) == 1
@@ -393,7 +396,7 @@ async def test_a_server_that_is_warm_has_its_registry_and_one_that_saves_nothing
 
 
 async def test_a_server_that_saves_nothing_by_itself_refuses_durable_sessions(kept: Path) -> None:
-    async with serving(kept, Settings(preload=[], pool=1, durable_size=0)) as service:
+    async with serving(kept, make_settings(preload=[], pool=1, durable_size=0)) as service:
         with pytest.raises(errors.InvalidRequest, match="durable_size is 0"):
             await service.create_session("s", durable=True)
         await service.create_session("s")
@@ -403,7 +406,7 @@ async def test_a_server_that_saves_nothing_by_itself_leaves_what_there_is_alone(
     async with serving(kept) as first:
         await first.create_session("s", durable=True)
         await first.execute("s", "x = 5")
-    async with serving(kept, Settings(preload=[], pool=1, durable_size=0)) as second:
+    async with serving(kept, make_settings(preload=[], pool=1, durable_size=0)) as second:
         assert await second.list_sessions() == []
     async with serving(kept) as third:
         assert await value(third, "x") == "5"
@@ -470,7 +473,7 @@ async def test_what_comes_after_an_exit_is_kept_though_a_save_was_under_way_at_i
         assert await until(lambda: writing == 1)
         await service.execute("s", "exit()")
         await service.execute("s", "y = 6")
-        keeper = service._node.manager.get("s").keeper  # type: ignore[attr-defined]
+        keeper = session_of(service, "s").keeper
         assert await until(lambda: keeper._waiting is not None)
         written.set()
         await saved(service, 3)
@@ -706,7 +709,7 @@ async def test_a_registry_of_a_later_version_is_left_alone(kept: Path, caplog: p
 
 async def test_a_session_whose_interpreter_is_gone_says_so_and_is_not_lost(kept: Path, apart: Path) -> None:
     python = apart / "python"
-    python.symlink_to(os.path.realpath(Settings().python))
+    python.symlink_to(os.path.realpath(make_settings().python))
     settings = replace(SETTINGS, pythons=[str(python)])
     async with serving(kept, settings) as first:
         await first.create_session("s", durable=True, python=str(python))
@@ -714,7 +717,7 @@ async def test_a_session_whose_interpreter_is_gone_says_so_and_is_not_lost(kept:
     python.unlink()
     async with serving(kept, settings) as second:
         assert [info.session_id for info in await second.list_sessions()] in ([], ["s"])
-    python.symlink_to(os.path.realpath(Settings().python))
+    python.symlink_to(os.path.realpath(make_settings().python))
     async with serving(kept, settings) as third:
         assert await value(third, "x") == "5"
 
@@ -872,7 +875,7 @@ async def test_a_full_disk_is_named_and_the_session_goes_on_with_the_last_save_i
         await first.execute("s", "x = 1")
         await saved(first, 1)
         await first.execute("s", "import os; x = 2; big = os.urandom(30_000_000)")
-        session = first._node.manager.get("s")  # type: ignore[attr-defined]
+        session = session_of(first, "s")
         assert await until(lambda: session.keeper.trouble, 20)
         told = await first.execute("s", "x")
         assert told.result == {"text/plain": "2"}

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import marked_processes, own_processes, session_folders, until, until_prepared
 from ingle import errors
 from ingle.callers import Caller, Limits
 from ingle.events import SessionInfo
@@ -17,13 +16,17 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers import siblings
 from processes.test_pythons import GOOD, Python
+from support.internals import own_processes, session_folders, until_prepared, worker_of
+from support.processes import marked_processes
+from support.service import make_settings
+from support.waiting import until
 
-pytestmark = pytest.mark.req("state.fork")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.fork")]
 
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=[], pool=1, pythons=[python.path for python in GOOD])
+    return make_settings(preload=[], pool=1, pythons=[python.path for python in GOOD])
 
 
 async def say(service: Service, sid: str, code: str) -> str:
@@ -238,7 +241,7 @@ async def race(service: Service, chance: random.Random, rounds: int, mark: str, 
 
 
 def kill_worker(service: Service, sid: str) -> None:
-    worker = service._node.manager.get(sid).worker  # type: ignore[attr-defined]
+    worker = worker_of(service, sid)
     if worker is not None and worker.pid is not None:
         os.kill(worker.pid, 9)
 

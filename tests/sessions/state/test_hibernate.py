@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from conftest import assert_empty, until
 from ingle import errors
 from ingle.events import SessionInfo
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from ingle.sessions import manager
 from ingle.sessions.persistence import hibernation
-from ingle.settings import Settings
+from support.internals import session_of, worker_pid
+from support.service import assert_empty, make_settings
+from support.waiting import until
 
-pytestmark = pytest.mark.req("state.hibernate")
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.hibernate")]
 
 SOON = 0.15
 """After so many seconds a session of these tests is idle."""
@@ -35,7 +36,7 @@ def at_home(apart: Path, mark: str) -> Path:
 
 @asynccontextmanager
 async def serving(home: Path, **settings: object) -> AsyncIterator[Service]:
-    async with Service.local(Settings(preload=[], pool=1, exit_grace=20.0, **settings), home, "serve") as service:  # type: ignore[arg-type]
+    async with Service.local(make_settings(preload=[], pool=1, exit_grace=20.0, **settings), home, "serve") as service:  # type: ignore[arg-type]
         yield service
 
 
@@ -66,9 +67,9 @@ async def value(service: Service, code: str, name: str = "s") -> str:
     return result.result["text/plain"]
 
 
-def worker_pid(service: Service) -> str:
-    """As the host knows it."""
-    return str(service._node.manager.get("s").worker.pid)  # type: ignore[attr-defined]
+def process_of(service: Service) -> str:
+    """Return the pid of the worker, as the host counts."""
+    return str(worker_pid(service, "s"))
 
 
 def gone(pid: str) -> bool:
@@ -83,7 +84,7 @@ async def test_an_idle_session_is_saved_and_its_process_freed_and_the_next_call_
     async with serving(at_home, idle_policy="free") as service:
         await service.create_session("s", idle_timeout=SOON)
         await value(service, "import os; x = {'a': [1]}; y = x['a']; print('shown'); 1")
-        pid = worker_pid(service)
+        pid = process_of(service)
         info = await wait_for(service, hibernated)
         assert await until(lambda: gone(pid))
         assert (info.memory, info.variables, info.execution_count, info.saved_cell) == (None, ["os", "x", "y"], 1, 1)
@@ -92,7 +93,7 @@ async def test_an_idle_session_is_saved_and_its_process_freed_and_the_next_call_
         assert notice.endswith(" ago; the next call brings it back")
         back = await service.execute("s", "y is x['a'], y")
         assert back.result == {"text/plain": "(True, [1])"}
-        assert worker_pid(service) != pid
+        assert process_of(service) != pid
         assert back.notices[0].startswith("this session is as it was after cell 1, saved ")
         # What it had shown is still there: the server is the same.
         assert (await service.wait("s", 1)).stdout == "shown\n"
@@ -148,7 +149,7 @@ async def test_what_cannot_be_saved_keeps_its_process_and_the_listing_says_why(
         pid = await value(service, f"{code}\nimport os\nos.getpid()")
         info = await wait_for(service, lambda info: info.notices)
         # Looked at once, and not again and again: each look is a copy.
-        session = service._node.manager.get("s")  # type: ignore[attr-defined]
+        session = session_of(service, "s")
         forks = session.worker.forks._tickets
         await asyncio.sleep(0.2)
         assert session.worker.forks._tickets == forks

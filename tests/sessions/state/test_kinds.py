@@ -10,6 +10,7 @@ import pytest
 from ingle.service import Service
 from ingle.settings import Settings
 from support import kinds
+from support.service import make_settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "kinds.md"
 
@@ -30,7 +31,7 @@ EXPECTED: dict[str, set[str]] = {
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=["numpy", "pandas"], pool=1)
+    return make_settings(preload=["numpy", "pandas"], pool=1)
 
 
 @pytest.mark.req("state.save")

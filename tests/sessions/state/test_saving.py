@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
 from ingle import errors
 from ingle.callers import EXECUTE, IMPLIED, Caller
 from ingle.events import Skipped
@@ -20,11 +19,16 @@ from ingle.service import Service
 from ingle.sessions.persistence import save_store
 from ingle.settings import Settings
 from processes.test_pythons import GOOD, Python
+from support.internals import worker_of
+from support.service import make_settings
+from support.waiting import until
+
+pytestmark = pytest.mark.both_levels
 
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return Settings(preload=[], pool=1, pythons=[python.path for python in GOOD])
+    return make_settings(preload=[], pool=1, pythons=[python.path for python in GOOD])
 
 
 async def run(service: Service, code: str, session: str = "main") -> str:
@@ -418,7 +422,7 @@ async def test_tenants_see_only_their_own(service: Service, home: Path) -> None:
 
 @pytest.mark.req("state.load")
 async def test_a_snapshot_is_loaded_into_no_weaker_confinement_than_it_came_from(mark: str, home: Path) -> None:
-    async with Service.local(Settings(preload=[], pool=1, isolation="none"), home) as service:
+    async with Service.local(make_settings(preload=[], pool=1, isolation="none"), home) as service:
         await service.create_session("main", isolation="limits")
         await run(service, "x = 1")
         await service.save_session("main", "calc")
@@ -670,7 +674,7 @@ async def test_a_session_that_hangs_while_it_is_saved_is_gone_when_it_is_ended(
     monkeypatch.setattr(snapshots, "FINISH_SAVE_SECONDS", 0.05)
     await service.create_session("main")
     await run(service, HANGS)
-    members = service._node.manager.get("main").worker.siblings.members  # type: ignore[attr-defined]
+    members = worker_of(service, "main").siblings.members
     saving = asyncio.create_task(service.save_session("main", "calc"))
     assert await until(lambda: len(members) == 2)
     await service.end_session("main")

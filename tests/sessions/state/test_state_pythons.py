@@ -15,6 +15,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from processes.test_pythons import GOOD, Python
 from support import kinds
+from support.service import make_settings
 
 OTHERS = [python for python in GOOD if python.version[:2] != sys.version_info[:2]]
 
@@ -35,7 +36,7 @@ pytestmark = [
 @pytest.fixture(scope="module", params=OTHERS, ids=lambda python: python.name)
 def settings(request: pytest.FixtureRequest) -> Settings:
     python: Python = request.param
-    return Settings(preload=[], pool=1, python=python.path)
+    return make_settings(preload=[], pool=1, python=python.path)
 
 
 async def test_all_kinds_that_need_nothing_installed_are_kept_as_everywhere(service: Service, tmp_path: Path) -> None:

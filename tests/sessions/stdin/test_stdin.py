@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from conftest import until
 from ingle import errors
 from ingle.events import Done, InputWanted, Result
 from ingle.service import Service
 from ingle.sessions import manager
+from support.waiting import until
+
+pytestmark = pytest.mark.both_levels
 
 NEVER = 3600.0
 

@@ -1,0 +1,30 @@
+"""Processes that tests start, found by an environment variable."""
+
+import os
+from pathlib import Path
+
+MARK = "LC_INGLETEST"
+"""Name of the variable. Every isolation level passes variables named LC_* on to its processes."""
+
+
+def marked_processes(mark: str) -> list[tuple[int, str]]:
+    """Return pid and state of every process, zombies too, that was started with this mark in its environment."""
+    found = []
+    needle = f"{MARK}={mark}".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            if needle in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                found.append((int(name), Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]))
+        except OSError:
+            continue
+    return found
+
+
+def command_line(pid: int) -> str:
+    """Return the command line of a process, empty when the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
