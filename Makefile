@@ -11,17 +11,21 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTHON ?=
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SOAK_SECONDS ?= 600
-# Files of tests that run at a time; the tests of one file stay together, since they share servers.
+# Processes that run tests. Each has a service and a server of its own, which its tests share.
 JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-sandbox lint bench soak dist clean
+.PHONY: help run test test-unit test-both-levels test-sandbox lint bench soak dist clean
 
 help:
 	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
-	@echo 'make test    run the tests                (ARGS="-k stdin" is handed on)'
-	@echo 'make test-sandbox  the same, with every session in a sandbox'
+	@echo 'make test    run all tests                (ARGS="-k stdin" is handed on)'
+	@echo 'make test-unit         run the tests that start no process, in half a minute'
+	@echo 'make test-both-levels  run in a sandbox the tests that can differ by isolation level'
+	@echo 'make test-sandbox      run all tests with every session in a sandbox'
+	@echo '.ci/run      lint, all tests, and those that can differ by level once more in a sandbox'
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make bench   measure                      (ARGS=--quick: a look)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
@@ -34,10 +38,16 @@ run: $(STAMP_DEV)
 	@$(BIN)/ingle serve $(ARGS)
 
 test: $(STAMP_DEV)
-	@$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-unit: $(STAMP_DEV)
+	@$(PYTEST) tests/unit $(ARGS)
+
+test-both-levels: $(STAMP_DEV)
+	@$(PYTEST) --isolation sandbox -m both_levels $(ARGS)
 
 test-sandbox: $(STAMP_DEV)
-	@$(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --isolation sandbox $(ARGS)
+	@$(PYTEST) --isolation sandbox $(ARGS)
 
 lint: $(STAMP_DEV)
 	@$(BIN)/ruff check .
