@@ -113,8 +113,8 @@ def needs_own(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def service(request: pytest.FixtureRequest) -> Service:
-    """The shared service, or a fresh one for a test that needs it."""
+def service(request: pytest.FixtureRequest, settings: Settings) -> Service:
+    """The shared service, or a fresh one for a test that needs it. Modules may parametrise `settings`."""
     running: Service = request.getfixturevalue("fresh_service" if needs_own(request) else "shared_service")
     return running
 

@@ -18,6 +18,7 @@ from ingle.service import Service
 from ingle.sessions.process import session_folders
 from ingle.settings import Settings
 from ingle.workers.launch import zygote
+from support.cells import shown
 from support.internals import session_of, worker_of
 from support.service import make_settings
 from support.waiting import until
@@ -36,20 +37,14 @@ async def session(service: Service) -> str:
     return info.session_id
 
 
-async def value(service: Service, session: str, code: str) -> str:
-    result = await service.execute(session, code)
-    assert result.status == "ok", result.error
-    return (result.result or {}).get("text/plain", result.stdout)
-
-
 async def test_a_session_is_alone_with_its_init_and_is_nobody_on_the_host(service: Service, session: str) -> None:
     assert (
-        await value(service, session, "import os\nsorted(int(p) for p in os.listdir('/proc') if p.isdigit())")
+        await shown(service, session, "import os\nsorted(int(p) for p in os.listdir('/proc') if p.isdigit())")
         == "[1, 2]"
     )
-    user = int(await value(service, session, "os.getuid()"))
+    user = int(await shown(service, session, "os.getuid()"))
     assert user >= 2_000_000_000 if os.geteuid() == 0 else user == os.geteuid()
-    status = await value(service, session, "print(open('/proc/self/status').read())")
+    status = await shown(service, session, "print(open('/proc/self/status').read())")
     lines = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(lines[kind], 16) == 0, kind
@@ -66,12 +61,12 @@ async def test_nothing_of_the_zygotes_own_places_is_left_in_a_room(service: Serv
     assert await until(lambda: not [point for point in points() if point.startswith("/.ingle")])
     for place in ("/proc", "/tmp", "/var/tmp", "/dev/shm", "/dev/pts"):
         assert points().count(place) == 1, place
-    assert await value(service, session, "import os\nos.listdir('/var/tmp')") == "[]"
+    assert await shown(service, session, "import os\nos.listdir('/var/tmp')") == "[]"
 
 
 async def test_the_host_knows_the_processes_by_the_kernels_word(service: Service, session: str) -> None:
     worker = worker_of(service, session)
-    assert await value(service, session, "import os\nos.getpid()") == "2"
+    assert await shown(service, session, "import os\nos.getpid()") == "2"
     inside = Path(f"/proc/{worker.pid}/status").read_text()
     assert [line.split()[-1] for line in inside.splitlines() if line.startswith("NSpid")] == ["2"]
     assert Path(f"/proc/{worker.init_pid}/task/{worker.init_pid}/children").read_text().split() == [str(worker.pid)]
@@ -80,15 +75,15 @@ async def test_the_host_knows_the_processes_by_the_kernels_word(service: Service
 async def test_files_of_the_host_are_not_there_and_its_own_are(service: Service, session: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s")
-    assert await value(service, session, f"import os\nos.path.exists({str(secret)!r})") == "False"
-    assert await value(service, session, "open('made', 'w').write('x')\nos.listdir()") == "['made']"
+    assert await shown(service, session, f"import os\nos.path.exists({str(secret)!r})") == "False"
+    assert await shown(service, session, "open('made', 'w').write('x')\nos.listdir()") == "['made']"
     assert [each.name for each in (await service.list_files(session)).files] == ["made"]
 
 
 async def test_no_descriptor_leads_out_of_the_room(service: Service, session: str) -> None:
     at = "f'/proc/self/fd/{n}'"
     look = f"import os\nprint(*[os.readlink({at}) for n in range(200) if os.path.lexists({at})])"
-    kinds = {link.partition(":")[0] for link in (await value(service, session, look)).split()}
+    kinds = {link.partition(":")[0] for link in (await shown(service, session, look)).split()}
     assert kinds == {"pipe", "socket"}
 
 
@@ -96,7 +91,7 @@ async def test_a_worker_that_comes_after_another_has_its_files(service: Service,
     await service.execute(session, "open('a', 'w').write('1')\nimport os\nos.mkdir('d')\nopen('d/b', 'w').close()")
     await service.execute(session, "os.kill(os.getpid(), 9)")
     assert (
-        await value(service, session, "open('a', 'a').write('2')\nopen('d/b', 'a').write('3')\nopen('a').read()")
+        await shown(service, session, "open('a', 'a').write('2')\nopen('d/b', 'a').write('3')\nopen('a').read()")
         == "'12'"
     )
 
@@ -105,10 +100,10 @@ async def test_two_sessions_do_not_see_each_other_and_are_two_users_where_the_se
     service: Service, session: str
 ) -> None:
     other = (await service.create_session()).session_id
-    folder = await value(service, session, "import os\nopen('mine', 'w').close()\nprint(os.getcwd())")
-    assert await value(service, other, f"import os\nos.path.exists({folder.strip()!r})") == "False"
+    folder = await shown(service, session, "import os\nopen('mine', 'w').close()\nprint(os.getcwd())")
+    assert await shown(service, other, f"import os\nos.path.exists({folder.strip()!r})") == "False"
     if os.geteuid() == 0:
-        assert await value(service, session, "os.getuid()") != await value(service, other, "os.getuid()")
+        assert await shown(service, session, "os.getuid()") != await shown(service, other, "os.getuid()")
 
 
 async def test_no_two_sessions_draw_the_same_numbers_of_a_library_that_was_loaded_beforehand(
@@ -125,7 +120,7 @@ async def test_no_two_sessions_draw_the_same_numbers_of_a_library_that_was_loade
     draw = "import ssl, tempfile\nprint(ssl.RAND_bytes(16).hex(), next(tempfile._get_candidate_names()))"
     async with Service.local(settings, home) as service:
         names = [(await service.create_session()).session_id for _ in range(3)]
-        drawn = [(await value(service, name, draw)).split() for name in names]
+        drawn = [(await shown(service, name, draw)).split() for name in names]
     assert [len(set(each)) for each in zip(*drawn, strict=True)] == [len(names)] * 2, drawn
 
 
@@ -186,7 +181,7 @@ async def test_what_held_at_the_start_is_proven_again_when_the_zygote_is_another
     tries = [await asyncio.gather(service.create_session(), return_exceptions=True) for _ in range(3)]
     assert isinstance(tries[-1][0], IsolationUnavailable)
     assert LEAKS in str(tries[-1][0])
-    assert await value(service, session, "1 + 1") == "2"
+    assert await shown(service, session, "1 + 1") == "2"
     monkeypatch.undo()
     assert (await service.create_session()).isolation == "sandbox"
 
@@ -208,7 +203,7 @@ async def test_what_a_room_calls_its_temporary_files_is_never_removed_outside(
     monkeypatch.setattr(shutil, "rmtree", lambda path, **_: removed.append(str(path)))
     for _ in range(2):
         await service.execute(session, "import os\nos.kill(os.getpid(), 9)")
-    assert await value(service, session, "import os\nos.environ['TMPDIR']") == "'/tmp'"
+    assert await shown(service, session, "import os\nos.environ['TMPDIR']") == "'/tmp'"
     await service.fork_session(session)
     assert [path for path in removed if not path.startswith(f"{home}/sessions/")] == []
     monkeypatch.undo()
@@ -231,9 +226,9 @@ def test_only_what_lies_in_a_sessions_folder_is_removed(tmp_path: Path) -> None:
 async def test_a_task_of_a_session_runs_in_its_room(service: Service, session: str) -> None:
     await service.execute(session, "open('here', 'w').close()\nopen('/tmp/there', 'w').close()\nimport os")
     task = await service.shell("id -u; ls; ls /tmp/there; grep -c . /proc/1/comm; echo done > mine", session_id=session)
-    user = (await value(service, session, "os.getuid()")).strip()
+    user = (await shown(service, session, "os.getuid()")).strip()
     assert (task.status, task.stdout.split()) == ("done", [user, "here", "/tmp/there", "1"])
-    assert await value(service, session, "open('mine').read()") == "'done\\n'"
+    assert await shown(service, session, "open('mine').read()") == "'done\\n'"
 
 
 async def test_tasks_without_a_session_have_a_room_of_their_own(service: Service, session: str) -> None:
@@ -322,7 +317,7 @@ settings = ("user/max_inotify_watches", "fs/inotify/max_user_watches")
 watches = [int(open(f"/proc/sys/{path}").read()) for path in settings]
 count, sent < 10_000, watches[0] < watches[1]
 """
-    assert await value(service, session, code) == f"(128, True, {os.geteuid() != 0})"
+    assert await shown(service, session, code) == f"(128, True, {os.geteuid() != 0})"
 
 
 async def test_a_number_that_is_somebody_elses_by_now_costs_him_nothing(service: Service, session: str) -> None:
@@ -355,6 +350,6 @@ async def test_a_folder_below_the_other_folder_for_temporary_files_can_be_grante
             session = (await service.create_session(cwd=granted)).session_id
             code = "import os\nfor name in ('/var/tmp/own', 'made'): open(name, 'w').close()\n"
             code += "os.getcwd(), open('data').read()"
-            assert await value(service, session, code) == str((granted, "d"))
+            assert await shown(service, session, code) == str((granted, "d"))
         assert sorted(os.listdir(granted)) == ["data", "made"]
     assert not Path("/var/tmp/own").exists()

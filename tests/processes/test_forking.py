@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingle.service import Service
+from support.cells import value
 from support.service import make_settings
 
 pytestmark = pytest.mark.both_levels
@@ -33,12 +34,6 @@ def keep_library(apart: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
-async def value(service: Service, code: str, session_id: str = "main") -> str:
-    result = await service.execute(session_id, code)
-    assert result.result is not None, result.error
-    return result.result["text/plain"]
-
-
 @pytest.mark.parametrize("library", ["", LIBRARY, THREADED], ids=["nothing", "hooks", "threads"])
 async def test_a_session_is_as_after_a_fork_of_pythons_own(home: Path, apart: Path, library: str, monkeypatch) -> None:
     keep_library(apart, library, monkeypatch)
@@ -49,13 +44,13 @@ async def test_a_session_is_as_after_a_fork_of_pythons_own(home: Path, apart: Pa
         threads = (
             "threading.main_thread() is threading.current_thread(), threading.main_thread().native_id == os.getpid()"
         )
-        assert await value(service, threads) == "(True, True)"
-        assert await value(service, "threading.active_count()") == "1"
-        assert await value(service, "random.random()") != await value(service, "random.random()", "other")
+        assert await value(service, "main", threads) == "(True, True)"
+        assert await value(service, "main", "threading.active_count()") == "1"
+        assert await value(service, "main", "random.random()") != await value(service, "other", "random.random()")
         if library == LIBRARY:
             for name in ("main", "other"):
                 assert (
-                    await value(service, "ahead.told == ['before', f'child {os.getpid()}'] or ahead.told", name)
+                    await value(service, name, "ahead.told == ['before', f'child {os.getpid()}'] or ahead.told")
                     == "True"
                 )
 
@@ -67,10 +62,10 @@ async def test_numpys_numbers_are_the_sessions_own(home: Path) -> None:
         for name in ("one", "two", "three"):
             await service.create_session(name)
             await service.execute(name, "import numpy")
-            drawn.add(await value(service, "numpy.random.normal()", name))
-            drawn.add(await value(service, "numpy.random.randint(1 << 60)", name))
+            drawn.add(await value(service, name, "numpy.random.normal()"))
+            drawn.add(await value(service, name, "numpy.random.randint(1 << 60)"))
             assert (
-                await value(service, "numpy.random.seed(7); numpy.random.randint(1 << 60)", name)
+                await value(service, name, "numpy.random.seed(7); numpy.random.randint(1 << 60)")
                 == "254718014332789956"
             )
     assert len(drawn) == 6
@@ -88,4 +83,4 @@ async def test_another_numpy_is_seeded_by_its_own_means(home: Path, apart: Path,
     async with Service.local(make_settings(preload=["ahead"], pool=0, keep_env=["PYTHONPATH"]), home) as service:
         await service.create_session("main")
         await service.execute("main", "import ahead")
-        assert await value(service, "ahead.seeds") == "[1]"
+        assert await value(service, "main", "ahead.seeds") == "[1]"

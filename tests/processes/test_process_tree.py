@@ -26,6 +26,7 @@ from ingle.workers.launch.zygote import Zygote
 from ingle.workers.launch.zygote_supervisor import ZygoteSupervisor
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
+from support.cells import value
 from support.internals import launchers_of, manager_of, on_host, own_processes, session_of, worker_of
 from support.processes import marked_processes
 from support.service import make_settings
@@ -63,14 +64,6 @@ def zygote_of(service: Service) -> int:
     pid = launcher_of(service).zygote_pid
     assert pid is not None
     return pid
-
-
-async def value(service: Service, session_id: str, code: str) -> str:
-    """The text of a cell's value."""
-    result = await service.execute(session_id, code)
-    assert (result.status, result.error) == ("ok", None), result
-    assert result.result is not None, result
-    return result.result["text/plain"]
 
 
 async def kill(pid: int) -> None:

@@ -106,7 +106,7 @@ def files_left(service: Service, home: Path) -> list[Path]:
 
 async def end_everything(service: Service) -> None:
     """End all tasks, persistent shells and sessions of every tenant. Forget the tasks and the idempotency keys."""
-    service.once._known.clear()
+    service._shared.once._known.clear()
     tasks = tasks_of(service)
     for key in list(tasks._shells):
         await tasks.end_shell(*key)

@@ -9,6 +9,7 @@ from ingle.events import StateChanged
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from ingle.sessions.process import namespace
+from support.cells import value
 from support.internals import session_of
 from support.server import Server, problem
 from support.waiting import until
@@ -18,23 +19,16 @@ pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.clear")]
 NAMES = "sorted(k for k in globals() if k != '__builtins__')"
 
 
-async def value(service: Service, code: str) -> str:
-    result = await service.execute("s", code)
-    assert result.error is None, result.error.traceback
-    assert result.result is not None
-    return result.result["text/plain"]
-
-
 async def test_the_namespace_is_the_initial_one_and_the_session_goes_on(service: Service) -> None:
     await service.create_session("s")
-    fresh = await value(service, NAMES)
-    pid = await value(service, "import os; os.getpid()")
+    fresh = await value(service, "s", NAMES)
+    pid = await value(service, "s", "import os; os.getpid()")
     await service.execute("s", "x = 5\ndef f(): return x\nx")
     await service.execute("s", "1 / 0")
     info = await service.clear_session("s")
     assert (info.state, info.execution_count, info.variables, info.notices) == ("idle", 4, [], [])
-    assert await value(service, NAMES) == fresh
-    assert await value(service, "__import__('os').getpid()") == pid
+    assert await value(service, "s", NAMES) == fresh
+    assert await value(service, "s", "__import__('os').getpid()") == pid
     gone = await service.execute("s", "x")
     assert (gone.cell, gone.error and gone.error.name) == (7, "NameError")
     assert (await service.variables("s")).variables == []
@@ -63,13 +57,13 @@ async def test_what_only_the_session_remembered_is_gone(service: Service) -> Non
     await service.execute("s", "def f(x: int): raise ValueError('kept')\n'last value'")
     await service.execute("s", "f(1)")
     await service.clear_session("s")
-    assert await value(service, "import sys, builtins; hasattr(builtins, '_'), hasattr(sys, 'last_value')") == (
+    assert await value(service, "s", "import sys, builtins; hasattr(builtins, '_'), hasattr(sys, 'last_value')") == (
         "(False, False)"
     )
-    assert await value(service, "import linecache; [n for n in linecache.cache if n.startswith('<cell')]") == (
+    assert await value(service, "s", "import linecache; [n for n in linecache.cache if n.startswith('<cell')]") == (
         "['<cell 5>']"
     )
-    assert await value(service, "def g(x: int): pass\ng.__annotations__['x'] is int") == "True"
+    assert await value(service, "s", "def g(x: int): pass\ng.__annotations__['x'] is int") == "True"
 
 
 async def test_memory_is_given_back_and_finalizers_have_run(service: Service) -> None:
@@ -80,7 +74,7 @@ async def test_memory_is_given_back_and_finalizers_have_run(service: Service) ->
         "a = Loud(); b = Loud(); b.me = b",
     )
     await service.clear_session("s")
-    assert await value(service, "import sys; sys.finalized") == "2"
+    assert await value(service, "s", "import sys; sys.finalized") == "2"
 
 
 async def test_the_library_is_loaded_again_if_the_session_had_it(service: Service) -> None:
@@ -91,7 +85,7 @@ async def test_the_library_is_loaded_again_if_the_session_had_it(service: Servic
     await service.execute("s", "log.append(1); helper = None")
     for name in ("s", "bare"):
         await service.clear_session(name)
-    assert await value(service, "helper(), 'later' in globals()") == "([], False)"
+    assert await value(service, "s", "helper(), 'later' in globals()") == "([], False)"
     assert (await service.get_session("s")).variables == ["log"]
     assert (await service.execute("bare", "helper")).error is not None
 
@@ -107,8 +101,8 @@ async def test_tasks_of_the_loop_end_and_the_next_await_has_a_new_one(service: S
         "task = asyncio.create_task(work())\nawait asyncio.sleep(0)",
     )
     await service.clear_session("s")
-    assert await value(service, "import sys, asyncio; sys.stopped") == "True"
-    assert await value(service, "await asyncio.sleep(0, 'again')") == "'again'"
+    assert await value(service, "s", "import sys, asyncio; sys.stopped") == "True"
+    assert await value(service, "s", "await asyncio.sleep(0, 'again')") == "'again'"
 
 
 async def test_while_a_cell_runs_it_is_busy_and_nothing_is_cleared(service: Service) -> None:
@@ -119,7 +113,7 @@ async def test_while_a_cell_runs_it_is_busy_and_nothing_is_cleared(service: Serv
     with pytest.raises(errors.Busy):
         await service.clear_session("s")
     await service.input("s", "go")
-    assert await value(service, "x") == "5"
+    assert await value(service, "s", "x") == "5"
 
 
 async def test_a_cell_that_comes_while_it_clears_runs_after_that(service: Service) -> None:
@@ -147,15 +141,15 @@ async def test_what_does_not_let_go_is_stopped_and_told(service: Service, monkey
     )
     info = await service.clear_session("s")
     assert info.notices == ["tasks of the event loop: it took too long and was stopped"]
-    assert await value(service, "'x' in globals()") == "False"
-    assert await value(service, "import asyncio; await asyncio.sleep(0, 3)") == "3"
+    assert await value(service, "s", "'x' in globals()") == "False"
+    assert await value(service, "s", "import asyncio; await asyncio.sleep(0, 3)") == "3"
 
 
 async def test_a_worker_that_dies_of_it_leaves_a_cleared_session(service: Service) -> None:
     await service.create_session("s")
     await service.execute("s", "import os\nclass Bad:\n    def __del__(self, end=os._exit): end(3)\nb = Bad()")
     assert (await service.clear_session("s")).variables == []
-    assert await value(service, "'b' in globals()") == "False"
+    assert await value(service, "s", "'b' in globals()") == "False"
 
 
 async def test_which_session_is_cleared_must_exist(service: Service) -> None:

@@ -14,6 +14,7 @@ from ingle.events import Stdlib, StdlibFunction, StdlibModule, StdlibOther
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
 from ingle.sessions.process import namespace
+from support.cells import value
 from support.internals import manager_of
 from support.server import Server, problem
 from support.service import make_settings
@@ -23,13 +24,6 @@ pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.stdlib")]
 DOUBLE = (
     'def double(x: int, times=2, *rest) -> int:\n    """Twice as much.\n\n    Or more.\n    """\n    return x * times\n'
 )
-
-
-async def value(service: Service, name: str, code: str) -> str:
-    result = await service.execute(name, code)
-    assert result.error is None, result.error.traceback
-    assert result.result is not None
-    return result.result["text/plain"]
 
 
 def write(home: Path, text: str, name: str = "stdlib.py") -> Path:

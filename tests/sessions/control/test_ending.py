@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from ingle import errors
-from ingle.events import Done, Exit, Result, Stderr, Stdout
+from ingle.events import Done, Exit, Stderr, Stdout
 from ingle.service import Service
 from ingle.sessions import data_folder, manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.workers import init_link
+from support.cells import run
 from support.internals import on_host, session_folders, session_of, worker_of, worker_pid
 from support.processes import marked_processes
 from support.service import make_settings
@@ -38,13 +39,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-async def run(service: Service, sid: str, code: str) -> Result:
-    """A cell that must end well."""
-    result = await service.execute(sid, code)
-    assert (result.status, result.error) == ("ok", None), result
-    return result
 
 
 def fresh(ended: str, cell: int) -> str:

@@ -23,16 +23,6 @@ def settings() -> Settings:
     return make_settings(preload=preload, pool=1)
 
 
-@pytest.fixture
-async def run(service: Service):
-    await service.create_session("s")
-
-    async def run(code: str) -> Result:
-        return await service.execute("s", code)
-
-    return run
-
-
 def pictures(result: Result) -> list[tuple[int, int]]:
     """Sizes of the images among the displays."""
     assert len(result.displays) == len(result.displays_metadata)

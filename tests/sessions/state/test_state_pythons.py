@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_activities import *  # noqa: F403
 from test_kinds import EXPECTED
 from test_rerun import *  # noqa: F403
+from test_saving_running_code import *  # noqa: F403
 
 from ingle.service import Service
 from ingle.settings import Settings

@@ -1,4 +1,4 @@
-"""The MCP door on stdio, in every way that clients speak: the SDK's client in both eras, and JSON written by hand."""
+"""MCP over stdio with every version of the protocol: the SDK's client, and JSON written by hand."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Forks, checkpoints and rolling back through every API: HTTP, the clients, the command line, MCP."""
+"""Forks, checkpoints and rollback over HTTP, the clients, the command line and MCP."""
 
 from __future__ import annotations
 

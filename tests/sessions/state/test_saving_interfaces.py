@@ -1,4 +1,4 @@
-"""Saving and loading through every API: HTTP, the client, the command line, MCP."""
+"""Saving and loading over HTTP, the client, the command line and MCP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sandbox whose only way out is the proxy: what gets through, and what a cell is told of the rest."""
+"""A sandbox that reaches the network by the proxy alone: what gets through, what a cell is told of the rest."""
 
 import os
 from collections.abc import AsyncIterator, Iterator

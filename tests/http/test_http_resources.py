@@ -1,4 +1,4 @@
-"""The rooms behind the door, each through it: variables, figures in full size, shell tasks."""
+"""Variables, figures in full size and shell tasks over HTTP."""
 
 from __future__ import annotations
 

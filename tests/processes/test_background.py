@@ -1,4 +1,4 @@
-"""What goes on for as long as a server lives: one failure ends none of it, and is told."""
+"""Background work of a server: one failure ends none of it, and is logged."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cleaning: text as a terminal would show it in the end, proven against a terminal of a few lines."""
+"""Text as a terminal shows it in the end, compared with a terminal of a few lines."""
 
 import re
 

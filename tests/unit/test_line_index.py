@@ -1,4 +1,4 @@
-"""Pages far into a long output are the same as if they had been counted from its start, and are not."""
+"""Pages far into a long output are the same as when they are counted from its start."""
 
 import asyncio
 from pathlib import Path

@@ -160,15 +160,6 @@ class TestThroughTheService:
         """Almost nothing stays in memory."""
         return make_settings(preload=[], pool=1, timeline_memory=20_000)
 
-    @pytest.fixture
-    async def run(self, service: Service):
-        await service.create_session("s")
-
-        async def execute(code: str):
-            return await service.execute("s", code)
-
-        return execute
-
     async def test_matches_come_with_their_neighbours_and_are_counted(self, service: Service, run) -> None:
         await run("for i in range(1, 40_001): print(f'row {i}\\n', end='')")
         page = await service.read_output("s", 1, grep="^row 20000$|^row 20002$|^row 39999$", context=1)
