@@ -121,7 +121,7 @@ async def test_the_memory_of_keys_is_bounded(service: Any) -> None:
     session = session_of(service, "main")
     for number in range(KEYS + 300):
         await service.execute("main", "1", key=f"k{number}")
-    assert len(session.requests._known) <= KEYS
+    assert len(session._requests._known) <= KEYS
     last = await service.execute("main", "1", key=f"k{number}")
     assert last.cell == KEYS + 300
 

@@ -10,7 +10,7 @@ from ingle.http.auth import principals, tokens_file
 from ingle.http.auth.principals import Principals
 from ingle.isolation.limits import watchdog
 from ingle.service import Service
-from ingle.sessions.persistence.hibernation import Resting
+from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.support import background
 from support.service import make_settings
 from support.waiting import until
@@ -21,16 +21,16 @@ async def test_a_failure_in_looking_for_idle_sessions_is_told_and_the_next_look_
     home: Path, mark: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "RESTART_SECONDS", 0.01)
-    look, failed = Resting.look, False
+    look, failed = Hibernation.check, False
 
-    def fail_once(self: Resting) -> None:
+    def fail_once(self: Hibernation) -> None:
         nonlocal failed
         if not failed:
             failed = True
             raise RuntimeError("by chance")
         look(self)
 
-    monkeypatch.setattr(Resting, "look", fail_once)
+    monkeypatch.setattr(Hibernation, "check", fail_once)
     async with Service.local(make_settings(preload=[], pool=0, idle_policy="end"), home) as service:
         await service.create_session("s", idle_timeout=0.01)
         async with asyncio.timeout(30):

@@ -16,8 +16,9 @@ from ingle import events
 from ingle.callers import Caller
 from ingle.errors import CellNotFound, StartFailed
 from ingle.events import Exit, Result
+from ingle.requests import NewSession
 from ingle.service import Service
-from ingle.sessions.process.slot import Starting
+from ingle.sessions.process.prepared_workers import PreparedWorkers
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.workers.init_link import InitLink
@@ -40,6 +41,11 @@ WORKER_NOTICE = "the session's variables, functions and imports are lost, and a 
 def launcher_of(service: Service) -> Launcher:
     (launcher,) = launchers_of(service)
     return launcher
+
+
+def folder_of(service: Service, worker: Worker) -> str:
+    """Return the name of the folder that a worker of the pool was given."""
+    return manager_of(service).prepared._prepared[worker].workspace.folders.name
 
 
 def parent_of(pid: int) -> int:
@@ -562,10 +568,10 @@ async def test_a_prepared_worker_is_the_session_that_is_asked_for(service: Servi
         session = session_of(service, name)
         assert worker_of(service, name).pid == prepared
         where, given, count, tmp, files = eval(await value(service, name, AROUND))
-        assert where == str(home) if "cwd" in options else where == session.home.workspace == session.cwd
+        assert where == str(home) if "cwd" in options else where == session.folders.workspace == session.cwd
         assert given == ("yes" if "env" in options else None)
         assert count == 1
-        assert Path(tmp).parent == session.home.folder
+        assert Path(tmp).parent == session.folders.folder
         assert "cwd" in options or files == []
 
 
@@ -578,7 +584,7 @@ async def test_a_session_made_ahead_is_told_only_what_is_different(
 
     def note(self: Worker, message: Any) -> None:
         if isinstance(message, messages.Start):
-            started.append((self.laid, message.env.get("GIVEN")))
+            started.append((self, message.env.get("GIVEN")))
         send(self, message)
 
     owner, tenant = service, service.acting_for(Caller("token", "tenant"))
@@ -593,7 +599,7 @@ async def test_a_session_made_ahead_is_told_only_what_is_different(
             patch.setattr(Worker, "send", note)
             began = time.time()
             info = await service.create_session(name, env=env)
-            assert [given for laid, given in started if laid == session_of(owner, key).home.name] == told
+            assert [given for worker, given in started if worker is session_of(owner, key).worker] == told
         assert (info.session_id, info.state) == (name, "idle")
         assert info.created_at >= began
         assert await value(service, name, "1 + 1") == "2"
@@ -612,20 +618,21 @@ async def test_one_that_ends_while_it_is_made_ahead_holds_up_nobody(
     service: Service, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = []
-    ahead = Starting.ahead
+    prepare = PreparedWorkers.prepare
 
-    async def end(self: Starting, worker: Worker) -> None:
+    async def end(self: PreparedWorkers, *about: Any) -> None:
+        worker = about[-1]
         ended.append(worker)
         worker.kill()
         await worker.gone
-        await ahead(self, worker)
+        await prepare(self, *about)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Starting, "ahead", end)
+        patch.setattr(PreparedWorkers, "prepare", end)
         await service.warm()
-    (worker,) = ended
+    assert len(ended) == 1
     assert launcher_of(service).prepared == 0
-    assert await until(lambda: not (home / "sessions" / worker.laid).exists())
+    assert await until(lambda: not list((home / "sessions").iterdir()))
     await service.create_session("s")
     assert await value(service, "s", "1 + 1") == "2"
     assert await until(lambda: launcher_of(service).prepared == 1)
@@ -634,7 +641,7 @@ async def test_one_that_ends_while_it_is_made_ahead_holds_up_nobody(
 async def test_one_that_ends_in_the_moment_it_is_asked_for_is_replaced(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stdlibs = manager_of(service).stdlibs
+    stdlibs = manager_of(service).libraries
     read = stdlibs.read
     await service.warm()
     (prepared,) = launcher_of(service)._pool
@@ -668,17 +675,17 @@ async def test_one_that_is_taken_while_the_pool_is_filled_is_followed_by_another
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
-    ahead = Starting.ahead
+    prepare = PreparedWorkers.prepare
 
-    async def wait(self: Starting, worker: Worker) -> None:
+    async def wait(self: PreparedWorkers, *about: Any) -> None:
         begun.set()
         await go_on.wait()
-        await ahead(self, worker)
+        await prepare(self, *about)
 
     async with Service.local(make_settings(preload=[], pool=2, exit_grace=0.5), home) as service:
         await service.warm()
         with monkeypatch.context() as patch:
-            patch.setattr(Starting, "ahead", wait)
+            patch.setattr(PreparedWorkers, "prepare", wait)
             patch.setattr("ingle.workers.launch.launcher.REFILL_DELAY", 0.0)
             await service.create_session("a")
             await begun.wait()
@@ -711,7 +718,7 @@ async def test_a_server_that_stops_prepares_no_more_workers_while_it_ends_its_se
 @pytest.mark.level("none", "in a room, what is begun ahead has the folders of that room, and a /tmp of its own")
 async def test_folders_that_came_to_no_session_go_with_their_worker(service: Service, home: Path) -> None:
     await service.warm()
-    laid = launcher_of(service)._pool[0].laid
+    laid = folder_of(service, launcher_of(service)._pool[0])
     await service.create_session("durable", durable=True)
     assert await until(lambda: launcher_of(service).prepared == 1)
     assert (home / "sessions" / laid).is_dir()
@@ -725,10 +732,11 @@ async def test_a_prepared_worker_that_dies_leaves_the_pool_with_its_folders(serv
     launcher = launcher_of(service)
     for number in range(3):
         (dead,) = launcher._pool
-        assert await until((home / "sessions" / dead.laid).is_dir)
+        laid = folder_of(service, dead)
+        assert await until((home / "sessions" / laid).is_dir)
         await kill((dead.init_pid if number == 1 else dead.pid) or 0)
         assert await until(lambda: launcher.prepared == 0)
-        assert await until(lambda dead=dead: not (home / "sessions" / dead.laid).exists())
+        assert await until(lambda laid=laid: not (home / "sessions" / laid).exists())
         # It holds up nobody, and the next one is prepared after the next session.
         await service.create_session(f"s{number}")
         assert await value(service, f"s{number}", "1 + 1") == "2"
@@ -740,18 +748,16 @@ async def test_folders_of_a_session_that_was_not_made_go_with_the_worker_that_wa
 ) -> None:
     await service.warm()
     (prepared,) = launcher_of(service)._pool
-    assert await until((home / "sessions" / prepared.laid).is_dir)
-    read = manager_of(service).stdlibs.read
+    laid = folder_of(service, prepared)
+    assert await until((home / "sessions" / laid).is_dir)
 
-    async def fail(tenant: str) -> None:
+    async def fail(session: Session) -> None:
         raise StartFailed("for this test")
 
-    manager_of(service).stdlibs.read = fail  # type: ignore[assignment, method-assign]
     with pytest.raises(StartFailed):
-        await service.create_session()
-    assert await until(lambda: not (home / "sessions" / prepared.laid).exists())
+        await manager_of(service).create(NewSession(), fail)
+    assert await until(lambda: not (home / "sessions" / laid).exists())
     assert prepared.gone.done()
-    manager_of(service).stdlibs.read = read  # type: ignore[method-assign]
     await service.create_session("s")
     assert await value(service, "s", "1 + 1") == "2"
 
@@ -766,7 +772,7 @@ async def test_a_start_that_fails_leaves_no_process_behind(home: Path, mark: str
         async def fail(tenant: str) -> None:
             raise StartFailed("for this test")
 
-        manager.stdlibs.read = fail  # type: ignore[assignment, method-assign]
+        manager.libraries.read = fail  # type: ignore[assignment, method-assign]
         with pytest.raises(StartFailed):
             await service.create_session("second")
         # Less, where the init that waited was to have been that of the session: another is made with the next one.

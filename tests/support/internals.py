@@ -93,7 +93,7 @@ def own_commands(service: Service) -> set[str]:
 
 def session_folders(service: Service, home: Path) -> list[Path]:
     """Return what sessions have on disk, without the folders of prepared workers."""
-    prepared = manager_of(service)._spares._sessions
+    prepared = manager_of(service).prepared.folders
     return [folder for folder in (home / "sessions").iterdir() if folder.name not in prepared]
 
 
@@ -118,9 +118,9 @@ async def end_everything(service: Service) -> None:
     manager = manager_of(service)
     for key in list(manager._sessions):
         await manager.end(key)
-    for session in await manager.shell_rooms.stop():
+    for session in await manager.shell_sandboxes.stop():
         await session.end()
-    manager.shell_rooms._rooms.clear()
+    manager.shell_sandboxes._sandboxes.clear()
 
 
 def on_host(service: Service, session_id: str, *numbers: int) -> list[int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from ingle.events import (
     AnyEvent,
     CellInfo,
+    CheckpointInfo,
     Isolation,
     Load,
     Metrics,
@@ -34,7 +35,7 @@ class LocalNode:
         self.manager = Manager(settings, home, place)
         self.tasks = LocalTasks(settings, home, self.manager)
         self.snapshots = LocalSnapshots(self.manager)
-        self.library = self.manager.stdlibs
+        self.library = self.manager.libraries
 
     async def start(self) -> None:
         await self.manager.start()
@@ -60,8 +61,8 @@ class LocalNode:
         return [session.info() for session in await self.manager.fork(key, names, reseed=reseed)]
 
     async def isolation(self) -> Isolation:
-        verdict = await self.manager.granting.settled()
-        return Isolation(verdict.level, self.manager.granting.policy.network, verdict.missing)
+        verdict = await self.manager.grants.settled()
+        return Isolation(verdict.level, self.manager.grants.policy.network, verdict.missing)
 
     async def load(self, tenant: str) -> Load:
         return self.manager.load(tenant)
@@ -78,7 +79,7 @@ class LocalSession:
         self._manager = manager
         self._tasks = tasks
         self._snapshots = snapshots
-        self.checkpoints = session.checkpoints
+        self.checkpoints = LocalCheckpoints(session)
 
     async def info(self) -> SessionInfo:
         return self._session.info()
@@ -93,7 +94,7 @@ class LocalSession:
         return self._session.info()
 
     async def rollback(self, checkpoint: str | None) -> RolledBack:
-        found, notice = await self._session.checkpoints.roll_back(checkpoint)
+        found, notice = await self._session.rollback(checkpoint)
         return RolledBack(notice, found, self._session.info())
 
     async def save(self, target: str, start: str | None) -> Saved:
@@ -105,7 +106,7 @@ class LocalSession:
     async def wait(self, cell: int | None, seconds: float, from_event: int = 0) -> Result:
         session = self._session
         result = await session.wait(cell, seconds, from_event)
-        if session.plan.one_off and result.status in states.FINAL_STATUSES:
+        if session.spec.one_off and result.status in states.FINAL_STATUSES:
             self._manager.end_soon(session, "its result was read")
         return result
 
@@ -122,7 +123,7 @@ class LocalSession:
         return await self._session.output(cell, reading)
 
     async def figure(self, file_id: str) -> bytes:
-        return await self._session.figure(file_id)
+        return await self._session.journal.image(file_id)
 
     def events(self, first: int) -> AsyncIterator[AnyEvent]:
         return self._session.follow(first)
@@ -135,3 +136,19 @@ class LocalSession:
 
     async def files(self) -> SessionFiles:
         return await self._session.files()
+
+
+class LocalCheckpoints:
+    """Checkpoints of a session in this process."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def make(self, name: str) -> CheckpointInfo:
+        return await self._session.checkpoint(name)
+
+    async def remove(self, name: str) -> None:
+        await self._session.checkpoints.remove(name)
+
+    async def list(self) -> list[CheckpointInfo]:
+        return await self._session.checkpoints.list()

@@ -23,8 +23,8 @@ from ingle.render.phrases import some
 from ingle.requests import NewSession
 from ingle.sessions.files import LocalFile, SessionFiles, split_path, system_errors
 from ingle.sessions.manager import NAME, Manager, tenant_of
-from ingle.sessions.persistence.save_store import MOST, Places
-from ingle.sessions.persistence.transfer import Keeping as Copied
+from ingle.sessions.persistence.save_store import MAX_SLOW, Slots
+from ingle.sessions.persistence.transfer import Transfer
 from ingle.sessions.session import Session
 from ingle.settings import LEVELS
 from ingle.snapshots import disk_errors, manifest
@@ -57,13 +57,13 @@ class LocalSnapshots:
         self._manager = manager
         self._executor = ThreadPoolExecutor(DISK_THREADS, "ingle-snapshots")
         # A slow session occupies a thread for as long as it likes, so that others need threads of their own.
-        self._channels = ThreadPoolExecutor(MAX_TRANSFERS + MOST, "ingle-channels")
-        self._places = Places(MAX_TRANSFERS)
+        self._channels = ThreadPoolExecutor(MAX_TRANSFERS + MAX_SLOW, "ingle-channels")
+        self._places = Slots(MAX_TRANSFERS)
         self._tasks: set[asyncio.Task[object]] = set()
 
     def of(self, tenant: str) -> Snapshots:
         """Return the store of a tenant."""
-        return self._manager.shelves.of(tenant)
+        return self._manager.saves.of(tenant)
 
     async def stop(self) -> None:
         for task in list(self._tasks):
@@ -105,9 +105,9 @@ class LocalSnapshots:
                 session_id=session.id,
                 saved_at=time.time(),
                 python=python,
-                isolation=session.plan.grant.isolation,
+                isolation=session.spec.grant.isolation,
                 cell=cell,
-                stdlib=session.plan.library is not None,
+                stdlib=session.spec.library is not None,
                 summary=summary,
             )
 
@@ -123,7 +123,7 @@ class LocalSnapshots:
         ending = asyncio.get_running_loop().create_task(_end_with(session, copy))
         try:
             async with self._places.one():
-                made, new = await Copied().save(copy, take, self._channels)
+                made, new = await Transfer().save(copy, take, self._channels)
             if place is not None:
                 folder, path = place
                 complete = LocalFile(os.dup(scratch))
@@ -152,11 +152,11 @@ class LocalSnapshots:
 
     async def _place_of_save(self, session: Session, target: str, start: str | None) -> tuple[SessionFiles, str]:
         """Return the folder of a save to a path, as the session sees it, and the path of the file below that folder."""
-        own = session.plan.cwd or session.home.workspace
+        own = session.spec.cwd or session.folders.workspace
         root, path = _place(target, [*([start] if start else []), own])
         path = path if path.endswith(SUFFIX) else path + SUFFIX
         split_path(path)
-        await asyncio.to_thread(_refuse_code_folders, os.path.join(root, path), self._manager.granting.policy)
+        await asyncio.to_thread(_refuse_code_folders, os.path.join(root, path), self._manager.grants.policy)
         return (await session.files() if root == own else await session.files_below(root)), path
 
     # --- loading ---

@@ -46,9 +46,9 @@ class LocalTasks:
         sandbox = await self._find_sandbox(session, new)
         if sandbox is not None and sandbox.workspace is not None and session is None:
             folder = os.path.join(sandbox.workspace, new.cwd)
-        policy = self._manager.granting.policy
-        self._manager.record.note("shell", key or f"{new.tenant}/", code=new.command, isolation=policy.level)
-        env = new.env if session is None else {**session.plan.env, **new.env}
+        policy = self._manager.grants.policy
+        self._manager.telemetry.note("shell", key or f"{new.tenant}/", code=new.command, isolation=policy.level)
+        env = new.env if session is None else {**session.spec.env, **new.env}
         task = await self.shell.start(msgspec.structs.replace(new, cwd=folder, env=env), sandbox)
         return task.id
 
@@ -61,19 +61,19 @@ class LocalTasks:
         The tenant's sandbox is at the level that a new session would have. None: the command runs outside of a sandbox.
         """
         if session is None:
-            await self._manager.granting.settled()
+            await self._manager.grants.settled()
             wanted = NewSession(tenant=new.tenant, bounds=new.bounds)
-            level = self._manager.granting.policy.settle(wanted).isolation
+            level = self._manager.grants.policy.settle(wanted).isolation
             if level == "none":
                 return None
             folder = self._tenant_folder(new.tenant) if level == "sandbox" else None
-            session = await self._manager.shell_rooms.get(new.tenant, folder, new.bounds)
+            session = await self._manager.shell_sandboxes.get(new.tenant, folder, new.bounds)
         confinement = session.launcher.confinement
         if confinement is None:
             return None
         # At the level `restricted` there is no root of its own, so that no other folder can be granted.
-        workspace = session.home.workspace if confinement.level == "restricted" else None
-        return Sandbox(await session.live_worker(), session.home.root / SHELL, session.plan.grant.limits, workspace)
+        workspace = session.folders.workspace if confinement.level == "restricted" else None
+        return Sandbox(await session.live_worker(), session.folders.root / SHELL, session.spec.grant.limits, workspace)
 
     async def _find_folder(self, session: Session | None, new: NewTask) -> str:
         """Return the folder to run in, from the request, the current folder of the session, or the tenant's folder."""

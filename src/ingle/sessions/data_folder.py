@@ -1,7 +1,7 @@
-"""A server's claim on the data folder: what in it is its own, and what was of servers that are gone.
+"""Data folder of a server: the part of it that belongs to this server, and what dead servers left.
 
-A server holds a lock as long as it lives, and the kernel lets go of it however it ends. So what a dead one left can be
-told from what a living one has, and the next that comes clears it away.
+A server holds a lock as long as it lives, and the kernel releases it however the server ends. So the next server can
+tell what a dead one left, and removes it.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ from ingle.support import remove_tree
 from ingle.support.running_servers import find_servers
 
 
-class Claim:
+class DataFolder:
     def __init__(self, home: Path) -> None:
         self._home = home
         self.server = secrets.token_hex(8)
-        """The name of this server, which no other ever has."""
+        """Name of this server, which no other server ever has."""
         self._sessions = home / "sessions"
         self._lock_fd = -1
 
     def folder(self, name: str) -> Path:
-        """A folder of this server's own in the data folder; cleared away when the server is gone."""
+        """Return a folder of this server. A later server removes it if this one dies."""
         return self._sessions / f"{self.server}.{name}"
 
     def take(self) -> None:
-        """Make the data folder if there is none, and clear what dead servers left in it."""
+        """Lock the data folder, make it if there is none, and remove what dead servers left."""
         try:
             self._take()
         except OSError as error:
@@ -49,17 +49,18 @@ class Claim:
             server = folder.name.partition(".")[0]
             if server != self.server and not folder.name.startswith(PREFIX) and self.is_dead(server):
                 remove_tree.remove(folder)
-        # Which takes away the sockets of those that are gone.
+        # This removes the sockets of dead servers.
         find_servers(self._home)
 
     def release(self) -> None:
+        """Release the lock."""
         if self._lock_fd >= 0:
             self._lock_path(self.server).unlink(missing_ok=True)
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def is_dead(self, server: str) -> bool:
-        """Whether the server of that name has gone: then nobody holds its lock."""
+        """Return whether the server of that name has ended, because nothing holds its lock."""
         try:
             fd = os.open(self._lock_path(server), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -79,7 +80,7 @@ class Claim:
 
 
 def _lock(path: Path) -> int:
-    """Make a lock file and hold it. Another server may take it for a dead one's before it is held: then again."""
+    """Make a lock file and hold it. Try again if another server removed it before it was locked."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""All sessions of one node: made, found, listed, ended; and what has to be looked after from time to time."""
+"""All sessions of one node: made, forked, found, listed, ended."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -16,115 +16,91 @@ import msgspec
 from ingle import errors
 from ingle.events import Load, Metrics
 from ingle.isolation.egress.proxy import Egress, Route
-from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
-from ingle.isolation.limits.watchdog import Watchdog, Watched
-from ingle.requests import Bounds, NewSession, SessionLimits
-from ingle.sessions.data_folder import Claim
-from ingle.sessions.metrics import Record
-from ingle.sessions.persistence.durable import Durables
-from ingle.sessions.persistence.hibernation import Resting
-from ingle.sessions.persistence.save_store import Shelves
-from ingle.sessions.process.grants import Granting
+from ingle.isolation.policy import Grant, Policy
+from ingle.requests import Bounds, NewSession
+from ingle.sessions.data_folder import DataFolder
+from ingle.sessions.metrics import Telemetry
+from ingle.sessions.persistence.autosave import SaveTarget
+from ingle.sessions.persistence.durable import DurableSessions
+from ingle.sessions.persistence.hibernation import Hibernation
+from ingle.sessions.persistence.save_store import SaveStore
+from ingle.sessions.process.grants import Grants
 from ingle.sessions.process.launchers import Launchers
-from ingle.sessions.process.session_pool import Spares
-from ingle.sessions.process.shell_sandboxes import ShellRooms
+from ingle.sessions.process.prepared_workers import PreparedWorker, PreparedWorkers
+from ingle.sessions.process.session_folders import SessionFolders
+from ingle.sessions.process.shell_sandboxes import ShellSandboxes
+from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.session import Session
-from ingle.sessions.spec import Origin, Plan
-from ingle.sessions.user_libraries import Stdlibs
+from ingle.sessions.spec import ForkOrigin, SessionSpec
+from ingle.sessions.upkeep import Upkeep
+from ingle.sessions.user_libraries import UserLibraries
 from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit
-from ingle.support.background import run_forever
-from ingle.workers.io import blocked_readers
-from ingle.workers.launch.launcher import Launcher
+from ingle.support.idempotency import Idempotency
 from ingle_worker.wire import states
 
 logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
-WATCH_INTERVAL = 0.1
-"""How often running cells are looked at for raw reads of standard input."""
-
-EXPIRE_INTERVAL = 1.0
-
 
 class Manager:
     def __init__(self, settings: Settings, home: Path, place: str = "") -> None:
-        """`place`: the kind of server and the folder it was started in; durable sessions come back there."""
+        """`place` is the kind of server and the folder it was started in. Durable sessions come back there."""
         self.settings = settings
-        # Without links: a sandbox has this path too, and none of those that led there.
+        # Without links: a sandbox has this path too, and none of the links that led there.
         home = Path(os.path.realpath(home))
-        self._claim = Claim(home)
+        self._data_folder = DataFolder(home)
         self._loop = asyncio.get_running_loop()
-        self._spares = Spares(home, self._claim.server, self._make_ahead)
-        self._launchers = Launchers(settings, home, self._spares.furnish)
         self._sessions: dict[str, Session] = {}
         self._making: dict[str, Session | None] = {}
-        self._chores: list[asyncio.Task[None]] = []
         self._endings: set[asyncio.Task[None]] = set()
-        self._taking: asyncio.Future[None] | None = None
+        self._locking: asyncio.Future[None] | None = None
         self._stopped = False
-        self.stdlibs = Stdlibs(home, self._scratch)
-        self.shell_rooms = ShellRooms(self._hidden)
-        self.record = Record()
+        self.telemetry = Telemetry()
         if settings.audit == "on":
-            self.record.audit = Audit(home)
-        self.granting = Granting(settings, home, self._launchers, self.record)
-        self.egress = Egress(self.granting.policy.hosts(), Route.read(dict(os.environ)))
-        self._watchdog = Watchdog(self._watched)
-        self.shelves = Shelves(home, settings.max_snapshot)
-        self._durables = Durables(settings, home, self._claim.server, place, self.shelves)
-        self._resting = Resting(settings, self._sessions.values, self.end_soon)
+            self.telemetry.audit = Audit(home)
+        self.egress = Egress(Policy(settings, home).hosts(), Route.read(dict(os.environ)))
+        self.prepared = PreparedWorkers(home, self._data_folder.server, self.egress)
+        self._launchers = Launchers(settings, home, self.prepared)
+        self.grants = Grants(settings, home, self._launchers, self.telemetry)
+        self.libraries = UserLibraries(home, self._scratch)
+        self.shell_sandboxes = ShellSandboxes(self._hidden)
+        self.saves = SaveStore(home, settings.max_snapshot)
+        self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
+        self._hibernation = Hibernation(settings, self._sessions.values, self.end_soon)
+        self._upkeep = Upkeep(self._sessions.values, self._hibernation)
 
     async def start(self) -> None:
-        """Take the data folder, clear what dead servers left in it, and begin to look after things."""
+        """Lock the data folder, remove what dead servers left in it, and begin the upkeep."""
         _raise_file_limit()
-        self._taking = self._loop.run_in_executor(None, self._claim.take)
-        await asyncio.shield(self._taking)
+        self._locking = self._loop.run_in_executor(None, self._data_folder.take)
+        await asyncio.shield(self._locking)
         try:
-            await self.granting.start()
+            await self.grants.start()
         except errors.IngleError:
-            self._claim.release()
+            self._data_folder.release()
             raise
-        for row in await self._durables.left_behind(self._claim.is_dead):
+        for row in await self._durable.left_behind(self._data_folder.is_dead):
             await self._take_over(row)
-        self._chores = [
-            self._loop.create_task(run_forever("looking for reads of standard input", self._watch_raw_reads)),
-            self._loop.create_task(run_forever("looking for idle sessions", self._expire)),
-            self._loop.create_task(run_forever("looking at what sessions use", self._watchdog.run)),
-        ]
+        self._upkeep.start()
 
     async def warm(self) -> None:
-        """Have prepared workers of the default interpreter, and all else that a first session would wait for."""
-        self._durables.prepare()
-        await self.granting.settled()
-        await self.granting.launcher(self.granting.policy.settle(NewSession())).warm()
+        """Prepare workers of the default interpreter, and all else that a first session would wait for."""
+        self._durable.prepare()
+        await self.grants.settled()
+        await self.grants.launcher(self.grants.policy.settle(NewSession())).warm()
 
     def folder(self, name: str) -> Path:
-        """A folder of this server's own in the data folder; cleared away when the server is gone."""
-        return self._claim.folder(name)
+        """Return a folder of this server in the data folder. A later server removes it if this one dies."""
+        return self._data_folder.folder(name)
 
-    # --- sessions ---
-
-    def _session(self, plan: Plan, launcher: Launcher) -> Session:
-        bounding = self.granting.bounding
-        session = Session(plan, launcher, self.settings, self.record, bounding, self.egress)
-        session.starting.make_room = self._make_room
-        return session
-
-    def _make_ahead(self, plan: Plan, launcher: Launcher) -> Session:
-        session = self._session(plan, launcher)
-        self._durables.keep_here(session, plan.folder.name.rpartition(".")[2])
-        return session
+    # --- making sessions ---
 
     async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
-        """A new session, ready for its first cell; `prepare` is done with it before anybody else finds it.
-
-        Its key, by which it is found, is its name; that of a tenant's own session is `tenant/name`.
-        """
-        if self._stopped:
-            raise errors.Unavailable("the server is stopping; start it again")
+        """Return a new session that is ready for its first cell. `prepare` is done before others can find it."""
+        self._check_running()
         name = wanted.session_id
         if name is None:
             name = _random_name()
@@ -134,186 +110,187 @@ class Manager:
         if key in self._sessions or key in self._making:
             raise errors.SessionExists(name)
         began = time.monotonic()
-        # Before anything is waited for: those who ask meanwhile find the name taken, and the place too.
+        # The name and the slot are taken before anything is awaited.
         full = len(self._sessions) + len(self._making) >= self.settings.max_sessions <= self._live()
         self._making[key] = None
-        launcher: Launcher | None = None
-        lodging = ""
         try:
             if full:
-                await self._resting.make_room(lambda: self._live() - 1)
-            grant = await self.granting.grant(wanted, key)
-            launcher = self.granting.launcher(grant)
-            spare = None if wanted.durable else self._spares.offer(grant, launcher)
-            if spare is not None:
-                lodging, folder = spare.home.name, spare.home.folder
-            else:
-                uid = _random_name()
-                folder = self._durables.folder(uid) if wanted.durable else self.folder(uid)
-                lodging = folder.name
-                launcher.hurry(lodging, grant.network)
-            plan = Plan(
-                name,
-                folder,
-                grant.cwd,
-                {**grant.environment, **wanted.env} if wanted.env else grant.environment,
-                self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
-                wanted.one_off,
-                key,
-                await self.stdlibs.read(wanted.tenant) if wanted.include_stdlib else None,
-                grant,
-                None if spare is None else spare.home,
-                (wanted.checkpoints or self.settings.checkpoints) == "auto",
-            )
-            if spare is None:
-                session = self._session(plan, launcher)
-            else:
-                session = spare
-                session.become(plan)
-            self._making[key] = session
-            try:
-                if wanted.durable:
-                    # Unpickled nowhere that is less confined than where it was made.
-                    made = msgspec.structs.replace(wanted, isolation=grant.isolation)
-                    self._durables.keep(session, await self._durables.add(uid, name, made))
-                elif wanted.one_off:
-                    session.keeper = None
-                elif spare is None:
-                    self._durables.keep_here(session, uid)
-                await session.start()
-                if prepare is not None:
-                    await prepare(session)
-            except BaseException:
-                await session.end()
-                if self._stopped:
-                    raise errors.Unavailable("the server is stopping; start it again") from None
-                raise
-        except BaseException:
-            if launcher is not None:
-                self._spares.withdraw(launcher, lodging)
-            raise
+                await self._hibernation.make_room(lambda: self._live() - 1)
+            session = self._making[key] = await self._make(wanted, name, key)
+            await self._finish([session], self._start(session, prepare))
         finally:
             del self._making[key]
-        self._sessions[key] = session
-        self.record.session_made(key, time.monotonic() - began, grant.isolation, grant.network)
+        self._register([session], began)
         return session
 
-    async def fork(self, key: str, names: list[str | None], *, reseed: bool = False) -> list[Session]:
-        """Live copies of a session, each a session of its own with one of these names. All of them or none.
+    async def _make(self, wanted: NewSession, name: str, key: str) -> Session:
+        """Return a session that is not started yet."""
+        grant = await self.grants.grant(wanted, key)
+        spec = await self._resolve(wanted, name, key, grant)
+        uid = _random_name()
+        if wanted.durable:
+            # A later server must not unpickle it where it is less confined than where it was made.
+            made = msgspec.structs.replace(wanted, isolation=grant.isolation)
+            row = await self._durable.add(uid, name, made)
+            spec = msgspec.structs.replace(spec, folder=self._durable.folder(uid))
+            return self._session(spec, saves=self._durable.target(spec, row), requests=self._durable.requests(row))
+        # Nothing is awaited from here on: the session owns the worker.
+        prepared = self.prepared.take(grant, self.grants.launcher(grant))
+        folder = self.folder(uid) if prepared is None else prepared.workspace.folders.folder
+        spec = msgspec.structs.replace(spec, folder=folder)
+        saves = None if wanted.one_off else self._durable.temporary_target(spec, uid)
+        return self._session(spec, prepared=prepared, saves=saves)
 
-        What is not of the process is as it was with the original: its limits, its start folder, how long it may be
-        idle, whether it makes checkpoints by itself.
+    async def _resolve(self, wanted: NewSession, name: str, key: str, grant: Grant) -> SessionSpec:
+        """Return the description of a session that is asked for. Its folder is not chosen yet."""
+        library = await self.libraries.read(wanted.tenant) if wanted.include_stdlib else None
+        return SessionSpec(
+            name,
+            Path(),
+            key,
+            grant.cwd,
+            {**grant.environment, **wanted.env} if wanted.env else grant.environment,
+            self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
+            wanted.one_off,
+            library,
+            grant,
+            auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
+        )
+
+    def _session(
+        self,
+        spec: SessionSpec,
+        *,
+        prepared: PreparedWorker | None = None,
+        saves: SaveTarget | None = None,
+        requests: Idempotency | None = None,
+    ) -> Session:
+        launcher = self.grants.launcher(spec.grant)
+        if prepared is not None:
+            workspace = prepared.workspace
+        else:
+            folders = spec.folders or SessionFolders(spec.folder)
+            workspace = Workspace(folders, launcher, self.grants.bounding, self.egress)
+        return Session(
+            spec,
+            launcher,
+            workspace,
+            self.settings,
+            self.telemetry,
+            prepared=prepared,
+            saves=saves,
+            requests=requests,
+            make_room=self._make_room,
+        )
+
+    async def _start(self, session: Session, prepare: Callable[[Session], Awaitable[None]] | None) -> None:
+        await session.start()
+        if prepare is not None:
+            await prepare(session)
+
+    async def _finish(self, made: list[Session], starting: Awaitable[object]) -> None:
+        """Wait until these sessions have started. If that fails, end all of them."""
+        try:
+            await starting
+        except BaseException:
+            await asyncio.gather(*(session.end() for session in made))
+            self._check_running()
+            raise
+
+    def _register(self, made: list[Session], began: float) -> None:
+        for session in made:
+            self._sessions[session.key] = session
+            grant = session.spec.grant
+            self.telemetry.session_made(session.key, time.monotonic() - began, grant.isolation, grant.network)
+
+    async def fork(self, key: str, names: list[str | None], *, reseed: bool = False) -> list[Session]:
+        """Return live copies of a session, each a session of its own with one of these names. All of them or none.
+
+        A copy has the limits, the start folder, the idle timeout and the automatic checkpoints of its original.
         """
-        if self._stopped:
-            raise errors.Unavailable("the server is stopping; start it again")
+        self._check_running()
         original = self.get(key)
-        tenant = tenant_of(key)
-        keys = {}
-        for name in names:
-            given = name if name is not None else _random_name()
-            check_name(given)
-            its_key = key_of(tenant, given)
-            if its_key in self._sessions or its_key in self._making or its_key in keys:
-                raise errors.SessionExists(given)
-            keys[its_key] = given
+        keys = self._new_keys(tenant_of(key), names)
         if self._live() + len(keys) > self.settings.max_sessions:
             raise errors.TooManySessions(self.settings.max_sessions)
         began = time.monotonic()
         self._making.update(dict.fromkeys(keys))
         made: list[Session] = []
         try:
-            async with original.own_turn() as worker:
-                moment = original.moment
+            async with original.use("fork") as worker:
+                moment = original.slot.moment(original.last_cell)
                 copies = await worker.fork(len(keys))
             workers = await copies.up()
             notices = list(copies.notices)
-            if original.keeper is not None and original.keeper.durable:
+            if original.autosave is not None and original.autosave.durable:
                 notices.append("this fork is not durable, though its original is: save it to keep it")
-            origin = Origin(original.id, moment, notices, reseed)
+            origin = ForkOrigin(original.id, moment, notices, reseed)
             for (its_key, name), copy in zip(keys.items(), workers, strict=True):
-                identity = _random_name()
-                plan = msgspec.structs.replace(
-                    original.plan,
-                    session_id=name,
-                    key=its_key,
-                    folder=self._claim.folder(identity),
-                    home=original.home.fork(identity),
-                    one_off=False,
-                )
-                session = self._session(plan, original.launcher)
-                self._durables.keep_here(session, identity)
-                self._making[its_key] = session
+                session = self._making[its_key] = self._fork_of(original, its_key, name)
                 made.append(session)
-                session.starting.begin_as(copy, origin)
-            try:
-                await asyncio.gather(*(session.starting.wait() for session in made))
-            except BaseException:
-                await asyncio.gather(*(session.end() for session in made))
-                if self._stopped:
-                    raise errors.Unavailable("the server is stopping; start it again") from None
-                raise
+                session.begin_fork(copy, origin)
+            await self._finish(made, asyncio.gather(*(session.slot.wait_forked() for session in made)))
         finally:
             for its_key in keys:
                 del self._making[its_key]
-        for session in made:
-            self._sessions[session.key] = session
-            grant = session.plan.grant
-            self.record.session_made(session.key, time.monotonic() - began, grant.isolation, grant.network)
+        self._register(made, began)
         return made
 
+    def _new_keys(self, tenant: str, names: list[str | None]) -> dict[str, str]:
+        """Return the names of forks by their keys. Raise an error if one is taken or wrong."""
+        keys: dict[str, str] = {}
+        for name in names:
+            given = name if name is not None else _random_name()
+            check_name(given)
+            key = key_of(tenant, given)
+            if key in self._sessions or key in self._making or key in keys:
+                raise errors.SessionExists(given)
+            keys[key] = given
+        return keys
+
+    def _fork_of(self, original: Session, key: str, name: str) -> Session:
+        uid = _random_name()
+        spec = msgspec.structs.replace(
+            original.spec,
+            session_id=name,
+            key=key,
+            folder=self.folder(uid),
+            folders=original.folders.fork(uid),
+            one_off=False,
+        )
+        return self._session(spec, saves=self._durable.temporary_target(spec, uid))
+
     async def _take_over(self, row: Row) -> None:
-        """A session that an earlier server of this place had; the next call brings it back."""
+        """Take over a session of an earlier server of this place. The next call restores it."""
         tenant = row.made.tenant
         name, number = row.name, 2
         while (key := key_of(tenant, name)) in self._sessions:
             name, number = f"{row.name[:60]}-{number}", number + 1
         try:
-            grant = await self.granting.grant(row.made, key)
+            grant = await self.grants.grant(row.made, key)
         except errors.IngleError as error:
             # It stays in the registry, for a server that can have it.
             logger.warning("session %s does not come back: %s", row.name, error.message)
             return
-        plan = Plan(
-            name,
-            self._durables.folder(row.uid),
-            grant.cwd,
-            {**grant.environment, **row.made.env},
-            self.settings.idle_timeout if row.made.idle_timeout is None else row.made.idle_timeout,
-            False,
-            key,
-            await self.stdlibs.read(tenant) if row.made.include_stdlib else None,
-            grant,
-            auto_checkpoints=(row.made.checkpoints or self.settings.checkpoints) == "auto",
-        )
-        session = self._session(plan, self.granting.launcher(grant))
-        self._durables.keep(session, row)
-        session.come_back(row)
+        spec = await self._resolve(row.made, name, key, grant)
+        spec = msgspec.structs.replace(spec, folder=self._durable.folder(row.uid), one_off=False)
+        session = self._session(spec, saves=self._durable.target(spec, row), requests=self._durable.requests(row))
+        session.begin_hibernated(row)
         self._sessions[key] = session
         if name != row.name:
-            await self._durables.registry.rename(row.uid, name)
-
-    def _live(self) -> int:
-        """Sessions that have a process, or are about to."""
-        freed = sum(session.state == states.HIBERNATED for session in self._sessions.values())
-        return len(self._sessions) + len(self._making) - freed
-
-    async def _make_room(self) -> None:
-        await self._resting.make_room(self._live)
+            await self._durable.registry.rename(row.uid, name)
 
     async def _hidden(self, kind: str, wanted: NewSession) -> Session:
-        """A session that nobody is told of; not started yet."""
-        if self._stopped:
-            raise errors.Unavailable("the server is stopping; start it again")
+        """Return a session that no listing shows. It is not started yet."""
+        self._check_running()
         name = f".{kind}-{_random_name()}"
         key = f"{wanted.tenant}/{name}"
-        grant = await self.granting.grant(wanted, key)
-        folder = self._claim.folder(_random_name())
-        plan = Plan(name, folder, grant.cwd, key=key, grant=grant)
-        return self._session(plan, self.granting.launcher(grant))
+        grant = await self.grants.grant(wanted, key)
+        return self._session(SessionSpec(name, self.folder(_random_name()), key, grant.cwd, grant=grant))
 
     @contextlib.asynccontextmanager
     async def _scratch(self, tenant: str, bounds: Bounds) -> AsyncIterator[Session]:
-        """A session that nobody else sees, for as long as the context lasts."""
+        """Provide a hidden session for as long as the context lasts."""
         session = await self._hidden("scratch", NewSession(tenant=tenant, bounds=bounds))
         self._making[session.key] = session
         try:
@@ -322,6 +299,20 @@ class Manager:
         finally:
             del self._making[session.key]
             await session.end()
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise errors.Unavailable("the server is stopping; start it again") from None
+
+    def _live(self) -> int:
+        """Return how many sessions have a process, or are about to."""
+        freed = sum(session.state == states.HIBERNATED for session in self._sessions.values())
+        return len(self._sessions) + len(self._making) - freed
+
+    async def _make_room(self) -> None:
+        await self._hibernation.make_room(self._live)
+
+    # --- finding and ending them ---
 
     def get(self, key: str) -> Session:
         session = self._sessions.get(key)
@@ -338,14 +329,14 @@ class Manager:
         return Load(len(sessions) + making, sum(session.running is not None for session in sessions))
 
     def metrics(self) -> Metrics:
-        metrics = self.record.metrics(Counter(session.state for session in self._sessions.values()))
+        metrics = self.telemetry.metrics(Counter(session.state for session in self._sessions.values()))
         counts = self.egress.counts
         metrics.egress = {"allowed": counts.allowed, "refused": counts.refused, "failed": counts.failed}
         metrics.egress_bytes = counts.bytes
         return metrics
 
     async def end(self, key: str) -> Session:
-        """End a session; it is out of the list at once."""
+        """End a session. It leaves the list at once."""
         session = self.get(key)
         await asyncio.shield(self.end_soon(session, "asked for"))
         return session
@@ -354,97 +345,51 @@ class Manager:
         """End a session without waiting for it."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
-            self.record.session_ended(session.key, time.time() - session.created_at, reason)
+            self.telemetry.session_ended(session.key, time.time() - session.created_at, reason)
         ending = self._loop.create_task(session.end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         return ending
 
     async def stop(self) -> None:
-        """End everything this manager has started, and leave the data folder clean."""
+        """End everything that this manager has started, and leave the data folder clean."""
         self._stopped = True
-        if self._taking is not None:
-            # A start that was called off goes on in its thread, and would take what is given back below.
-            await asyncio.wait([self._taking])
+        if self._locking is not None:
+            # A cancelled start goes on in its thread, and would lock what is released below.
+            await asyncio.wait([self._locking])
         for launcher in self._launchers.all:
             launcher.rest()
-        for chore in self._chores:
-            chore.cancel()
-        if self._chores:
-            await asyncio.wait(self._chores)
-        await self.granting.cancel()
+        await self._upkeep.stop()
+        await self.grants.cancel()
         sessions = list(self._sessions.values())
         self._sessions.clear()
         for session in sessions:
-            self.record.session_ended(session.key, time.time() - session.created_at, "the server stops")
+            self.telemetry.session_ended(session.key, time.time() - session.created_at, "the server stops")
         sessions += [session for session in self._making.values() if session is not None]
-        await self._resting.stop()
-        sessions += await self.shell_rooms.stop()
-        durable = [session for session in sessions if session.keeper is not None and session.keeper.durable]
-        if durable:
-            saving = [self._loop.create_task(session.keep_for_later()) for session in durable]
-            await asyncio.wait(saving, timeout=self.settings.exit_grace)
-        await asyncio.gather(*(session.end(keep=session in durable) for session in sessions))
+        await self._hibernation.stop()
+        sessions += await self.shell_sandboxes.stop()
+        await self._end_all(sessions)
         if self._endings:
             await asyncio.wait(self._endings)
-        await self._durables.registry.close()
-        self.shelves.close()
+        await self._durable.registry.close()
+        self.saves.close()
         await self._launchers.stop()
-        await self._spares.stop()
-        await self.granting.close()
-        if self.record.audit is not None:
-            await self.record.audit.close()
-        self._claim.release()
+        await self.prepared.stop()
+        await self.grants.close()
+        if self.telemetry.audit is not None:
+            await self.telemetry.audit.close()
+        self._data_folder.release()
 
-    # --- chores ---
-
-    async def _watch_raw_reads(self) -> None:
-        """Cells that have run for a moment: does anything in them block on standard input?"""
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL)
-            watched = {}
-            for session in self._sessions.values():
-                session.show_next_wait()
-                cell, worker = session.running, session.worker
-                if cell is None or worker is None or worker.pid is None or cell.age < WATCH_INTERVAL or cell.waits:
-                    continue
-                watched[worker.pid] = (session, cell, worker.stdin.inode, cell.answers)
-            if not watched:
-                continue
-            roots = {pid: inode for pid, (_, _, inode, _) in watched.items()}
-            blocked = await asyncio.to_thread(blocked_readers.find_blocked, roots)
-            for pid, (session, cell, _, answers) in watched.items():
-                # An answer that came meanwhile makes the sight out of date.
-                if cell.answers == answers:
-                    session.on_raw_read(cell, pid in blocked)
-
-    def _watched(self) -> Iterator[Watched]:
-        """Sessions with limits that the kernel does not keep, or not all of them."""
-        for session in self._sessions.values():
-            worker, grant = session.worker, session.plan.grant
-            if worker is None or worker.init_pid is None or grant.limits == SessionLimits():
-                continue
-            places = () if worker.group is None else worker.group.places
-            yield Watched(
-                # Forks have one init, and each its own limits.
-                worker.init_pid if not worker.siblings.shared else worker.pid or worker.init_pid,
-                grant.limits,
-                session.on_breach,
-                running=session.running is not None,
-                memory=MEMORY not in places,
-                processes=PROCESSES not in places,
-                network=session.launcher.confinement is not None and session.launcher.confinement.has_own_root,
-                folder=session.home.root,
-            )
-
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(EXPIRE_INTERVAL)
-            self._resting.look()
+    async def _end_all(self, sessions: Iterable[Session]) -> None:
+        durable = [session for session in sessions if session.autosave is not None and session.autosave.durable]
+        if durable:
+            saving = [self._loop.create_task(session.saves.finish()) for session in durable]
+            await asyncio.wait(saving, timeout=self.settings.exit_grace)
+        await asyncio.gather(*(session.end(keep=session in durable) for session in sessions))
 
 
 def key_of(tenant: str, name: str) -> str:
-    """What a session is found by."""
+    """Return the key of a session: its name, or `tenant/name`."""
     return f"{tenant}/{name}" if tenant else name
 
 
@@ -465,7 +410,7 @@ def _random_name() -> str:
 
 
 def _raise_file_limit() -> None:
-    """A session takes six descriptors: allow as many as the system does."""
+    """Allow as many open files as the system does: a session takes six descriptors."""
     if sys.platform == "win32":
         return
     import resource

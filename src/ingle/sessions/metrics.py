@@ -1,7 +1,6 @@
-"""What happened on this node: counted for metrics, and told to the log.
+"""Telemetry of this node: counts for metrics, lines for the log and the audit log.
 
-Names, durations and reasons only; never code, output or a token. Counting is a few additions, and a line that
-the level of the log does not ask for costs nothing.
+The log has names, durations and reasons, and never code, output or a token. A line below the log's level costs nothing.
 """
 
 import logging
@@ -19,7 +18,7 @@ CELL_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0,
 
 
 class Times:
-    """A histogram that is being made."""
+    """Histogram of durations."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -34,7 +33,7 @@ class Times:
         return Histogram(list(self._bounds), list(self._counts), self._sum)
 
 
-class Record:
+class Telemetry:
     def __init__(self) -> None:
         self.audit: Audit | None = None
         self._cells: Counter[str] = Counter()
@@ -74,12 +73,14 @@ class Record:
         log("worker ended", session=key, reason=reason, code=exit.code, signal=exit.signal, how=exit.message)
 
     def note(self, action: str, key: str, **about: Any) -> None:
-        """A line of the audit log, where there is one."""
+        """Write a line of the audit log, if there is one."""
         if self.audit is not None:
             tenant, _, session = key.rpartition("/")
             self.audit.note(action, tenant=tenant, session=session or None, **about)
 
-    def cell_begun(self, key: str, cell: int) -> None:
+    def cell_begun(self, key: str, cell: int, code: str, isolation: str) -> None:
+        if self.audit is not None:
+            self.note("cell", key, cell=cell, code=code, isolation=isolation)
         if logger.isEnabledFor(logging.INFO):
             log("cell begun", session=key, cell=cell)
 

@@ -1,6 +1,6 @@
-"""The users' libraries of one node: what new sessions begin with, what is in it, and what is added.
+"""Users' libraries of one node: read for new sessions, listed, and extended.
 
-Whatever has to be parsed, compiled or run for that happens in a session made for it, which nobody else sees.
+A library is parsed, compiled and run only in a hidden session that is made for it.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from ingle.sessions.session import Session
 from ingle.snapshots.user_library import MAX_BYTES, Library, StdlibFile
 from ingle_worker.wire import messages
 
-TRIES = 5
-"""How often an addition is made again because another server has changed the library meanwhile."""
+MAX_TRIES = 5
+"""How often an addition is repeated because another server has changed the library meanwhile."""
 
 
-class Stdlibs:
+class UserLibraries:
     def __init__(self, home: Path, scratch: Callable[[str, Bounds], AbstractAsyncContextManager[Session]]) -> None:
         self._home = home
         self._scratch = scratch
@@ -31,11 +31,11 @@ class Stdlibs:
         return self._files[tenant]
 
     async def read(self, tenant: str) -> Library | None:
-        """What a new session begins with."""
+        """Return the library that a new session begins with."""
         return await self._file(tenant).read()
 
     async def list(self, tenant: str) -> Stdlib:
-        """What is in it, told without running it."""
+        """Return what is in the library, without running it."""
         library = await self.read(tenant)
         if library is None:
             return Stdlib()
@@ -50,14 +50,15 @@ class Stdlibs:
         return library.listing
 
     async def add(self, tenant: str, addition: str, bounds: Bounds) -> StdlibChange:
-        """Add what compiles and runs together with what is there; anything else is refused, and nothing changes.
+        """Add code that compiles and runs together with the library. Other code is refused, and nothing changes.
 
-        It runs as far confined as a session of whoever has these bounds."""
+        The code runs as confined as a session of a caller with these bounds.
+        """
         if not addition.strip():
             raise errors.StdlibRefused("there is no code; give the whole of a function, from its `def` on")
         file = self._file(tenant)
         async with file.adding:
-            for _ in range(TRIES):
+            for _ in range(MAX_TRIES):
                 before = await file.read()
                 if before is not None and before.problem:
                     raise errors.StdlibRefused(f"of the file as it is, {before.problem}")
@@ -75,7 +76,7 @@ class Stdlibs:
         raise errors.Conflict("the library is being changed by others all the time; try again")
 
     async def _try(self, tenant: str, bounds: Bounds, text: bytes, addition: str) -> messages.StdlibDescribed:
-        """What the library would be, after it was seen to load."""
+        """Return the library with the addition, after it was loaded once."""
         async with self._scratch(tenant, bounds) as session:
             described, loaded = await session.edit_library(text, addition)
         if described is None:

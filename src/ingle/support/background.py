@@ -1,13 +1,16 @@
-"""Background tasks of a server, restarted when they fail."""
+"""Background work: loops that restart after a failure, and tasks that nobody has to wait for."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 RESTART_SECONDS = 1.0
 """Time before a failed task is restarted."""
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 async def run_forever(what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -18,3 +21,25 @@ async def run_forever(what: str, work: Callable[[], Awaitable[None]]) -> None:
         except Exception:  # the edge of a background task: otherwise it would end silently
             logger.exception("%s: failed, and is started again", what)
         await asyncio.sleep(RESTART_SECONDS)
+
+
+class Tasks:
+    """Tasks of one owner. Each runs to its end even if its caller leaves, unless the owner cancels all."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved here, since the caller may have left
+
+    def cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()

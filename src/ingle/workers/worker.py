@@ -60,8 +60,6 @@ class Worker:
         self.signalled = self.init.signalled
         self.ready: asyncio.Future[messages.Ready] = loop.create_future()
         self.gone: asyncio.Future[Exit] = loop.create_future()
-        self.laid = ""
-        """Name of the session folders that a worker in the pool already has."""
         self.group: Group | None = None
         """Cgroup of the worker and all processes below it."""
         self.group_released: asyncio.Future[None] | None = None

@@ -11,8 +11,10 @@ import pytest
 
 from ingle import errors
 from ingle.service import Service
-from ingle.sessions.session import Session
+from ingle.sessions.cells.runner import CellRunner
+from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.settings import Settings
+from ingle.workers.worker import Worker
 from support.internals import session_folders, session_of
 from support.service import make_settings
 from support.waiting import until
@@ -228,14 +230,14 @@ async def test_a_caller_who_leaves_in_the_moment_of_his_turn_gives_it_to_the_nex
     queued = [asyncio.ensure_future(run(counter.code(f"queued {number}"), queue=True)) for number in range(2)]
     session = session_of(service, "s")
     assert await until(lambda: len(session.turns.queue) == 2)
-    finish, complaints = Session._finish_cell, []
+    finish, complaints = CellRunner.end, []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
 
-    def leave(self: Session, *args: object) -> None:
+    def leave(self: CellRunner, *args: object) -> None:
         queued[0].cancel()
         finish(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Session, "_finish_cell", leave)
+    monkeypatch.setattr(CellRunner, "end", leave)
     gate.open()
     assert [r.status for r in await asyncio.gather(first, queued[1])] == ["ok", "ok"]
     assert (queued[0].cancelled(), counter.lines, complaints) == (True, ["queued 1"], [])
@@ -252,12 +254,13 @@ async def test_a_caller_who_leaves_when_it_is_his_turn_gives_it_to_the_next(
     assert await until(lambda: len(turns.queue) == 2)
     # Something that has to be over before a cell may begin.
     under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    before_turn = Session.before_turn
-    monkeypatch.setattr(
-        Session,
-        "before_turn",
-        lambda self, worker: before_turn(self, worker) if under_way.done() else [under_way],
-    )
+    ready = ExclusiveWorker.ready
+
+    async def ready_later(self: ExclusiveWorker) -> Worker:
+        await asyncio.shield(under_way)
+        return await ready(self)
+
+    monkeypatch.setattr(ExclusiveWorker, "ready", ready_later)
     gate.open()
     assert (await first).status == "ok"
     assert await until(lambda: len(turns.queue) == 1)

@@ -8,7 +8,7 @@ from ingle import Client, errors
 from ingle.events import StateChanged
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
-from ingle.sessions.process import namespace
+from ingle.sessions.process import calls
 from support.cells import value
 from support.internals import session_of
 from support.server import Server, problem
@@ -123,7 +123,7 @@ async def test_a_cell_that_comes_while_it_clears_runs_after_that(service: Servic
     )
     clearing = asyncio.create_task(service.clear_session("s"))
     session = session_of(service, "s")
-    assert await until(lambda: session._preparing.asked)
+    assert await until(lambda: session.calls._reply)
     after = await service.execute("s", "'x' in globals()")
     assert after.result == {"text/plain": "False"}
     assert clearing.done()
@@ -131,7 +131,7 @@ async def test_a_cell_that_comes_while_it_clears_runs_after_that(service: Servic
 
 
 async def test_what_does_not_let_go_is_stopped_and_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespace, "LIMIT", 0.2)
+    monkeypatch.setattr(calls, "NAMESPACE_SECONDS", 0.2)
     await service.create_session("s")
     await service.execute(
         "s",

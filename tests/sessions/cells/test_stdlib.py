@@ -13,7 +13,7 @@ from ingle.callers import Caller
 from ingle.events import Stdlib, StdlibFunction, StdlibModule, StdlibOther
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
-from ingle.sessions.process import namespace
+from ingle.sessions.process import calls
 from support.cells import value
 from support.internals import manager_of
 from support.server import Server, problem
@@ -127,11 +127,11 @@ async def test_the_library_is_compiled_once_for_all_sessions(service: Service, h
     write(home, "import sys\nseen = sys._getframe().f_code.co_filename\n")
     local = manager_of(service)
     await service.create_session("a")
-    library = await local.stdlibs.read("")
+    library = await local.libraries.read("")
     (code,) = library.codes.values()
     # From now on sessions take the code as it is: here, another one.
     await service.create_session("b")
-    assert await local.stdlibs.read("") is library
+    assert await local.libraries.read("") is library
     assert list(library.codes.values()) == [code]
     assert await value(service, "b", "seen") == "'<stdlib>'"
 
@@ -180,7 +180,7 @@ async def test_a_library_that_ends_the_process_is_left_out(service: Service, hom
 async def test_a_library_that_never_comes_to_an_end_is_stopped(
     service: Service, home: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespace, "LIMIT", 0.2)
+    monkeypatch.setattr(calls, "NAMESPACE_SECONDS", 0.2)
     write(home, f"good = 1\n{text}\n")
     info = await service.create_session("s")
     assert len(info.notices) == 1
@@ -191,8 +191,8 @@ async def test_a_library_that_never_comes_to_an_end_is_stopped(
 async def test_a_library_that_heeds_no_interrupt_is_left_out(
     service: Service, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespace, "LIMIT", 0.1)
-    monkeypatch.setattr(namespace, "SIGNALS", 1)
+    monkeypatch.setattr(calls, "NAMESPACE_SECONDS", 0.1)
+    monkeypatch.setattr(calls, "NAMESPACE_INTERRUPTS", 1)
     write(home, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass\n")
     info = await service.create_session("s")
     assert "it ended the process, which did not stop" in info.notices[0]
@@ -333,11 +333,11 @@ async def test_without_a_library_the_listing_is_empty(service: Service, home: Pa
 async def test_an_edit_by_hand_is_seen_at_once(service: Service, home: Path) -> None:
     path = write(home, "a = 1\n")
     assert (await service.list_stdlib()).other == [StdlibOther("a", "value")]
-    stdlibs = manager_of(service).stdlibs
+    libraries = manager_of(service).libraries
     for n in range(300):
         # As editors do: in place, of the same size, several times within one tick of the file system's clock.
         path.write_text(f"a ={n % 10}\n", "utf-8")
-        assert (await stdlibs.read("")).text == f"a ={n % 10}\n".encode()
+        assert (await libraries.read("")).text == f"a ={n % 10}\n".encode()
     await service.create_session("s")
     assert await value(service, "s", "a") == "9"
 

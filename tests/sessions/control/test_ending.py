@@ -15,7 +15,7 @@ import pytest
 from ingle import errors
 from ingle.events import Done, Exit, Stderr, Stdout
 from ingle.service import Service
-from ingle.sessions import data_folder, manager
+from ingle.sessions import data_folder, upkeep
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle.workers import init_link
@@ -615,7 +615,7 @@ async def wait_for_names(service: Service, *expected: str) -> None:
 class TestPolicyEnd:
     @pytest.fixture
     def settings(self, monkeypatch: pytest.MonkeyPatch) -> Settings:
-        monkeypatch.setattr(manager, "EXPIRE_INTERVAL", 0.02)
+        monkeypatch.setattr(upkeep, "EXPIRE_INTERVAL_SECONDS", 0.02)
         return make_settings(preload=[], pool=1, idle_policy="end")
 
     @pytest.mark.req("idle.expire")
@@ -657,7 +657,7 @@ class TestPolicyEnd:
 class TestPolicyKeep:
     @pytest.fixture
     def settings(self, monkeypatch: pytest.MonkeyPatch) -> Settings:
-        monkeypatch.setattr(manager, "EXPIRE_INTERVAL", 0.02)
+        monkeypatch.setattr(upkeep, "EXPIRE_INTERVAL_SECONDS", 0.02)
         return make_settings(preload=[], pool=1, idle_timeout=0.2)
 
     @pytest.mark.req("idle.expire", "cell.one-off")

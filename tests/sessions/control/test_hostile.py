@@ -12,7 +12,7 @@ import pytest
 
 from ingle import events
 from ingle.service import Service
-from ingle.sessions.session import MAX_NAME, MAX_NAMES
+from ingle.sessions.process.slot import MAX_NAME_CHARS, MAX_NAMES
 from ingle.settings import Settings
 from support.internals import worker_of
 from support.service import make_settings
@@ -219,5 +219,5 @@ async def test_who_makes_up_names_fills_no_memory(service: Service) -> None:
         assert (await service.execute("liar", NAMES.replace("CELL", str(cell)))).status == "ok"
     names = (await service.get_session("liar")).variables
     assert 60_000 < len(names) <= MAX_NAMES
-    assert max(map(len, names)) <= MAX_NAME
+    assert max(map(len, names)) <= MAX_NAME_CHARS
     await service.end_session("liar")

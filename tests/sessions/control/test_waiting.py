@@ -205,7 +205,7 @@ class TestSmallMemory:
                 assert failed.status == "error"
                 first.append(failed)
         session = session_of(service, sid)
-        assert session.timeline.in_memory(1, 1) is None, "nothing was spilled"
+        assert session.journal.timeline.in_memory(1, 1) is None, "nothing was spilled"
         assert [result.status for result in first].count("error") == 10
         for _ in range(2):
             again = [await service.wait(sid, result.cell) for result in first]

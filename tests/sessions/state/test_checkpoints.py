@@ -59,7 +59,7 @@ async def test_rolling_back_returns_again_and_again(service: Service, main: str)
 
 
 async def events_so_far(service: Service, sid: str):  # type: ignore[no-untyped-def]
-    last = session_of(service, sid).timeline.next_seq - 1
+    last = session_of(service, sid).journal.timeline.next_seq - 1
     async for event in service.events(sid, 1):
         yield event
         if event.seq == last:
@@ -316,7 +316,7 @@ async def test_a_session_that_ends_in_the_middle_of_a_rollback_leaves_nothing(
 async def test_why_a_checkpoint_is_gone_is_remembered_of_the_last_ones(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "REMEMBERED", 3)
+    monkeypatch.setattr(checkpoints, "MAX_REASONS", 3)
     await service.create_session("s")
     for number in range(6):
         await service.checkpoint("s", f"c{number}")

@@ -21,7 +21,7 @@ from ingle.callers import Caller
 from ingle.events import Result, SessionInfo, Stdout
 from ingle.service import Service
 from ingle.sessions.persistence import autosave, save_store
-from ingle.sessions.persistence.autosave import Keeper
+from ingle.sessions.persistence.autosave import AutoSave
 from ingle.settings import Settings
 from ingle.snapshots.chunks import ChunkStore
 from ingle.snapshots.registry import Registry, Row, Save
@@ -300,7 +300,7 @@ async def test_cells_one_after_the_other_are_saved_together_and_none_is_left_out
 
 async def test_before_a_long_cell_what_was_there_is_copied(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state before it is saved while it runs."""
-    monkeypatch.setattr(autosave, "SPARE", 0.0)
+    monkeypatch.setattr(autosave, "PAUSE_FACTOR", 0.0)
     async with serving(kept) as service:
         await service.create_session("s", durable=True)
         await service.execute("s", "x = 1")
@@ -316,22 +316,22 @@ async def test_before_a_long_cell_what_was_there_is_copied(kept: Path, monkeypat
 async def test_a_cell_that_follows_at_once_waits_for_no_copy_while_one_is_being_saved(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("QUIET", 3600.0), ("PAUSE", 3600.0), ("SPARE", 0.0)):
+    for name, value in (("QUIET_SECONDS", 3600.0), ("MAX_PAUSE_SECONDS", 3600.0), ("PAUSE_FACTOR", 0.0)):
         monkeypatch.setattr(autosave, name, value)
     on_disk, copied = asyncio.Event(), 0
-    write, copy = Registry.saved, Keeper.copy
+    write, copy = Registry.saved, AutoSave.copy
 
     async def write_later(self: Registry, uid: str, save: Save | None) -> None:
         await on_disk.wait()
         await write(self, uid, save)
 
-    def count(self: Keeper, worker: Any, cell: int) -> None:
+    async def count(self: AutoSave, worker: Any, cell: int) -> None:
         nonlocal copied
         copied += 1
-        copy(self, worker, cell)
+        await copy(self, worker, cell)
 
     monkeypatch.setattr(Registry, "saved", write_later)
-    monkeypatch.setattr(Keeper, "copy", count)
+    monkeypatch.setattr(AutoSave, "copy", count)
     async with serving(kept) as service:
         await service.create_session("s", durable=True)
         for n in range(1, 6):
@@ -346,7 +346,7 @@ async def test_a_cell_that_follows_at_once_waits_for_no_copy_while_one_is_being_
 async def test_a_session_that_takes_long_to_save_keeps_no_other_from_it(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(save_store, "LONG", 0.05)
+    monkeypatch.setattr(save_store, "SLOW_AFTER_SECONDS", 0.05)
     gate = tmp_path / "gate"
     slow = (
         f"import os, time\nclass Slow:\n    def __reduce__(self):\n        while not os.path.exists({str(gate)!r}):\n"
@@ -359,7 +359,7 @@ async def test_a_session_that_takes_long_to_save_keeps_no_other_from_it(
         for name in slow_ones:
             await service.execute(name, slow)
             session = session_of(service, name)
-            assert await until(lambda session=session: session.keeper._saving is not None)
+            assert await until(lambda session=session: session.autosave._writing is not None)
         await service.execute("s", "x = 1")
         await saved(service, 1)
         assert [(await service.get_session(name)).saved_cell for name in slow_ones] == [None] * len(slow_ones)
@@ -375,7 +375,7 @@ async def test_a_session_beyond_the_bound_says_once_that_it_is_saved_on_request_
         await saved(service, 1)
         await service.execute("s", "import os; big = os.urandom(4_000_000)")
         session = session_of(service, "s")
-        assert await until(lambda: session.keeper.trouble)
+        assert await until(lambda: session.autosave.trouble)
         told = await service.execute("s", "x = 2")
         assert len(told.notices) == 1
         assert "the last save is that after cell 1" in told.notices[0]
@@ -473,11 +473,11 @@ async def test_what_comes_after_an_exit_is_kept_though_a_save_was_under_way_at_i
         assert await until(lambda: writing == 1)
         await service.execute("s", "exit()")
         await service.execute("s", "y = 6")
-        keeper = session_of(service, "s").keeper
-        assert await until(lambda: keeper._waiting is not None)
+        autosaved = session_of(service, "s").autosave
+        assert await until(lambda: autosaved._waiting is not None)
         written.set()
         await saved(service, 3)
-        await keeper.settle()
+        await autosaved.wait_written()
     async with serving(kept) as again:
         assert await value(again, "y, 'x' in globals()") == "(6, False)"
 
@@ -876,7 +876,7 @@ async def test_a_full_disk_is_named_and_the_session_goes_on_with_the_last_save_i
         await saved(first, 1)
         await first.execute("s", "import os; x = 2; big = os.urandom(30_000_000)")
         session = session_of(first, "s")
-        assert await until(lambda: session.keeper.trouble, 20)
+        assert await until(lambda: session.autosave.trouble, 20)
         told = await first.execute("s", "x")
         assert told.result == {"text/plain": "2"}
         assert told.notices == [

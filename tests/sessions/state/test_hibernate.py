@@ -12,7 +12,7 @@ from ingle import errors
 from ingle.events import SessionInfo
 from ingle.mcp.handlers import Tools
 from ingle.service import Service
-from ingle.sessions import manager
+from ingle.sessions import upkeep
 from ingle.sessions.persistence import hibernation
 from support.internals import session_of, worker_pid
 from support.service import assert_empty, make_settings
@@ -26,7 +26,7 @@ SOON = 0.15
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "EXPIRE_INTERVAL", 0.02)
+    monkeypatch.setattr(upkeep, "EXPIRE_INTERVAL_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ async def test_when_the_number_of_sessions_presses_the_one_used_longest_ago_is_f
 async def test_one_that_takes_long_to_be_freed_keeps_nobody_from_the_room_of_another(
     at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hibernation, "PATIENCE", 0.1)
+    monkeypatch.setattr(hibernation, "FREE_SECONDS", 0.1)
     gate = tmp_path / "gate"
     slow = (
         f"import os, time\nclass Slow:\n    def __reduce__(self):\n        while not os.path.exists({str(gate)!r}):\n"

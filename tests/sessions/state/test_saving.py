@@ -648,7 +648,7 @@ async def test_sessions_that_hang_while_they_are_saved_keep_nobody_from_saving_o
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There were four threads for all of it, of all tenants, and each waited for what a session had to say."""
-    monkeypatch.setattr(save_store, "LONG", 0.05)
+    monkeypatch.setattr(save_store, "SLOW_AFTER_SECONDS", 0.05)
     hanging = []
     for number in range(snapshots.MAX_TRANSFERS + 1):
         await service.create_session(f"hangs-{number}")

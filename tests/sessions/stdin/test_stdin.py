@@ -9,7 +9,7 @@ import pytest
 from ingle import errors
 from ingle.events import Done, InputWanted, Result
 from ingle.service import Service
-from ingle.sessions import manager
+from ingle.sessions import upkeep
 from support.waiting import until
 
 pytestmark = pytest.mark.both_levels
@@ -193,7 +193,7 @@ async def test_a_read_of_pythons_own_is_announced_at_once_and_once(
     name: str, service: Service, sid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # At once: nobody looks for blocked readers in this test, so each wait was announced by the reader itself.
-    monkeypatch.setattr(manager, "WATCH_INTERVAL", NEVER)
+    monkeypatch.setattr(upkeep, "WATCH_INTERVAL_SECONDS", NEVER)
     surface = PYTHON_SURFACES[name]
     result, waits = await talk(service, sid, surface.code, surface.answers)
     assert [(wait.prompt, wait.prompt_secret) for wait in waits] == [

@@ -1,1 +1,1 @@
-"""One cell after another: turns, deadlines, input, output, history."""
+"""Cells of a session: turns, deadlines, input, output, history."""

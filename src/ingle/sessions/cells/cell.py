@@ -1,19 +1,23 @@
-"""One cell while it runs: what has come of it so far, and who waits for it."""
+"""One cell while it runs: its result so far, its deadline, and the requests that wait for it."""
 
 import asyncio
 import time
 
 from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
+from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.cells.displays import Displays
+from ingle.sessions.cells.turns import Turn
 from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()
 
 
 class RunningCell:
-    def __init__(self, number: int, timeout: float | None, notices: list[str]) -> None:
+    def __init__(self, number: int, turn: Turn, deadline: Deadline, notices: list[str]) -> None:
         self.number = number
-        self.timeout = timeout
+        self.turn = turn
+        """The turn that the cell holds until it has ended."""
+        self.deadline = deadline
         self.began = time.monotonic()
         self.notices = notices
         self.status: str = states.RUNNING
@@ -23,7 +27,8 @@ class RunningCell:
         self.error: CellError | None = None
         self.exit: Exit | None = None
         self.exiting: Exit | None = None
-        self.timed_out = False
+        """How the process ends, once the cell has said so."""
+        self.exit_grace_seconds = 0.0
         self.needs_more_input = False
         self.execution_time: float | None = None
         self.prompt: str | None = None
@@ -41,7 +46,7 @@ class RunningCell:
         self.interrupted_wait = 0
         self.answers = 0
         self.final: Result | None = None
-        """The result of a cell that has ended, without its text."""
+        """Result of a cell that has ended, without its text."""
         self._waiters: set[asyncio.Future[None]] = set()
 
     @property
@@ -50,25 +55,71 @@ class RunningCell:
 
     @property
     def settled(self) -> bool:
-        """There is something to answer: the cell has ended, or waits for input.
+        """Return whether the cell has ended, or waits for input.
 
-        A wait that was interrupted is about to be over.
+        A wait that was interrupted is about to end, and does not count.
         """
         return self.status not in (states.RUNNING, states.WAITING) or (
             self.status == states.WAITING and self.waits_shown != self.interrupted_wait
         )
 
-    def show(self, seq: int, data: MimeBundle, metadata: Metadata, display_id: str | None, update: bool) -> None:
-        """Something was shown, by the event of this number."""
-        self.displays.add(seq, data, metadata, display_id, update)
+    @property
+    def timed_out(self) -> bool:
+        # A cell that finished in the moment its time was over is not one that timed out.
+        return self.deadline.expired and self.status != states.OK
+
+    def wait_for_input(self, prompt: str, secret: bool) -> None:
+        self.prompt, self.prompt_secret = prompt, secret
+        self.waits_shown += 1
+        self.status = states.WAITING
+
+    def resume(self) -> None:
+        """Go on running: the input was taken."""
+        self.prompt, self.prompt_secret = None, False
+        self.status = states.RUNNING
+
+    def take_done(self, done: messages.Done) -> None:
+        """Take over what the worker reports of the cell's end."""
+        if done.value is not None:
+            self.value = done.value
+        self.needs_more_input = done.needs_more_input
+        self.execution_time = done.execution_time
+        self.notices += done.notices
+        if done.error is not None:
+            self.error = CellError(done.error.name, done.error.value, done.error.traceback)
+
+    def take_exiting(self, exiting: messages.Exiting, grace_seconds: float) -> None:
+        """Note that the cell ends its process, and limit the time until it exits."""
+        text = exiting.message or f"exit({exiting.code})"
+        self.exiting = Exit(exiting.code, None, text)
+        self.execution_time = exiting.execution_time
+        self.exit_grace_seconds = grace_seconds
+        self.deadline.set_exit(grace_seconds)
+
+    def end(self, status: str, exit: Exit | None, disk_trouble: str) -> None:
+        """End the cell with this status. `disk_trouble` says why output was dropped, where some was."""
+        self.deadline.cancel()
+        self.status, self.exit = status, exit
+        self.prompt, self.prompt_secret = None, False
+        if self.execution_time is None:
+            self.execution_time = self.age
+        if self.deadline.killed_at_exit:
+            self.notices.append(
+                f"exit handlers, threads or finalizers did not end within {self.exit_grace_seconds:g} s; "
+                "the process was killed"
+            )
+        if self.dropped_text:
+            self.notices.append(f"{self.dropped_text} characters of output were not kept: {disk_trouble}")
+        if self.dropped_displays:
+            self.notices.append(f"{self.dropped_displays} displays were kept as short text only: {disk_trouble}")
 
     def wake(self) -> None:
-        """Let all who wait look at the cell again."""
+        """Let all waiting requests look at the cell again."""
         for waiter in self._waiters:
             _set(waiter)
 
     async def wait_settled(self, seconds: float) -> None:
-        """Wait until the cell is settled, or for so many seconds. Leaving early changes nothing for the cell."""
+        """Wait until the cell is settled, or for so many seconds. A cancelled request changes nothing for the cell."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while not self.settled and loop.time() < deadline:
@@ -80,11 +131,11 @@ class RunningCell:
             finally:
                 timer.cancel()
                 self._waiters.discard(waiter)
-        # If the cell goes on waiting in spite of the interrupt, the next caller is answered at once.
+        # If the cell goes on waiting in spite of the interrupt, the next request is answered at once.
         self.interrupted_wait = 0
 
     def result(self, session_id: str) -> Result:
-        """As it is now, without text."""
+        """Return the result as it is now, without text."""
         return Result(
             session_id,
             self.number,
@@ -106,7 +157,7 @@ class RunningCell:
 
     @property
     def left_nothing(self) -> bool:
-        """Whether the cell has neither a value, nor displays, nor an error."""
+        """Return whether the cell has neither a value, nor displays, nor an error."""
         return self.value is None and not self.displays.bundles and self.error is None
 
     @property
@@ -122,7 +173,7 @@ class RunningCell:
             self.stderr_lines += text.count("\n")
 
     def counted(self) -> tuple[Truncated, Truncated]:
-        """Characters and ends of lines so far."""
+        """Return the characters and the line ends of both streams so far."""
         return (
             Truncated(self.stdout_characters, self.stderr_characters),
             Truncated(self.stdout_lines, self.stderr_lines),

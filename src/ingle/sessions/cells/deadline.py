@@ -1,63 +1,108 @@
-"""The end of a cell's time: it is interrupted, and killed when that does not stop it.
-
-Its worker is the one it was begun on: should that end, the cell has ended too.
-"""
+"""Deadline of code that runs in a worker: SIGINT when its time is over, SIGKILL when that does not stop it."""
 
 import asyncio
+from collections.abc import Callable
 
-from ingle.sessions.cells.cell import RunningCell
 from ingle.workers.worker import Worker
 
-RESEND_SIGINT = 0.02
-"""While the worker does not take SIGINT (libc's system() ignores it), it is sent again this often."""
+RESEND_SIGINT_SECONDS = 0.02
+"""Pause before SIGINT is sent again while the worker does not receive it. libc's system() ignores SIGINT, for one."""
 
 
-class Deadlines:
-    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_grace: float, exit_grace: float) -> None:
-        self._loop = loop
-        self._timeout_grace = timeout_grace
-        self._exit_grace = exit_grace
+class Deadline:
+    """Time limit of one cell or one call, and the way to interrupt it.
+
+    The worker is the one that the code was begun on. If that worker ends, the code has ended too.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        number: int,
+        grace_seconds: float,
+        reason: str,
+        *,
+        interrupts: int = 1,
+        kill_undelivered: bool = True,
+    ) -> None:
+        """`number` is what init compares before it sends SIGINT: of the cell, or of the call.
+
+        After each of the `interrupts` the code has `grace_seconds` to end. Then the worker is killed for this `reason`.
+        Without `kill_undelivered`, a worker that never received SIGINT is not killed: the deadline is `abandoned`.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._worker = worker
+        self._number = number
+        self._grace_seconds = grace_seconds
+        self._reason = reason
+        self._interrupts = interrupts
+        self._kill_undelivered = kill_undelivered
+        self._over = False
         self._timers: list[asyncio.TimerHandle] = []
+        self.expired = False
+        """Whether the time was over before the code ended."""
+        self.killed_at_exit = False
+        """Whether the process was killed because it did not exit in time."""
+        self.abandoned: asyncio.Future[None] | None = None if kill_undelivered else self._loop.create_future()
 
-    def set(self, cell: RunningCell, worker: Worker) -> None:
-        """A cell has begun that has a timeout."""
-        assert cell.timeout is not None
-        self._timers.append(self._loop.call_later(cell.timeout, self._on_timeout, cell, worker))
+    def set(self, seconds: float) -> None:
+        """Begin to count the time."""
+        self._later(seconds, self.expire)
 
-    def exits(self, cell: RunningCell, worker: Worker) -> None:
-        """Its process is about to exit: handlers, threads and finalizers have their time."""
-        self._timers.append(self._loop.call_later(self._exit_grace, self._on_lingering, cell, worker))
+    def set_exit(self, seconds: float) -> None:
+        """Limit the time of exit handlers, threads and finalizers of a process that is about to exit."""
+        self._later(seconds, self._kill_at_exit)
 
     def cancel(self) -> None:
-        """The cell is over."""
+        """Stop everything: the code has ended."""
+        self._over = True
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
 
-    def interrupt(self, cell: RunningCell, worker: Worker, *, again: bool = False) -> None:
-        """Until it is taken, or the cell has ended."""
-        if cell.final is not None:
+    def interrupt(self) -> None:
+        """Send SIGINT until the worker receives it, or the code ends. Nothing is killed."""
+        self._send(None)
+
+    def expire(self) -> None:
+        """Interrupt the code now, and kill the worker if that does not stop it."""
+        if self._over:
             return
-        sent = worker.interrupt(cell.number, again=again)
+        self.expired = True
+        self._send(self._loop.time() + self._grace_seconds)
+        if self._kill_undelivered:
+            self._later(self._grace_seconds, self._escalate)
 
-        def retry(sent: "asyncio.Future[bool]") -> None:
-            if sent.result() and cell.final is None:
-                self._loop.call_later(RESEND_SIGINT, lambda: self.interrupt(cell, worker, again=True))
+    def _escalate(self) -> None:
+        self._interrupts -= 1
+        if self._interrupts > 0:
+            self.expire()
+        else:
+            self._kill()
 
-        sent.add_done_callback(retry)
+    def _send(self, give_up_at: float | None, again: bool = False) -> None:
+        if not self._over:
+            sent = self._worker.interrupt(self._number, again=again)
+            sent.add_done_callback(lambda sent: self._on_sent(sent.result(), give_up_at))
 
-    def _on_timeout(self, cell: RunningCell, worker: Worker) -> None:
-        cell.timed_out = True
-        self.interrupt(cell, worker)
-        self._timers.append(self._loop.call_later(self._timeout_grace, self._on_grace_over, cell, worker))
+    def _on_sent(self, undelivered: bool, give_up_at: float | None) -> None:
+        if self._over:
+            return
+        if not undelivered:
+            if give_up_at is not None and not self._kill_undelivered:
+                self._later(self._grace_seconds, self._kill)
+        elif self.abandoned is not None and give_up_at is not None and self._loop.time() >= give_up_at:
+            if not self.abandoned.done():
+                self.abandoned.set_result(None)
+        else:
+            self._timers.append(self._loop.call_later(RESEND_SIGINT_SECONDS, self._send, give_up_at, True))
 
-    def _on_grace_over(self, cell: RunningCell, worker: Worker) -> None:
-        worker.kill(
-            f"did not stop within {self._timeout_grace:g} s of its timeout of {cell.timeout:g} s, and was killed"
-        )
+    def _kill(self) -> None:
+        self._worker.kill(self._reason)
 
-    def _on_lingering(self, cell: RunningCell, worker: Worker) -> None:
-        cell.notices.append(
-            f"exit handlers, threads or finalizers did not end within {self._exit_grace:g} s; the process was killed"
-        )
-        worker.kill()
+    def _kill_at_exit(self) -> None:
+        self.killed_at_exit = True
+        self._worker.kill()
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        self._timers.append(self._loop.call_later(seconds, action))

@@ -1,10 +1,10 @@
-"""What a cell has shown, as its result has it: a bounded list, in which an update replaces what it updates."""
+"""Displays of a cell as its result shows them: a bounded list, in which an update replaces its display."""
 
 from ingle.events import Metadata, MimeBundle
 
 MAX_DISPLAYS = 100
 MAX_CHARACTERS = 16 * 1024 * 1024
-"""Of one result. What is beyond either bound is in the timeline only."""
+"""Bounds of one result. Displays beyond either are in the timeline only."""
 
 
 class Displays:
@@ -12,7 +12,7 @@ class Displays:
         self.bundles: list[MimeBundle] = []
         self.metadata: list[Metadata] = []
         self.events: list[int] = []
-        """Of each: the number of the event it came with."""
+        """Number of each display's event."""
         self.left_out = 0
         self._places: dict[str, int] = {}
         self._characters = 0
@@ -34,7 +34,7 @@ class Displays:
         self.events.append(seq)
 
     def notices(self, cell: int) -> list[str]:
-        """Return a notice where some were left out."""
+        """Return a notice if some displays were left out."""
         if not self.left_out:
             return []
         return [

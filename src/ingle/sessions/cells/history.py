@@ -1,7 +1,7 @@
-"""The cells of a session, read back from its timeline: results, lines, the list of what ran.
+"""Cells of a session, read back from its timeline: results, lines of output, the list of cells.
 
-Of each cell only the numbers of its first and last event are kept; all else is in the timeline, in memory or on
-disk. Reading changes nothing, so it can be done as often as one likes.
+Only the numbers of each cell's first and last event are kept here. All else is in the timeline, in memory or on disk.
+Reading changes nothing and can be repeated.
 """
 
 import sys
@@ -18,50 +18,49 @@ from ingle.output.timeline import Timeline
 from ingle.render.mime import shown_texts
 from ingle.render.phrases import left_out_notices
 from ingle.sessions.cells.cell import NO_TEXT, RunningCell
-from ingle.sessions.spec import Named
 
 
 class History:
-    def __init__(self, owner: Named, timeline: Timeline, limit: int) -> None:
-        self._owner = owner
+    def __init__(self, session_id: str, timeline: Timeline, limit: int) -> None:
+        self._session_id = session_id
         self._timeline = timeline
         self._landmarks = LineIndex(timeline)
         self._limit = limit
         self._first_events = array("Q")
         self._done_events = array("Q")
         self._forgotten = 0
-        """Up to this cell nobody is told the code any more."""
+        """The code of cells up to this one is not shown any more."""
         self._origin = ""
         self._inherited = 0
-        """Cells up to this one were run by the session that this one was forked from, or under an earlier server."""
+        """Cells up to this one ran in the session that this one was forked from, or under an earlier server."""
 
     @property
     def count(self) -> int:
         return len(self._first_events)
 
     def inherit(self, origin: str, count: int) -> None:
-        """Go on counting where another session is now, or without an origin where this one was before a restart."""
+        """Count on from a fork's original, or without an origin from this session before a restart."""
         self._origin, self._inherited = origin, count
         self._first_events.extend([0] * count)
         self._done_events.extend([0] * count)
 
     def begin(self) -> None:
-        """The next event is the first of a new cell."""
+        """Note that the next event is the first of a new cell."""
         self._first_events.append(self._timeline.next_seq)
         self._done_events.append(0)
 
     def end(self, cell: int) -> None:
-        """The next event is the cell's `done`."""
+        """Note that the next event is the cell's `done`."""
         self._done_events[cell - 1] = self._timeline.next_seq
 
     def forget(self) -> None:
-        """The code of all cells so far; what they printed and how they ended stays."""
+        """Forget the code of all cells so far. Their output and results stay."""
         self._forgotten = self.count
 
     def follow(self, first: int) -> AsyncIterator[AnyEvent]:
-        """Events from `first` on, and those to come.
+        """Yield events from `first` on, and those to come.
 
-        Whoever watched the session under an earlier server asks for numbers that are far ahead: he gets all there are.
+        A client that watched the session under an earlier server asks for numbers far ahead. It gets all events.
         """
         if self._inherited and not self._origin and first > self._timeline.next_seq:
             first = 1
@@ -76,14 +75,14 @@ class History:
 
     def check(self, cell: int) -> None:
         if not 1 <= cell <= self.count:
-            raise errors.CellNotFound(self._owner.id, cell, self.count)
+            raise errors.CellNotFound(self._session_id, cell, self.count)
         if cell <= self._inherited:
             if not self._origin:
                 raise errors.CellForgotten(cell)
-            raise errors.CellElsewhere(self._owner.id, cell, self._origin)
+            raise errors.CellElsewhere(self._session_id, cell, self._origin)
 
     def _span(self, cell: int) -> tuple[int, int]:
-        """First and last event of a cell so far."""
+        """Return the numbers of a cell's first and last event so far."""
         self.check(cell)
         done = self._done_events[cell - 1]
         return self._first_events[cell - 1], done or self._timeline.next_seq - 1
@@ -94,10 +93,10 @@ class History:
         return held[0]
 
     async def result(self, cell: int, running: RunningCell | None, from_event: int) -> Result:
-        """A cell's result as it is now; with `from_event`, only what was printed and shown from that event on."""
+        """Return a cell's result as it is now; with `from_event`, only the output from that event on."""
         first, last = self._span(cell)
         if running is not None and running.number == cell:
-            result = running.result(self._owner.id)
+            result = running.result(self._session_id)
             characters, lines = running.counted()
             shown = running.displays.events
         else:
@@ -138,7 +137,7 @@ class History:
         lines: int,
         before: int,
     ) -> tuple[str, events.Excerpt]:
-        """The text of one stream, and what it is of all that the cell wrote there."""
+        """Return the text of one stream, and which part of the stream it is."""
         head, tail = await self._timeline.text(stream, first, last, total, self._limit)
         if tail is None:
             return head, events.Excerpt(before + 1)
@@ -146,7 +145,7 @@ class History:
         return text, events.Excerpt(before + 1, len(head), total - len(text), lines - text.count("\n"))
 
     async def _count_text(self, first: int, last: int) -> tuple[Truncated, Truncated]:
-        """Characters and ends of lines of each stream."""
+        """Return the characters and the line ends of each stream."""
         counts, lines = {"stdout": 0, "stderr": 0}, {"stdout": 0, "stderr": 0}
         while first <= last:
             some = await self._timeline.read(first, last)
@@ -161,17 +160,17 @@ class History:
         return Truncated(**counts), Truncated(**lines)
 
     async def output(self, cell: int, running: RunningCell | None, reading: Reading) -> OutputPage:
-        """Lines of a cell: what it printed, what threads printed after it, or what it showed."""
+        """Return lines of a cell: what it printed, what threads printed after it, or what it showed."""
         first, last = self._span(cell)
         reading.check()
         if reading.stream == "background":
-            # Up to the next cell, or until now.
+            # Up to the next cell, or to now.
             last = self._first_events[cell] - 1 if cell < self.count else self._timeline.next_seq - 1
         if reading.stream in PRINTED:
-            return await self._landmarks.read(first, last, reading, self._owner.id, cell)
-        # From so far on, a result brings no printed text.
+            return await self._landmarks.read(first, last, reading, self._session_id, cell)
+        # So far ahead, a result has no printed text.
         texts = whole(shown_texts(await self.result(cell, running, sys.maxsize), reading.stream))
-        return await read_lines(texts, reading, self._owner.id, cell)
+        return await read_lines(texts, reading, self._session_id, cell)
 
     async def cells(self, first: int, count: int, running: RunningCell | None) -> list[CellInfo]:
         infos = []

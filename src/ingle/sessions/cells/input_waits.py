@@ -1,34 +1,38 @@
-"""Who waits for standard input in a session, and who of them is answered.
+"""Readers of standard input in a session, and which of them gets the next answer.
 
-Readers of the running cell come first, in their order; a thread of an earlier cell that still reads gets an answer when
-no cell wants one. Nobody is shown to wait while an answer is on its way.
+Readers of the running cell come first, in their order. A thread of an earlier cell gets an answer when no cell wants
+one. No reader is reported while an answer is on its way.
 """
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
-from ingle import events
 from ingle.sessions.cells.cell import RunningCell
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 from ingle_worker.wire.constants import MAX_PROMPT_CHARS
 
-MOST_READERS = 1000
-"""Reads that nobody has answered: each is a thread that waits, or was interrupted, so there cannot be so many."""
+MAX_READERS = 1000
+"""Reads without an answer. Each is a thread that waits or was interrupted, so an honest worker has fewer."""
 
 
-class Asking:
-    def __init__(self, move: Callable[[str], None], append: Callable[..., None]) -> None:
-        self._move = move
-        self._append: Callable[..., Any] = append
+@dataclass(frozen=True)
+class Prompt:
+    """A cell begins to wait for input."""
+
+    text: str
+    secret: bool
+
+
+class InputWaits:
+    def __init__(self) -> None:
         self.background: set[int] = set()
         """Reads of threads of earlier cells."""
         self._answering = False
         self._unanswered = 0
-        """Reads that came since the last answer, or since the cell began."""
+        """Reads since the last answer, or since the cell began."""
 
     def reset(self) -> None:
-        """There is another worker, or none."""
+        """Forget all readers: the worker is another one, or none."""
         self.background.clear()
         self._unanswered = 0
         self._answering = False
@@ -39,85 +43,79 @@ class Asking:
         return bool(self.background) and not self._answering
 
     def answer(self, cell: RunningCell | None, worker: Worker, data: bytes, *, eof: bool) -> bool:
-        """Give it to whoever is first. Whether that is the cell."""
+        """Give the data to the first reader. Return whether that is the cell, which goes on then."""
         self._unanswered = 0
         if cell is not None and cell.status == states.WAITING:
             cell.answers += 1
             self._answering = bool(cell.waits)
             cell.raw_wait = False
             cell.last_line = ""
-            self._go_on(cell)
+            cell.resume()
             worker.stdin.answer(data, eof=eof)
             return True
         self._answering = True
         worker.stdin.answer(data, eof=eof)
         return False
 
-    def on_wait(self, cell: RunningCell | None, worker: Worker | None, wait: messages.InputWait) -> None:
-        prompt = None if wait.prompt is None else wait.prompt[-MAX_PROMPT_CHARS:]
+    def on_wait(self, cell: RunningCell | None, worker: Worker, wait: messages.InputWait) -> Prompt | None:
+        """Add a reader. Return the prompt if the cell waits for it from now on."""
+        prompt = None
         if cell is None or wait.background:
             self.background.add(wait.wait)
         else:
-            cell.waits[wait.wait] = messages.InputWait(wait.wait, False, prompt, wait.secret)
-            self.show_next(cell, worker)
+            text = None if wait.prompt is None else wait.prompt[-MAX_PROMPT_CHARS:]
+            cell.waits[wait.wait] = messages.InputWait(wait.wait, False, text, wait.secret)
+            prompt = self.next_prompt(cell, worker)
         self._unanswered += 1
-        if worker is not None and max(self._unanswered, len(self.background)) > MOST_READERS:
+        if max(self._unanswered, len(self.background)) > MAX_READERS:
             worker.break_off("more readers than a process has threads")
+        return prompt
 
-    def show_next(self, cell: RunningCell | None, worker: Worker | None) -> None:
-        """Announce the first reader of the running cell that waits, once no answer is on its way to one."""
-        if cell is None or worker is None or not cell.waits or cell.status != states.RUNNING:
-            return
-        if not self._answering and not worker.stdin.under_way:
-            wait = next(iter(cell.waits.values()))
-            self._show(cell, wait.prompt, wait.secret)
+    def next_prompt(self, cell: RunningCell | None, worker: Worker) -> Prompt | None:
+        """Have the cell wait for its first reader, unless an answer is on its way. Return the prompt if it does."""
+        if cell is None or not cell.waits or cell.status != states.RUNNING:
+            return None
+        if self._answering or worker.stdin.under_way:
+            return None
+        wait = next(iter(cell.waits.values()))
+        return self._wait(cell, wait.prompt, wait.secret)
 
-    def _show(self, cell: RunningCell, prompt: str | None, secret: bool) -> None:
-        cell.prompt = cell.last_line if prompt is None else prompt
-        cell.prompt_secret = secret
-        cell.waits_shown += 1
-        if cell.status != states.WAITING:
-            cell.status = states.WAITING
-            self._move(states.WAITING)
-        self._append(events.InputWanted, cell.prompt, secret)
-        cell.wake()
+    @staticmethod
+    def _wait(cell: RunningCell, prompt: str | None, secret: bool) -> Prompt:
+        text = cell.last_line if prompt is None else prompt
+        cell.wait_for_input(text, secret)
+        return Prompt(text, secret)
 
-    def _go_on(self, cell: RunningCell) -> None:
-        cell.prompt, cell.prompt_secret = None, False
-        cell.status = states.RUNNING
-        self._move(states.RUNNING)
-
-    def on_taken(self, cell: RunningCell | None, worker: Worker | None, wait: int) -> None:
+    def on_taken(self, cell: RunningCell | None, worker: Worker, wait: int) -> None:
+        """Remove a reader that has its input, or was interrupted. The cell goes on if it waited for this one."""
         self._answering = False
         if wait in self.background:
             self.background.discard(wait)
-            if cell is None and not self.background and worker is not None:
+            if cell is None and not self.background:
                 worker.stdin.drop()
-            return
-        if cell is None:
-            return
-        shown = next(iter(cell.waits), None)
-        cell.waits.pop(wait, None)
-        if wait == shown and cell.status == states.WAITING and not cell.raw_wait:
-            # Interrupted while it waited, or taken by a child.
-            self._go_on(cell)
-        self.show_next(cell, worker)
+        elif cell is not None:
+            shown = next(iter(cell.waits), None)
+            cell.waits.pop(wait, None)
+            if wait == shown and cell.status == states.WAITING and not cell.raw_wait:
+                # Interrupted while it waited, or a child process took the input.
+                cell.resume()
 
-    def on_raw_read(self, cell: RunningCell, worker: Worker, blocked: bool) -> None:
-        """The kernel says whether some process of the running cell is blocked reading standard input."""
+    def on_raw_read(self, cell: RunningCell, worker: Worker, blocked: bool) -> Prompt | None:
+        """Take the kernel's word on whether a process of the cell is blocked in a read of standard input."""
         if blocked and cell.status == states.RUNNING and worker.stdin.unread() == 0:
             cell.raw_wait = True
-            self._show(cell, None, False)
-        elif not blocked and cell.raw_wait and cell.status == states.WAITING:
+            return self._wait(cell, None, False)
+        if not blocked and cell.raw_wait and cell.status == states.WAITING:
             cell.raw_wait = False
             if not cell.waits:
-                self._go_on(cell)
+                cell.resume()
+        return None
 
     def on_done(self, cell: RunningCell, worker: Worker) -> int:
-        """The cell has ended. How many bytes nobody has read, and nobody will."""
+        """Drop input that the ended cell has not read. Return its bytes."""
         self._unanswered = 0
         if self.background or cell.waits:
-            # With a thread still reading, what is in the pipe, its end included, is for that thread.
+            # A thread still reads: the rest of the pipe, its end included, is for that thread.
             self.background.update(cell.waits)
             return 0
         return worker.stdin.drop()

@@ -1,4 +1,4 @@
-"""What a worker prints and shows, on its way into the timeline: decoded, in pieces, within its share of the disk."""
+"""Output of a worker on its way into the timeline: decoded, in pieces, within the session's share of the disk."""
 
 import codecs
 import time
@@ -12,45 +12,44 @@ from ingle.events import AnyEvent
 from ingle.output.image_store import ImageStore
 from ingle.output.timeline import Timeline
 from ingle.sessions.cells.cell import RunningCell
-from ingle.sessions.spec import Named
 from ingle.workers.io.output_order import STDOUT
 from ingle_worker.wire import messages
 
 CHUNK = 65536
-"""Characters of text in one event at most."""
+"""Most characters of text in one event."""
 
 PROMPT_LENGTH = 1000
 
 ALWAYS_KEPT = 10_000
-"""Characters that a cell may still say when its session's share of the disk is used up."""
+"""Characters that a cell may still print when its session's share of the disk is used up."""
 
 MAX_WAITING = 64 * 1024 * 1024
-"""Bytes of images that wait for the disk; with more, the worker has to wait."""
+"""Bytes of images that may wait for the disk. With more, the worker is not read."""
 
 MAX_METADATA = 100_000
-"""Bytes of a display's metadata; an honest worker sends less."""
+"""Bytes of a display's metadata. An honest worker sends less."""
 
 
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
-class Intake:
-    def __init__(self, owner: Named, timeline: Timeline, figures: ImageStore) -> None:
-        self._owner = owner
+class OutputDecoder:
+    def __init__(self, session_id: str, timeline: Timeline, figures: ImageStore) -> None:
+        self._session_id = session_id
         self._timeline = timeline
         self._figures = figures
-        # Apart for cells and for the background: half a character of the one must not begin a text of the other.
+        # Cells and the background have decoders of their own: half a character of one must not begin text of the other.
         self._decoders: dict[bool, list[codecs.IncrementalDecoder]] = {}
         self.undecided = {False: False, True: False}
-        """Whether there was output since, so that a decoder may hold half a character."""
+        """Whether there was output since the last flush, so that a decoder may hold half a character."""
 
     @property
     def behind(self) -> bool:
-        """More has come than the disk has taken: whoever writes has to wait."""
+        """Return whether more has come than the disk has taken, so that the worker has to wait."""
         return self._timeline.full or self._figures.waiting > MAX_WAITING
 
     def output(self, running: RunningCell | None, stream: int, data: bytes, background: bool) -> None:
-        """Bytes that were written while this cell ran."""
+        """Add bytes that were written while this cell ran."""
         self.undecided[background] = True
         try:
             decoders = self._decoders[background]
@@ -61,7 +60,7 @@ class Intake:
             self._add(running, stream, text, background)
 
     def flush(self, running: RunningCell | None, *, background: bool) -> None:
-        """No more is to come: what was left of a character is shown as it is."""
+        """Show the rest of an incomplete character as it is: no more output follows."""
         self.undecided[background] = False
         for number, decoder in enumerate(self._decoders.get(background, ())):
             if decoder.getstate()[0]:
@@ -85,7 +84,7 @@ class Intake:
             self._append(running, events.Stdout if stream == STDOUT else events.Stderr, piece, background)
 
     def result(self, running: RunningCell, shown: messages.Result) -> None:
-        """A value that was shown before the cell's end. The last one is the cell's."""
+        """Add a value that was shown before the cell's end. The last one is the cell's result."""
         running.value, running.value_metadata = shown.data, bounded(shown.metadata)
         if not self._timeline.exhausted:
             self._append(running, events.ResultShown, running.value, running.value_metadata)
@@ -99,12 +98,12 @@ class Intake:
             running.dropped_displays += 1
             data, metadata = {"text/plain": data.get("text/plain", "")[:PROMPT_LENGTH]}, {}
         if running is not None and not background:
-            running.show(self._timeline.next_seq, data, metadata, name, shown.update)
+            running.displays.add(self._timeline.next_seq, data, metadata, name, shown.update)
         self._append(running, events.DisplayShown, data, metadata, name, shown.update, background)
 
     def _append(self, running: RunningCell | None, kind: Callable[..., AnyEvent], *content: Any) -> None:
         number = running.number if running is not None else None
-        self._timeline.append(kind(self._timeline.next_seq, time.time(), self._owner.id, number, *content))
+        self._timeline.append(kind(self._timeline.next_seq, time.time(), self._session_id, number, *content))
 
 
 def bounded(metadata: events.Metadata) -> events.Metadata:

@@ -1,139 +1,131 @@
-"""Whose turn it is: a session runs one cell at a time, and between cells its worker may be needed for a moment.
+"""Turns: the one lock of a session. Only the holder of the turn uses the worker.
 
-A cell that comes while another runs is refused as busy, or stands in a queue, in order. What is done with the worker
-between cells (a fork, a checkpoint) holds the turn: cells that come meanwhile wait for its end, which is near.
+A cell holds its turn until it has ended. A fork, a checkpoint, a save, a request about variables hold it for a moment.
+Waiters are served in order. While a cell holds the turn, a request that does not want to queue is refused as busy.
 """
 
 import asyncio
-import contextlib
+import time
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Any, NoReturn, Protocol
+from typing import Final
 
 from ingle import errors
-from ingle.sessions.cells.cell import RunningCell
-from ingle.workers.worker import Worker
+
+CELL: Final = "cell"
 
 
-class Owner(Protocol):
-    """The session whose turns these are."""
+class Turn:
+    """Permission to use the worker, for the purpose that `label` names."""
 
-    @property
-    def running(self) -> RunningCell | None: ...
+    __slots__ = ("_began", "label", "number")
 
-    @property
-    def worker(self) -> Worker | None: ...
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.number = 0
+        """Number of the cell, once it has begun."""
+        self._began = 0.0
 
-    @property
-    def last_cell(self) -> int: ...
+    def begin_cell(self, number: int) -> None:
+        """Note that the cell has begun, for requests that are refused because of it."""
+        self.number = number
+        self._began = time.monotonic()
 
-    async def ensure_started(self) -> None: ...
+    def busy(self, next_cell: int) -> errors.Busy:
+        """Return the error for a request that this turn refuses."""
+        if not self.number:
+            return errors.Busy(next_cell, 0.0)
+        return errors.Busy(self.number, time.monotonic() - self._began)
 
-    def before_turn(self, worker: Worker) -> "list[asyncio.Future[Any]] | None":
-        """What has to be over before somebody gets his turn; None when nothing has."""
-        ...
+
+class _Waiter:
+    __slots__ = ("granted", "next_cell", "queued", "turn")
+
+    def __init__(self, turn: Turn, next_cell: int, *, queued: bool) -> None:
+        self.turn = turn
+        self.next_cell = next_cell
+        self.queued = queued
+        """Whether it waits while cells run."""
+        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class Turns:
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
-        self._loop = asyncio.get_running_loop()
-        self.queue: deque[asyncio.Future[None]] = deque()
-        self.granted: asyncio.Future[None] | None = None
-        """To whom the next turn was given, until he has begun."""
-        self.held: asyncio.Future[None] | None = None
-        """Done when somebody who needs the worker between cells is through with it."""
+    def __init__(self) -> None:
+        self.holder: Turn | None = None
+        self.queue: deque[_Waiter] = deque()
+        self._closed: errors.IngleError | None = None
 
-    async def wait(self, queue: bool) -> None:
-        """Until a cell may begin: none runs, the worker is there, nothing is under way. Busy, without `queue`."""
-        granted: asyncio.Future[None] | None = None
-        if self._owner.running is not None or self.queue or self.granted is not None:
-            granted = await self._line_up(queue)
-        try:
-            while True:
-                await self._owner.ensure_started()
-                if self._owner.running is not None or (self.granted is not None and self.granted is not granted):
-                    # Somebody else was quicker when the worker came up, or when what was under way was over.
-                    granted = await self._line_up(queue)
-                    continue
-                worker = self._owner.worker
-                assert worker is not None
-                under_way = self._owner.before_turn(worker)
-                if under_way is None:
-                    break
-                if under_way:
-                    await asyncio.wait(under_way)
-        except BaseException:
-            if granted is not None:
-                self._leave(granted)
-            raise
-        if granted is not None:
-            self.granted = None
+    @property
+    def free(self) -> bool:
+        return self.holder is None and not self.queue and self._closed is None
 
-    async def _line_up(self, queue: bool) -> "asyncio.Future[None]":
-        """Until those before have had their turn; with what it is granted by."""
-        if not queue:
-            self.refuse()
-        granted: asyncio.Future[None] = self._loop.create_future()
-        self.queue.append(granted)
+    @property
+    def has_cell(self) -> bool:
+        """Return whether a cell runs, or is about to begin."""
+        return self.holder is not None and self.holder.label == CELL
+
+    def try_take(self, label: str) -> Turn | None:
+        """Return the turn if it is free."""
+        if not self.free:
+            return None
+        self.holder = Turn(label)
+        return self.holder
+
+    async def take(self, label: str, next_cell: int, *, queue: bool = False, first: bool = False) -> Turn:
+        """Return the turn when it comes. Raise Busy while a cell holds it, unless the request wants to `queue`.
+
+        With `first`, the request goes to the head of the queue. `next_cell` is the number that Busy gives for a cell
+        that has not begun yet.
+        """
+        if self._closed is not None:
+            raise self._closed
+        turn = Turn(label)
+        holder = self.holder
+        if holder is None and not self.queue:
+            self.holder = turn
+            return turn
+        if holder is not None and holder.label == CELL and not queue:
+            raise holder.busy(next_cell)
+        waiter = _Waiter(turn, next_cell, queued=queue)
+        if first:
+            self.queue.appendleft(waiter)
+        else:
+            self.queue.append(waiter)
         try:
-            await granted
+            await waiter.granted
         except asyncio.CancelledError:
-            if granted.cancelled() or granted is self.granted:
-                self._leave(granted)
+            if waiter in self.queue:
+                self.queue.remove(waiter)
+            else:
+                # The turn came in the moment of the cancellation.
+                self.release(turn)
             raise
-        return granted
+        return turn
 
-    def _leave(self, turn: "asyncio.Future[None]") -> None:
-        """He does not want it any more, or cannot use it: it is the next one's."""
-        if self.granted is turn:
-            self.granted = None
-            self.next()
-        elif turn in self.queue:
-            self.queue.remove(turn)
+    def release(self, turn: Turn) -> None:
+        """Give up a turn, and grant the next one. Do nothing if the turn is not held any more."""
+        if turn is not self.holder:
+            return
+        self.holder = None
+        while self.queue:
+            waiter = self.queue.popleft()
+            if not waiter.granted.done():
+                self.holder = waiter.turn
+                waiter.granted.set_result(None)
+                break
+        if self.has_cell:
+            self._refuse_unqueued()
 
-    def next(self) -> None:
-        """It is the next one's turn, if somebody waits for it and nobody has it."""
-        while self.queue and self.granted is None and self._owner.running is None:
-            turn = self.queue.popleft()
-            # Who is called off in this very moment has yet to learn of it, and to leave.
-            if not turn.done():
-                self.granted = turn
-                turn.set_result(None)
+    def _refuse_unqueued(self) -> None:
+        """Refuse the waiters that waited for a short use of the worker, and would now wait for a cell."""
+        for waiter in [each for each in self.queue if not each.queued]:
+            self.queue.remove(waiter)
+            if not waiter.granted.done():
+                waiter.granted.set_exception(errors.Busy(waiter.next_cell, 0.0))
 
-    def refuse(self) -> NoReturn:
-        running = self._owner.running
-        number = running.number if running is not None else self._owner.last_cell + 1
-        raise errors.Busy(number, running.age if running is not None else 0.0)
-
-    @contextlib.asynccontextmanager
-    async def own(self) -> AsyncIterator[Worker]:
-        """The worker between cells, for a moment: a cell that is asked for meanwhile waits. Busy while one runs."""
-        await self.wait(False)
-        held = self.held = self._loop.create_future()
-        try:
-            worker = self._owner.worker
-            assert worker is not None
-            yield worker
-        finally:
-            self.held = None
-            held.set_result(None)
-            self.next()
-
-    @contextlib.asynccontextmanager
-    async def keep(self) -> AsyncIterator[None]:
-        """Of one whose turn it is: it stays his, as if his cell ran, while he gets ready for it."""
-        turn = self.granted = self._loop.create_future()
-        try:
-            yield
-        except BaseException:
-            self._leave(turn)
-            raise
-        self.granted = None
-
-    def end(self, error: Exception) -> None:
-        """There will be no more turns: who waits is told so."""
-        for turn in self.queue:
-            if not turn.done():
-                turn.set_exception(error)
+    def close(self, error: errors.IngleError) -> None:
+        """Grant no more turns. Every waiter gets this error."""
+        self._closed = error
+        for waiter in self.queue:
+            if not waiter.granted.done():
+                waiter.granted.set_exception(error)
         self.queue.clear()

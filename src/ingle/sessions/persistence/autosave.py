@@ -1,8 +1,8 @@
-"""The save of one session: made of copies of its worker, in the background, so that the session waits for a fork only.
+"""Automatic saves of one session: written from copies of its worker, in the background.
 
-A durable session is saved after each cell. While one save is being written, the newest copy waits for its turn, in the
-place of an older one that waits, so no more than one save is ever outstanding. What is told as saved is on the disk.
-A session that is not durable is saved when it has been idle, so that its process can be freed.
+The session waits for the fork only. A durable session is saved after each cell. While one save is written, only the
+newest copy waits, so at most one more save is outstanding. What is reported as saved is on the disk. A session that is
+not durable is saved when it has been idle, so that its process can be freed.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from msgspec import Struct
 from ingle import errors
 from ingle.events import Skipped
 from ingle.render.phrases import duration, some
+from ingle.sessions.cells.journal import Journal
 from ingle.snapshots.cell_counter import CellCounter
 from ingle.snapshots.registry import Registry, Save
 from ingle.snapshots.transfer import NOT_SAVED
@@ -24,30 +26,30 @@ from ingle.workers.copies import Copies
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
-QUIET = 0.02
-"""Seconds after a cell before a copy is made: whoever asks for its answer or its variables comes first. A cell that
-comes sooner waits for the copy, as it may run for hours."""
+QUIET_SECONDS = 0.02
+"""Pause between a cell and the copy: requests for the result or the variables come first. A cell that comes sooner
+waits for the copy, since that cell may run for hours."""
 
-SPARE = 4.0
-"""But where cells follow one another at once, the time from a save to the next copy is at least this many times what
-that copy and its save took: then a few cells, those of some 50 ms, are saved together."""
+PAUSE_FACTOR = 4.0
+"""Where cells follow one another at once, the time from a save to the next copy is at least this many times what the
+last copy and its save took. So a few cells, those of some 50 ms, are saved together."""
 
-PAUSE = 0.2
-"""Though never longer than this after the last copy, however long its save takes."""
+MAX_PAUSE_SECONDS = 0.2
+"""Longest time between two copies, however long a save takes."""
 
-GIVE_UP = 2
-"""A save with which the worker ends this often is not tried again: the one before it is."""
+MAX_FAILED_LOADS = 2
+"""A save that ends the worker this often is set aside, and the one before it is tried."""
 
 Feed = Callable[[bytes, Callable[[socket.socket], None], Executor], Awaitable[messages.Loaded]]
-"""Puts a snapshot into the session's fresh worker: its summary, and what sends its bytes in a thread."""
+"""Loads a snapshot into the session's fresh worker: its summary, and a function that sends its bytes in a thread."""
 
 
 class NoneWhole(errors.NotFound):
-    """There is no save, or none that is as it was written."""
+    """There is no save, or none is as it was written."""
 
 
 class Returned(Struct):
-    """What came back."""
+    """Result of loading a save."""
 
     save: Save
     names: list[str]
@@ -56,61 +58,61 @@ class Returned(Struct):
 
 
 class Store(Protocol):
-    """Where the saves of this session are: the last, and the one before it."""
+    """Store of a session's last save, and of the one before it."""
 
     async def save(self, copy: Worker, cell: int) -> Save:
-        """All that the copy holds, on the disk when this returns; the copy is gone then."""
+        """Save all that the copy holds. It is on the disk, and the copy has ended, when this returns."""
         ...
 
     async def load(self, feed: Feed) -> Returned:
-        """The last save that is whole. NoneWhole when there is none."""
+        """Load the last save that is whole. Raise NoneWhole if there is none."""
         ...
 
     async def set_aside(self, *, all: bool = False) -> str | None:
-        """The last save is not used again, with `all` neither the one before; the snapshot that it is kept as."""
+        """Keep the last save as a snapshot, and with `all` the one before too. Return the snapshot's name."""
         ...
 
     async def forget(self) -> None: ...
 
 
-class Keeper:
-    def __init__(
-        self,
-        store: Store,
-        tell: Callable[[str], None],
-        *,
-        registry: Registry | None = None,
-        uid: str = "",
-        save: Save | None = None,
-        count: CellCounter | None = None,
-    ) -> None:
-        self._store = store
-        self._tell = tell
-        self._registry = registry
-        self._uid = uid
-        self._count = count
+@dataclass(frozen=True)
+class SaveTarget:
+    """Where a session is saved. One that outlives its server has a row in the registry."""
+
+    store: Store
+    registry: Registry | None = None
+    uid: str = ""
+    save: Save | None = None
+    """The last save of an earlier server."""
+    count: CellCounter | None = None
+
+
+class AutoSave:
+    def __init__(self, target: SaveTarget, journal: Journal) -> None:
+        self._store = target.store
+        self._journal = journal
+        self._registry = target.registry
+        self._uid = target.uid
+        self._count = target.count
         self._loop = asyncio.get_running_loop()
-        self.last = save
-        self._outputs_gone = save is not None
-        """It is of an earlier server, with which the outputs went."""
-        self.automatic = registry is not None
+        self.last = target.save
+        self._outputs_lost = target.save is not None
+        """The save is of an earlier server, and the outputs of its cells are gone."""
+        self.automatic = target.registry is not None
         self.trouble = ""
         """Why the session is not saved as it is now."""
         self.kept = ""
-        """Why its process was not freed when it was idle."""
+        """Why the process was not freed when the session was idle."""
         self._version = self._copied = self._saved = 0
         self._not_before = self._copy_began = 0.0
-        self._unlike: list[str] = []
-        """What of the session the last copy did not have."""
+        self._missing: list[str] = []
+        """What of the session the last copy lacked."""
         self._failures = 0
-        self.copying: asyncio.Task[None] | None = None
-        """A copy is being made: no cell may begin."""
-        self._saving: asyncio.Task[None] | None = None
-        """All that is written is, one after the other, by this."""
+        self._writing: asyncio.Task[None] | None = None
+        """Writes one save after the other."""
         self._waiting: tuple[Copies, int, int] | None = None
         self._stale = False
-        """What there is, and what is just being saved, is to be forgotten before anything else is saved."""
-        self._timer: asyncio.TimerHandle | None = None
+        """Discard the existing save, and the one in progress, before writing another."""
         self._closed = False
 
     @property
@@ -119,58 +121,57 @@ class Keeper:
 
     @property
     def current(self) -> bool:
-        """Whether what is saved is all that there is."""
+        """Return whether the last save is of the session as it is now."""
         return self._saved == self._version
 
     @property
     def has_something(self) -> bool:
-        """There is a save, or there will be in a moment."""
-        return self.last is not None or self._saving is not None
+        """Return whether there is a save, or will be in a moment."""
+        return self.last is not None or self._writing is not None
 
     @property
     def irreplaceable(self) -> str:
-        """What would be lost if the process were freed, in words."""
-        lost = [*self._unlike, *(_named(each) for each in (self.last.missing if self.last else []))]
+        """Return what would be lost if the process were freed; empty if nothing."""
+        lost = [*self._missing, *(_named(each) for each in (self.last.missing if self.last else []))]
         return f"it has what cannot be saved: {some(lost)}" if lost else ""
 
     @property
     def due(self) -> bool:
-        """A copy has to be made before the next cell changes what is there."""
-        return self.automatic and self._copied != self._version and self._loop.time() >= self._not_before
+        """Return whether a copy has to be made before the next cell changes the session."""
+        return self.automatic and self.uncopied and self._loop.time() >= self._not_before
+
+    @property
+    def uncopied(self) -> bool:
+        """Return whether no copy has been made of the session as it is now."""
+        return self._copied != self._version and not self._closed
 
     def notices(self, *, hibernated: bool) -> list[str]:
-        """What a listing says of it."""
+        """Return what a listing says about the saves."""
         if hibernated:
-            return [told_of(self.last, []) + "; the next call brings it back"] if self.last is not None else []
+            return [describe_save(self.last, []) + "; the next call brings it back"] if self.last is not None else []
         if self.kept:
             return [f"its process was kept though it was idle: {self.kept}"]
         return [f"not saved as it is now: {self.trouble}"] if self.trouble and not self.current else []
 
     # --- saving ---
 
-    def begun(self, cell: int) -> None:
-        """A cell begins: its number is not given again, whatever becomes of it."""
+    def cell_begun(self, cell: int) -> None:
+        """Write the number of a cell down: it is not given again, even after a crash."""
         if self._count is not None:
             self._count.begun(cell)
 
-    def changed(self, when_quiet: Callable[[], None]) -> None:
-        """A cell has ended. `when_quiet` is called a moment later, to make a copy if no other cell has begun."""
+    def changed(self) -> float | None:
+        """Note that the session has changed. Return after how many seconds to make a copy, if at all."""
         self._version += 1
         self.kept = ""
-        if self.automatic and not self._closed:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(QUIET, when_quiet)
+        return QUIET_SECONDS if self.automatic and not self._closed else None
 
-    def copy(self, worker: Worker, cell: int) -> None:
-        """Have what the worker holds now saved, as soon as the save before it is done.
+    async def copy(self, worker: Worker, cell: int) -> None:
+        """Copy the worker, and have the copy saved as soon as the save before it is written.
 
-        From this moment on no cell may begin, until `copying` is over: the copy must be of this cell and no other.
+        The caller holds the session's turn: the copy must be of this cell and no other.
         """
-        if self.copying is None and not self._closed and self._copied != self._version:
-            self.copying = self._loop.create_task(self._copy(worker, cell, self._version))
-
-    async def _copy(self, worker: Worker, cell: int, version: int) -> None:
+        version = self._version
         self._copy_began = self._loop.time()
         try:
             copies = await worker.fork()
@@ -178,10 +179,9 @@ class Keeper:
             self._fail(f"it could not be copied: {error.message}")
             return
         finally:
-            self.copying = None
-            self._not_before = self._loop.time() + PAUSE
-        self._unlike = copies.notices
-        if self._is_closed():
+            self._not_before = self._loop.time() + MAX_PAUSE_SECONDS
+        self._missing = copies.notices
+        if self._closed:
             copies.kill()
             return
         self._copied = version
@@ -191,25 +191,13 @@ class Keeper:
         self._write()
 
     def _write(self) -> None:
-        if self._saving is None:
-            self._saving = self._loop.create_task(self._write_waiting())
+        if self._writing is None:
+            self._writing = self._loop.create_task(self._write_waiting())
 
-    async def save(self, worker: Worker, cell: int) -> bool:
-        """Save what is there now; whether it is on the disk. The worker must be between cells."""
-        while not self.current and not self._closed:
-            asked = self._version
-            if self._copied != asked:
-                self.trouble = ""
-                self.copy(worker, cell)
-            await self.settle()
-            if self.trouble or self._saved >= asked:
-                break
-        return self.current
-
-    async def settle(self) -> None:
-        """Until nothing is being saved any more."""
-        while under_way := [each for each in (self._saving, self.copying) if each is not None]:
-            await asyncio.wait(under_way)
+    async def wait_written(self) -> None:
+        """Wait until nothing is written any more."""
+        while self._writing is not None:
+            await asyncio.wait({self._writing})
 
     async def _write_waiting(self) -> None:
         try:
@@ -231,15 +219,15 @@ class Keeper:
                 finally:
                     copies.kill()
                     now = self._loop.time()
-                    self._not_before = min(self._not_before, now + SPARE * (now - self._copy_began))
+                    self._not_before = min(self._not_before, now + PAUSE_FACTOR * (now - self._copy_began))
         finally:
-            self._saving = None
+            self._writing = None
 
     async def _save(self, copy: Worker, cell: int, version: int) -> None:
         save = await self._store.save(copy, cell)
         if self._registry is not None:
             await self._registry.saved(self._uid, save)
-        # Only now: what is told as saved is found again, whatever happens next.
+        # Only now: a save that is reported must survive any crash.
         self.last = save
         self._saved = max(self._saved, version)
         self.trouble = ""
@@ -248,21 +236,21 @@ class Keeper:
         why = why.removeprefix(NOT_SAVED)
         if why != self.trouble:
             since = f"the last save is that after cell {self.last.cell}" if self.last else "there is no save of it"
-            self._tell(f"{NOT_SAVED}{why}; {since}, and the session goes on")
+            self._journal.notify(f"{NOT_SAVED}{why}; {since}, and the session goes on")
         self.trouble = why
 
     # --- coming back ---
 
     async def restore(self, feed: Feed) -> list[str] | None:
-        """Put the last save that is whole into this fresh worker, and say so; its names, or None if there is none.
+        """Load the last save that is whole into a fresh worker. Return its names, or None if there is no save.
 
-        Raises StartFailed when the worker is none any more that can be used: then again with another.
+        Raise StartFailed if the worker cannot be used any more. Then the caller tries again with another worker.
         """
-        await self.settle()
+        await self.wait_written()
         try:
             return await self._restore(feed)
         except errors.DataFolderFailed as error:
-            # Nothing may be wrong with the save: it is there when the disk is seen to.
+            # The save may be fine: it can be loaded when the disk works again.
             raise errors.StartFailed(f"the session cannot be brought back: {error.message}") from None
 
     async def _restore(self, feed: Feed) -> list[str] | None:
@@ -270,25 +258,27 @@ class Keeper:
             returned = await self._store.load(feed)
         except NoneWhole as error:
             if self.last is not None:
-                # Else the saves to come would take its place.
+                # The next save would replace it.
                 kept = await self._set_aside(all=True)
-                self._tell(f"no save of this session can be used: {error.message}{kept}; this is a fresh worker")
+                self._journal.notify(
+                    f"no save of this session can be used: {error.message}{kept}; this is a fresh worker"
+                )
             return None
         except (errors.SnapshotDamaged, errors.SnapshotUntrusted, errors.LoadFailed) as error:
             self._failures += 1
-            if not isinstance(error, errors.LoadFailed) or self._failures >= GIVE_UP:
-                # It may be loaded yet: by another Python, with a package installed, by a later ingle.
+            if not isinstance(error, errors.LoadFailed) or self._failures >= MAX_FAILED_LOADS:
+                # Another Python, an installed package or a later ingle may still load it.
                 kept = await self._set_aside()
-                self._tell(f"a save of this session cannot be used: {error.message}{kept}")
+                self._journal.notify(f"a save of this session cannot be used: {error.message}{kept}")
                 self._failures = 0
             raise errors.StartFailed(error.message) from None
         self._failures = 0
         self._saved = self._copied = self._version
-        gone = "; what its cells printed before the server was started again is gone" if self._outputs_gone else ""
-        self._outputs_gone = False
-        self._tell(told_of(returned.save, returned.failed) + gone)
+        gone = "; what its cells printed before the server was started again is gone" if self._outputs_lost else ""
+        self._outputs_lost = False
+        self._journal.notify(describe_save(returned.save, returned.failed) + gone)
         for notice in returned.notices:
-            self._tell(notice)
+            self._journal.notify(notice)
         return returned.names
 
     async def _set_aside(self, *, all: bool = False) -> str:
@@ -296,7 +286,7 @@ class Keeper:
         return f"; it is kept as the snapshot {aside!r}" if aside is not None else ""
 
     def forget(self) -> None:
-        """The session has begun anew: nothing that was saved so far is to come back."""
+        """Discard all saves: the session has begun anew."""
         self.last = None
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -316,18 +306,16 @@ class Keeper:
         self._stale = False
 
     async def close(self, *, keep: bool, patience: float = 0.0) -> None:
-        """No more saves. Those that there are stay, or go with the session."""
+        """End saving. The saves stay, or are removed with the session."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if keep and self._saving is not None:
-            await asyncio.wait({self._saving}, timeout=patience)
+        if keep and self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=patience)
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting[0].kill()
-        if self._saving is not None:
-            self._saving.cancel()
-        await self.settle()
+        if self._writing is not None:
+            self._writing.cancel()
+        await self.wait_written()
         if self._count is not None:
             self._count.close()
             self._count = None
@@ -340,13 +328,11 @@ class Keeper:
                 if self.last is not None or self._stale:
                     await self._store.forget()
             except (errors.RegistryBroken, OSError):
-                return  # what is left over is cleared away by a later server
-
-    def _is_closed(self) -> bool:
-        return self._closed
+                return  # a later server removes the rest
 
 
-def told_of(save: Save, failed: list[Skipped]) -> str:
+def describe_save(save: Save, failed: list[Skipped]) -> str:
+    """Return a sentence about a session that was brought back from this save."""
     age = duration(max(0.0, time.time() - save.time))
     text = f"this session is as it was after cell {save.cell}, saved {age} ago"
     names = {each.name: _named(each) for each in (*save.missing, *failed)}

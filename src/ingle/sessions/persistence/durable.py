@@ -1,8 +1,7 @@
-"""Sessions that outlive their server: written down when they are made, found again by the next server of the place.
+"""Durable sessions: registered when they are made, taken over by the next server of the same place.
 
-A place is a kind of server and the folder it was started in. Two servers that run in one place have each their own
-sessions; those of one that is gone are taken over by the next that starts there. A name that is taken by then gets a
-number.
+A place is a kind of server and the folder that it was started in. Two servers of one place have sessions of their own.
+Those of a dead server are taken over by the next one that starts there. A name that is taken by then gets a number.
 """
 
 import asyncio
@@ -18,9 +17,9 @@ import msgspec
 from ingle import errors
 from ingle.render.phrases import duration, some
 from ingle.requests import NewSession
-from ingle.sessions.persistence.autosave import Keeper
-from ingle.sessions.persistence.save_store import DURABLE, RESTING, Shelves
-from ingle.sessions.session import Session
+from ingle.sessions.persistence.autosave import SaveTarget
+from ingle.sessions.persistence.save_store import DURABLE, HIBERNATED, SaveStore
+from ingle.sessions.spec import SessionSpec
 from ingle.settings import Settings
 from ingle.snapshots.cell_counter import CellCounter
 from ingle.snapshots.registry import KEYS, Registry, RequestStore, Row
@@ -28,31 +27,31 @@ from ingle.support import remove_tree
 from ingle.support.idempotency import Idempotency, StoredKey
 
 PREFIX = "durable."
-"""What the names of their folders begin with, so that nobody takes them for those of a dead server."""
+"""Start of the names of their folders, so that they are not taken for those of a dead server."""
 
 STALE = ("timeline.ndjson", "figures")
-"""What a server leaves in such a folder and the next one cannot read."""
+"""Files that a server leaves in such a folder and the next one cannot read."""
 
-LEFT_OVER = 7 * 86400.0
-"""What is in no registry is removed only after so long: the registry may be what was lost."""
+ORPHANED_SECONDS = 7 * 86400.0
+"""Age at which saves and folders without a row are removed. The registry may be what was lost."""
 
 logger = logging.getLogger(__name__)
 
 
-class Durables:
-    def __init__(self, settings: Settings, home: Path, server: str, place: str, shelves: Shelves) -> None:
+class DurableSessions:
+    def __init__(self, settings: Settings, home: Path, server: str, place: str, saves: SaveStore) -> None:
         self._settings = settings
         self._sessions = home / "sessions"
         self._path = home / "registry.db"
         self._place = place
-        self._shelves = shelves
+        self._saves = saves
         self._server = server
         self.registry = Registry(self._path, server)
         self._counts: dict[str, CellCounter] = {}
-        """Of sessions that are about to be kept."""
+        """Counters of sessions that do not exist yet."""
 
     def prepare(self) -> None:
-        """Make the registry now, if there is none: the first durable session does not wait for that."""
+        """Make the registry, if there is none, so that the first durable session does not wait for it."""
         if self._settings.durable_size:
             self.registry.later(lambda db: None)
 
@@ -60,8 +59,8 @@ class Durables:
         return self._sessions / f"{PREFIX}{uid}"
 
     async def left_behind(self, is_dead: Callable[[str], bool]) -> list[Row]:
-        """What earlier servers of this place had, the newest first. What belongs to nobody is cleared away."""
-        # What dead servers saved of sessions that ended with them.
+        """Return the rows of sessions of earlier servers of this place, the newest first. Remove what has no owner."""
+        # Saves of sessions that ended with their servers.
         gone: dict[str, bool] = {}
 
         def lives(name: str) -> bool:
@@ -70,7 +69,7 @@ class Durables:
                 gone[server] = server != self._server and is_dead(server)
             return not gone[server]
 
-        await asyncio.to_thread(self._shelves.tidy, RESTING, lives)
+        await asyncio.to_thread(self._saves.tidy, HIBERNATED, lives)
         if not self._settings.durable_size or not await asyncio.to_thread(self._path.exists):
             return []
         try:
@@ -90,14 +89,14 @@ class Durables:
 
     def _salvage(self) -> None:
         try:
-            found = self._shelves.salvage(DURABLE)
+            found = self._saves.salvage(DURABLE)
         except OSError as error:
             logger.error("what was saved of durable sessions could not be made snapshots: %s", error)
         else:
             logger.error("what was saved of durable sessions is kept as snapshots: %s", some(found) or "there was none")
 
     async def _count(self, uid: str) -> int:
-        """The number of the last cell that began in it."""
+        """Return the number of the last cell that began in a session."""
         try:
             count = self._counts[uid] = await asyncio.to_thread(CellCounter, self.folder(uid))
         except OSError as error:
@@ -108,12 +107,15 @@ class Durables:
     def _tidy(self, known: set[str], mine: list[str], expired: list[str]) -> None:
         for uid in expired:
             remove_tree.remove(self.folder(uid))
-        self._shelves.tidy(DURABLE, lambda name: name not in expired)
-        self._shelves.tidy(DURABLE, known.__contains__, LEFT_OVER)
+        self._saves.tidy(DURABLE, lambda name: name not in expired)
+        self._saves.tidy(DURABLE, known.__contains__, ORPHANED_SECONDS)
         for folder in self._sessions.glob(f"{PREFIX}*"):
-            # Another server may be at the same.
+            # Another server may remove the same folder.
             with contextlib.suppress(FileNotFoundError):
-                if folder.name.removeprefix(PREFIX) not in known and time.time() - folder.stat().st_mtime > LEFT_OVER:
+                if (
+                    folder.name.removeprefix(PREFIX) not in known
+                    and time.time() - folder.stat().st_mtime > ORPHANED_SECONDS
+                ):
                     remove_tree.remove(folder)
         for uid in mine:
             for name in STALE:
@@ -124,7 +126,7 @@ class Durables:
                     os.unlink(path)
 
     async def add(self, uid: str, name: str, wanted: NewSession) -> Row:
-        """Write a new one down."""
+        """Register a new session."""
         if not self._settings.durable_size:
             raise errors.InvalidRequest("this server saves no session by itself (durable_size is 0); leave durable out")
         row = Row(uid, name, wanted, time.time())
@@ -132,24 +134,26 @@ class Durables:
             await self.registry.add(self._place, row)
             await self._count(uid)
         except BaseException:
-            # Whoever asked for it may have left meanwhile: then there is no such session.
+            # The request may have been cancelled meanwhile. Then there is no such session.
             self.registry.remove_later(uid)
             raise
         return row
 
-    def keep(self, session: Session, row: Row) -> None:
-        """Save this session from now on, and store the keys of its requests, under that row."""
-        store = self._shelves.store(session, DURABLE, row.uid, self._settings.durable_size)
-        count = self._counts.pop(row.uid, None)
-        session.keeper = Keeper(store, session.tell, registry=self.registry, uid=row.uid, save=row.save, count=count)
-        # Of a request whose cell is not known, the server died before it wrote that down.
+    def target(self, spec: SessionSpec, row: Row) -> SaveTarget:
+        """Return where a durable session is saved."""
+        store = self._saves.store(spec, DURABLE, row.uid, self._settings.durable_size)
+        return SaveTarget(store, self.registry, row.uid, row.save, self._counts.pop(row.uid, None))
+
+    def requests(self, row: Row) -> Idempotency:
+        """Return the idempotency keys of a durable session, which outlive the server."""
+        # The server died before it wrote the cell of such a request down.
         stored = [
             StoredKey(each.key, each.asked, errors.CellForgotten(None) if each.cell is None else each.cell)
             for each in row.requests
         ]
-        session.requests = Idempotency(KEYS, store=RequestStore(self.registry, row.uid), stored=stored)
+        return Idempotency(KEYS, store=RequestStore(self.registry, row.uid), stored=stored)
 
-    def keep_here(self, session: Session, uid: str) -> None:
-        """A session that does not outlive its server: saved when it is idle, so that its process can be freed."""
-        store = self._shelves.store(session, RESTING, f"{self._server}.{uid}", self._settings.durable_size)
-        session.keeper = Keeper(store, session.tell)
+    def temporary_target(self, spec: SessionSpec, uid: str) -> SaveTarget:
+        """Return where a session is saved that ends with its server: when it is idle, to free its process."""
+        store = self._saves.store(spec, HIBERNATED, f"{self._server}.{uid}", self._settings.durable_size)
+        return SaveTarget(store)

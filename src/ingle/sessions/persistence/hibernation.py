@@ -1,7 +1,7 @@
-"""Sessions that have been idle: each is saved once, and its process freed when there is need, or at once if so set.
+"""Hibernation of idle sessions: each is saved once, and its process is freed when needed, or at once if so set.
 
-What cannot be saved is not freed: the process is kept, and the listing says why. There is need when the number of
-sessions or the machine's memory runs out; those that were used longest ago go first.
+A process whose session cannot be saved stays, and the listing says why. Processes are needed when the limit of sessions
+or the machine's memory runs out. The session that was used longest ago goes first.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from ingle.settings import Settings
 from ingle_worker.wire import states
 
 AT_ONCE = 4
-"""Sessions that are saved or freed at a time for being idle; the others have time."""
+"""Idle sessions that are saved or freed at a time."""
 
-PATIENCE = 5.0
-"""Seconds that one may take to be freed while somebody waits for its room; then the next is tried, and it goes on. What
-takes so long may be the session's own code."""
+FREE_SECONDS = 5.0
+"""Time that one session may take to be freed while a request waits for its slot. Then the next one is tried, and the
+first goes on: the session's own code may take so long."""
 
 
-class Resting:
+class Hibernation:
     def __init__(
         self, settings: Settings, sessions: Callable[[], Iterable[Session]], end: Callable[[Session, str], object]
     ) -> None:
@@ -29,25 +29,25 @@ class Resting:
         self._sessions = sessions
         self._end = end
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._room = asyncio.Lock()
+        self._one = asyncio.Lock()
 
-    def look(self) -> None:
-        """Once in a while: what has been idle for long enough?"""
+    def check(self) -> None:
+        """End, save or free the sessions that have been idle for long enough."""
         pressed = False
         for session in self._idle():
-            durable = session.keeper is not None and session.keeper.durable
-            if session.plan.one_off or (self._settings.idle_policy == "end" and not durable):
+            durable = session.autosave is not None and session.autosave.durable
+            if session.spec.one_off or (self._settings.idle_policy == "end" and not durable):
                 self._end(session, "idle")
             elif len(self._tasks) >= AT_ONCE:
                 continue
-            elif session.state == states.IDLE and session.key not in self._tasks and session.keeper is not None:
+            elif session.state == states.IDLE and session.key not in self._tasks and session.autosave is not None:
                 pressed = pressed or memory_is_short(self._settings.memory_floor)
-                free = (self._settings.idle_policy != "keep" or pressed) and not session.keeper.kept
-                if free or not (session.keeper.current or session.keeper.trouble):
+                free = (self._settings.idle_policy != "keep" or pressed) and not session.autosave.kept
+                if free or not (session.autosave.current or session.autosave.trouble):
                     self._begin(session, free)
 
     def _begin(self, session: Session, free: bool) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(self._rest(session, free))
+        task = asyncio.get_running_loop().create_task(self._run(session, free))
         self._tasks[session.key] = task
         task.add_done_callback(functools.partial(self._forget, session.key))
         return task
@@ -56,25 +56,25 @@ class Resting:
         self._tasks.pop(key, None)
 
     def _idle(self) -> list[Session]:
-        found = [each for each in self._sessions() if each.idle_for >= each.plan.idle_timeout]
-        return sorted(found, key=lambda session: session.last_used)
+        found = [each for each in self._sessions() if each.idle_for >= each.spec.idle_timeout]
+        return sorted(found, key=lambda session: session.idle_for, reverse=True)
 
-    async def _rest(self, session: Session, free: bool) -> None:
-        await (session.hibernate() if free else session.keep_for_later())
+    async def _run(self, session: Session, free: bool) -> None:
+        await (session.saves.hibernate() if free else session.saves.finish())
 
     async def make_room(self, live: Callable[[], int]) -> None:
-        """Have room for one more process; an error when everything is in use."""
-        async with self._room:
+        """Free a process if the limit of sessions is reached. Raise TooManySessions if all are in use."""
+        async with self._one:
             for session in self._idle():
                 if live() < self._settings.max_sessions:
                     return
                 if session.state != states.IDLE:
                     continue
-                resting = self._tasks.get(session.key)
-                if resting is not None:
-                    await asyncio.wait({resting}, timeout=PATIENCE)
+                under_way = self._tasks.get(session.key)
+                if under_way is not None:
+                    await asyncio.wait({under_way}, timeout=FREE_SECONDS)
                 if session.state == states.IDLE and session.key not in self._tasks:
-                    await asyncio.wait({self._begin(session, free=True)}, timeout=PATIENCE)
+                    await asyncio.wait({self._begin(session, free=True)}, timeout=FREE_SECONDS)
         if live() >= self._settings.max_sessions:
             raise errors.TooManySessions(self._settings.max_sessions)
 
@@ -87,7 +87,7 @@ class Resting:
 
 
 def memory_is_short(floor: float) -> bool:
-    """Whether less than this share of the machine's memory can be had."""
+    """Return whether less than this share of the machine's memory is available."""
     if not floor:
         return False
     try:

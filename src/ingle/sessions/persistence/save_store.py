@@ -1,6 +1,6 @@
-"""Where saves of sessions lie: on shelves of their own among the snapshots of each tenant, with the same chunks.
+"""Store of automatic saves: kinds of their own among the snapshots of each tenant, with shared chunks.
 
-A save takes the place of the one before in one step; that one stays beside it, in case the new one is damaged.
+A save replaces the one before in one step. The one before stays beside it, in case the new one is damaged.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from ingle import errors
 from ingle.events import Skipped
 from ingle.render.phrases import size
 from ingle.sessions.persistence.autosave import Feed, NoneWhole, Returned
-from ingle.sessions.persistence.transfer import Keeping
-from ingle.sessions.session import Session
+from ingle.sessions.persistence.transfer import Transfer
+from ingle.sessions.spec import SessionSpec
 from ingle.snapshots import manifest
 from ingle.snapshots.disk_errors import system_errors
 from ingle.snapshots.manifest import Manifest, Summary
@@ -27,59 +27,59 @@ from ingle.snapshots.registry import Save
 from ingle.snapshots.store import OWNER, LoadCandidates, Snapshots
 from ingle.workers.worker import Worker
 
-DURABLE, RESTING = "sessions", "resting"
-"""Saves of sessions that outlive their server, and of those that do not."""
+DURABLE, HIBERNATED = "sessions", "resting"
+"""Kinds of saves: of sessions that outlive their server, and of those that do not."""
 
 AT_ONCE = 2
-"""Saves and loads of sessions at a time; those that a caller asked for have threads of their own."""
+"""Automatic saves and loads at a time. Those that a caller asked for have threads of their own."""
 
-LONG = 5.0
-"""Seconds after which one of them gives its place to the next, and goes on beside it: it may be the session's own code
-that takes so long, and other sessions do not wait for that."""
+SLOW_AFTER_SECONDS = 5.0
+"""Time after which a save or load gives its slot to the next, and goes on beside it. The session's own code may take so
+long, and other sessions must not wait for that."""
 
-MOST = 64
-"""Those that go on so, at most: each has a thread."""
+MAX_SLOW = 64
+"""Slow saves and loads at a time. Each has a thread."""
 
 
-class Shelves:
+class SaveStore:
     def __init__(self, home: Path, limit: int) -> None:
         self._home = home
         self._limit = limit
         self._snapshots: dict[str, Snapshots] = {}
-        self.executor = ThreadPoolExecutor(AT_ONCE + MOST, "ingle-saves")
-        self.places = Places(AT_ONCE)
+        self.executor = ThreadPoolExecutor(AT_ONCE + MAX_SLOW, "ingle-saves")
+        self.slots = Slots(AT_ONCE)
 
     def of(self, tenant: str) -> Snapshots:
-        """All snapshots of a tenant."""
+        """Return the snapshots of a tenant."""
         if tenant not in self._snapshots:
             self._snapshots[tenant] = Snapshots(self._home, tenant, self._limit)
         return self._snapshots[tenant]
 
-    def store(self, session: Session, shelf: str, name: str, limit: int) -> "SessionStore":
-        return SessionStore(self, session, shelf, name, limit)
+    def store(self, spec: SessionSpec, kind: str, name: str, limit: int) -> "SessionStore":
+        return SessionStore(self, spec, kind, name, limit)
 
-    def tidy(self, shelf: str, wanted: Callable[[str], bool], older_than: float = 0.0) -> None:
-        """Remove from this shelf of every tenant what is not wanted. Blocks; the chunks go with a later save."""
+    def tidy(self, kind: str, wanted: Callable[[str], bool], older_than: float = 0.0) -> None:
+        """Remove saves of this kind that are not wanted, of all tenants. Blocks. A later save removes their chunks."""
         now = time.time()
-        for path in self._home.glob(f"snapshots/*/{shelf}/*.json"):
+        for path in self._home.glob(f"snapshots/*/{kind}/*.json"):
             with contextlib.suppress(OSError):
                 name = path.name.removesuffix(".json").removesuffix(".previous")
                 if not wanted(name) and now - path.stat().st_mtime >= older_than:
                     os.unlink(path)
 
-    def salvage(self, shelf: str) -> list[str]:
-        """Of saves whose sessions nobody knows any more: snapshots, which anybody can load. Blocks."""
+    def salvage(self, kind: str) -> list[str]:
+        """Turn saves of unknown sessions into snapshots, which can be loaded by name. Blocks."""
         suffix = time.strftime("found-%Y%m%d-%H%M%S")
-        folders = sorted(path.parent.name for path in self._home.glob(f"snapshots/*/{shelf}"))
+        folders = sorted(path.parent.name for path in self._home.glob(f"snapshots/*/{kind}"))
         tenants = ["" if name == OWNER else name for name in folders]
-        return [name for tenant in tenants for name in self.of(tenant).salvage(shelf, suffix)]
+        return [name for tenant in tenants for name in self.of(tenant).salvage(kind, suffix)]
 
     def close(self) -> None:
         self.executor.shutdown(wait=False, cancel_futures=True)
 
 
-class Places:
-    """So many at a time, of those that are quick."""
+class Slots:
+    """Semaphore for quick work: work that takes long gives its slot back, and goes on."""
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
@@ -95,7 +95,7 @@ class Places:
                 held = False
                 self._free.release()
 
-        timer = asyncio.get_running_loop().call_later(LONG, give_back)
+        timer = asyncio.get_running_loop().call_later(SLOW_AFTER_SECONDS, give_back)
         try:
             yield
         finally:
@@ -104,48 +104,47 @@ class Places:
 
 
 class SessionStore:
-    """The saves of one session."""
+    """Saves of one session."""
 
-    def __init__(self, shelves: Shelves, session: Session, shelf: str, name: str, limit: int) -> None:
-        self._shelves = shelves
-        self._executor = shelves.executor
-        self._session = session
-        self._shelf = shelf
+    def __init__(self, saves: SaveStore, spec: SessionSpec, kind: str, name: str, limit: int) -> None:
+        self._saves = saves
+        self._executor = saves.executor
+        self._spec = spec
+        self._kind = kind
         self._name = name
         self._limit = limit
 
     @property
     def _snapshots(self) -> Snapshots:
-        """Those of the tenant whose session it is. One that was made ahead is nobody's yet."""
-        return self._shelves.of(self._session.key.rpartition("/")[0])
+        return self._saves.of(self._spec.tenant)
 
     async def save(self, copy: Worker, cell: int) -> Save:
-        plan, python = self._session.plan, copy.ready.result().python
+        spec, python = self._spec, copy.ready.result().python
 
         def describe(summary: Summary) -> Manifest:
             return Manifest(
                 version=manifest.VERSION,
-                session_id=self._session.id,
+                session_id=self._spec.session_id,
                 saved_at=time.time(),
                 python=python,
-                isolation=plan.grant.isolation,
+                isolation=spec.grant.isolation,
                 cell=cell,
-                stdlib=plan.library is not None,
+                stdlib=spec.library is not None,
                 summary=summary,
             )
 
         def take(connection: socket.socket) -> tuple[Manifest, int]:
-            return self._snapshots.save(self._name, connection, describe, self._shelf, self._limit)
+            return self._snapshots.save(self._name, connection, describe, self._kind, self._limit)
 
         try:
-            async with self._shelves.places.one():
-                made, _ = await Keeping().save(copy, take, self._executor)
+            async with self._saves.slots.one():
+                made, _ = await Transfer().save(copy, take, self._executor)
         except errors.TooLarge:
             raise errors.TooLarge(f"it holds more than {size(self._limit)} (durable_size)") from None
         return _save_of(made)
 
     async def load(self, feed: Feed) -> Returned:
-        async with self._shelves.places.one():
+        async with self._saves.slots.one():
             return await self._load(feed)
 
     async def _load(self, feed: Feed) -> Returned:
@@ -169,21 +168,21 @@ class SessionStore:
 
     def _open(self) -> LoadCandidates:
         with system_errors("what was saved of the session"):
-            return LoadCandidates(self._snapshots.opened(self._name, False, self._shelf))
+            return LoadCandidates(self._snapshots.opened(self._name, False, self._kind))
 
     async def set_aside(self, *, all: bool = False) -> str | None:
-        name = f"{self._session.id[:40]}-unusable-{time.strftime('%Y%m%d-%H%M%S')}"
+        name = f"{self._spec.session_id[:40]}-unusable-{time.strftime('%Y%m%d-%H%M%S')}"
 
         def move() -> bool:
             with system_errors("what was saved of the session"):
-                return self._snapshots.set_aside(self._name, self._shelf, name, all=all)
+                return self._snapshots.set_aside(self._name, self._kind, name, all=all)
 
         return name if await asyncio.get_running_loop().run_in_executor(self._executor, move) else None
 
     async def forget(self) -> None:
         def delete() -> None:
             with contextlib.suppress(errors.SnapshotNotFound):
-                self._snapshots.delete(self._name, self._shelf)
+                self._snapshots.delete(self._name, self._kind)
 
         await asyncio.get_running_loop().run_in_executor(self._executor, delete)
 

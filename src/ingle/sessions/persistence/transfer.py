@@ -1,7 +1,7 @@
-"""A session's worker and its snapshot: a channel between the two, and the word that comes when it is done.
+"""Transfer of a snapshot between a worker and the host, over a channel of its own.
 
-The bytes pass in a thread that blocks on the channel; here is what the worker says on its wire meanwhile. A worker that
-is gone takes its end of the channel with it, so that thread never waits for nobody.
+The bytes pass in a thread that blocks on the channel. Meanwhile the worker reports on its wire. A worker that ends
+closes its end of the channel, so the thread never waits for ever.
 """
 
 import asyncio
@@ -19,25 +19,24 @@ from ingle.workers.io.descriptors import refuse_descriptors
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
-PATIENCE = 30.0
-"""Until a worker that is to save or to load asks for its channel."""
+CHANNEL_SECONDS = 30.0
+"""Seconds until a worker that saves or loads asks for its channel."""
 
-LOAD_PATIENCE = 600.0
-"""From the last byte of a snapshot until all its objects are made; code of the user's may run meanwhile."""
+LOAD_SECONDS = 600.0
+"""Seconds from the last byte of a snapshot until all its objects exist. The user's code may run meanwhile."""
 
 Result = TypeVar("Result")
 
 
-class Keeping:
-    """What a worker says while it is saved or loaded; its owner, if it is a copy."""
+class Transfer:
+    """One save or load. It owns a copy that is saved, and receives its messages."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ticket = 0
         self._wanted: asyncio.Future[None] | None = None
         self._failed = ""
-        self.asked: asyncio.Future[messages.Loaded | None] | None = None
-        """A load that is under way."""
+        self._loaded: asyncio.Future[messages.Loaded | None] | None = None
 
     # --- as the owner of a copy ---
 
@@ -51,20 +50,19 @@ class Keeping:
             self._end(message)
 
     def on_output(self, stream: int, data: bytes, background: bool) -> None:
-        """What code of the user's prints while it is saved is nobody's output."""
+        """Drop what the user's code prints while it is saved."""
 
     def on_gone(self, exit: Exit | None = None) -> None:
         self._end(None)
 
     def _end(self, loaded: messages.Loaded | None) -> None:
-        asked, self.asked = self.asked, None
-        if asked is not None and not asked.done():
-            asked.set_result(loaded)
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_result(loaded)
 
-    # --- the verbs ---
+    # --- save and load ---
 
     async def save(self, copy: Worker, take: Callable[[socket.socket], Result], executor: Executor) -> Result:
-        """Have a copy tell everything to `take`, which runs in a thread; the copy is gone after it."""
+        """Have a copy send everything to `take`, which runs in a thread. The copy has ended when this returns."""
         copy.owner = self
         ours, theirs = socket.socketpair()
         refuse_descriptors(ours)
@@ -81,7 +79,7 @@ class Keeping:
                 raise errors.SaveFailed(f"{error.message} (the copy {exit.message})") from None
             raise
         finally:
-            # A thread that still reads sees the end at once, whoever has the other end.
+            # A thread that still reads sees the end at once, even if another process holds the other end.
             with contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_RDWR)
             ours.close()
@@ -97,9 +95,9 @@ class Keeping:
         *,
         rerun: bool = False,
     ) -> messages.Loaded:
-        """Have a worker take a snapshot from `send`, which runs in a thread."""
-        asked: asyncio.Future[messages.Loaded | None] = self._loop.create_future()
-        self.asked = asked
+        """Have a worker load a snapshot from `send`, which runs in a thread."""
+        done: asyncio.Future[messages.Loaded | None] = self._loop.create_future()
+        self._loaded = done
         ours, theirs = socket.socketpair()
         refuse_descriptors(ours)
         try:
@@ -107,11 +105,11 @@ class Keeping:
                 await self._connect(worker, messages.Load(0, rerun, summary), theirs)
             with ours:
                 await self._loop.run_in_executor(executor, send, ours)
-            await asyncio.wait({asked}, timeout=LOAD_PATIENCE)
+            await asyncio.wait({done}, timeout=LOAD_SECONDS)
         finally:
             ours.close()
             self._end(None)
-        loaded = asked.result()
+        loaded = done.result()
         if loaded is None:
             raise errors.LoadFailed("the new session ended, or hung, while the snapshot was loaded into it")
         if loaded.problem:
@@ -123,7 +121,7 @@ class Keeping:
         self._wanted = self._loop.create_future()
         worker.send(replace(order, ticket=self._ticket))
         waiting: list[asyncio.Future[Any]] = [self._wanted, worker.gone]
-        await asyncio.wait(waiting, timeout=PATIENCE, return_when="FIRST_COMPLETED")
+        await asyncio.wait(waiting, timeout=CHANNEL_SECONDS, return_when="FIRST_COMPLETED")
         failed = errors.SaveFailed if isinstance(order, messages.Save) else errors.LoadFailed
         if not self._wanted.done():
             raise failed("the session's process ended, or did not come to it; try again")

@@ -1,97 +1,145 @@
-"""What a session is asked about its variables, between cells, and what became of it.
+"""Calls to a worker between cells: variables, the user's library, clearing, loading a snapshot.
 
-A listing is answered by the worker within a moment, and by what is known here when a cell runs or the worker does not
-answer. One variable in full runs the user's own code: it has a limit, after which it is interrupted as a cell is; a
-worker that was interrupted and does not heed even that is ended. There is one inquiry at a time, and none beside a
-cell: a cell that is to begin meanwhile waits until the answer is there.
+There is one call at a time: the caller holds the session's turn, or starts the worker. Each runs code of the user's, so
+each has a deadline. What the worker answers is untrusted and bounded.
 """
 
 import asyncio
 import difflib
+import socket
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import Any, TypeVar
 
 from ingle import errors
 from ingle.events import VariableInfo, Variables, VariableValue
-from ingle.sessions.spec import Named
+from ingle.sessions.cells.deadline import Deadline
+from ingle.sessions.persistence.transfer import Transfer
+from ingle.snapshots.user_library import Library
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
-LISTING_LIMIT = 1.0
-"""Seconds for a listing; the worker itself stops looking after a tenth of that."""
+LISTING_SECONDS = 1.0
+"""Limit of a listing. The worker itself stops looking after a tenth of that."""
 
-RESEND = 0.02
-"""While the worker does not take SIGINT, it is sent again this often."""
+NAMESPACE_SECONDS = 10.0
+"""Limit for loading the library, and for clearing."""
+
+NAMESPACE_INTERRUPTS = 3
+"""Clearing has three steps, and each may need an interrupt of its own."""
 
 MAX_VARIABLES = 10_000
-MAX_TEXT = 2_000_000
-"""What is believed of a worker's answer: more than these it does not send by itself."""
+MAX_TEXT_CHARS = 2_000_000
+"""Bounds of an answer. An honest worker sends less."""
 
-Answer = messages.Listed | messages.Asked
+Reply = TypeVar("Reply")
 
 
-class Inquiries:
-    def __init__(self, owner: Named, grace: float) -> None:
-        self._owner = owner
-        self._grace = grace
+class WorkerCalls:
+    def __init__(self, session_id: str, grace_seconds: float) -> None:
+        self._session_id = session_id
+        self._grace_seconds = grace_seconds
         self._loop = asyncio.get_running_loop()
         self._ticket = 0
-        self.asked: asyncio.Future[Answer | None] | None = None
-        """What is just being told; a cell waits for it."""
-        self._listing: asyncio.Future[Answer | None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._reply: asyncio.Future[Any] | None = None
+        self._expected: type | tuple[type, ...] = ()
+        self._deadline: Deadline | None = None
+        self._library: Library | None = None
+        self._version = ""
+        self._described: messages.StdlibDescribed | None = None
+        self._transfer: Transfer | None = None
 
-    def on_answer(self, answer: Answer) -> None:
-        if answer.ticket == self._ticket:
-            self._end(answer)
+    # --- what comes back ---
+
+    def on_message(self, message: Any) -> None:
+        """Take an answer of the worker. One that nobody asked for is dropped."""
+        if isinstance(message, messages.ChannelWanted | messages.Loaded):
+            if self._transfer is not None:
+                self._transfer.on_message(message)
+        elif self._reply is None:
+            return
+        elif isinstance(message, messages.Listed | messages.Asked):
+            if message.ticket == self._ticket and isinstance(message, self._expected):
+                self._resolve(message)
+        elif isinstance(message, messages.StdlibCompiled):
+            if self._library is not None:
+                self._library.codes.setdefault(self._version, message.data)
+                self._library = None
+        elif isinstance(message, messages.StdlibDescribed):
+            # Sent before any of it runs: code that has run could send something else.
+            self._described = self._described or message
+            if message.problem or not message.added:
+                self._resolve(None)  # there is nothing to load
+        elif isinstance(message, self._expected):
+            self._resolve(message)
 
     def on_gone(self) -> None:
-        """The worker has ended: nobody answers any more."""
-        self._end(None)
+        """End the call: the worker has ended, and will not answer."""
+        self._resolve(None)
+        if self._transfer is not None:
+            self._transfer.on_gone()
 
-    def interrupt(self, worker: Worker) -> None:
-        """Stop what is being told."""
-        if self.asked is not None:
-            self._signal(worker, self._ticket, self._loop.time() + self._grace)
+    def _resolve(self, reply: Any) -> None:
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result(reply)
 
-    async def list(self, worker: Worker | None, names: Iterable[str], why_not: str | None) -> Variables:
-        """The variables as the worker tells them; where there is a reason why not, the names that are known here."""
-        if worker is not None and why_not is None:
-            if self._listing is None and self.asked is None:
-                self._listing = self._ask(worker, messages.ListVariables, LISTING_LIMIT)
-                self._listing.add_done_callback(self._forget_listing)
-            if self._listing is None:
-                why_not = "another variable is just being told; these are the names of the last finished cell"
-            else:
-                # Whoever asks while the worker is at it gets the same answer.
-                answer = await asyncio.shield(self._listing)
-                if isinstance(answer, messages.Listed) and not answer.interrupted:
-                    return self._listed(answer)
-                why_not = "the session did not answer; the variables are those of the last finished cell"
-        known = sorted(name for name in names if not name.startswith("_"))
-        kept = [VariableInfo(name) for name in known[:MAX_VARIABLES]]
-        return Variables(self._owner.id, kept, len(known) - len(kept), [why_not] if why_not else [])
+    def interrupt(self) -> None:
+        """Interrupt a request about a variable. Other calls have limits of their own."""
+        if self._deadline is not None and self._deadline.abandoned is not None:
+            self._deadline.expire()
 
-    def _listed(self, answer: messages.Listed) -> Variables:
+    async def _ask(
+        self, worker: Worker, question: object, expected: type[Reply], seconds: float, deadline: Deadline
+    ) -> Reply | None:
+        """Return the worker's answer; None if the worker ended, or never came to it."""
+        assert self._reply is None
+        reply = self._reply = self._loop.create_future()
+        self._expected, self._deadline = expected, deadline
+        deadline.set(seconds)
+        worker.send(question)
+        try:
+            ends = [each for each in (reply, deadline.abandoned) if each is not None]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return reply.result() if reply.done() else None
+        finally:
+            deadline.cancel()
+            self._reply = self._deadline = self._library = None
+
+    # --- variables ---
+
+    async def list(self, worker: Worker) -> Variables | None:
+        """Return all variables as the worker describes them; None if it does not answer in time."""
+        deadline = self._variable_deadline(worker)
+        until = time.monotonic() + LISTING_SECONDS
+        question = messages.ListVariables(self._ticket, until)
+        answer = await self._ask(worker, question, messages.Listed, LISTING_SECONDS, deadline)
+        if answer is None or answer.interrupted:
+            return None
         kept = answer.variables[:MAX_VARIABLES]
         more = max(answer.more, 0) + len(answer.variables) - len(kept)
         notices = [f"{more} more variables are not listed"] if more else []
-        return Variables(self._owner.id, [_info(each) for each in kept], more, notices)
+        return Variables(self._session_id, [_info(each) for each in kept], more, notices)
 
-    def _forget_listing(self, _: object) -> None:
-        self._listing = None
+    def known(self, names: Iterable[str], why: str) -> Variables:
+        """Return the variables by the names that the host knows, and why it is only those."""
+        known = sorted(name for name in names if not name.startswith("_"))
+        kept = [VariableInfo(name) for name in known[:MAX_VARIABLES]]
+        return Variables(self._session_id, kept, len(known) - len(kept), [why])
 
-    async def tell(self, worker: Worker, name: str, limit: float, names: Callable[[], Iterable[str]]) -> VariableValue:
-        """One variable in full."""
-        # Whoever asked may go; the answer is waited for all the same, and its limit holds.
-        answer = await asyncio.shield(self._ask(worker, messages.AskVariable, limit, name))
+    async def describe(self, worker: Worker, name: str, limit: float, names: set[str]) -> VariableValue:
+        """Return one variable in full. Runs its `__repr__` and `__str__` in the worker."""
+        deadline = self._variable_deadline(worker)
+        # The clock is the machine's: a worker that comes to the question only after its time does not begin.
+        question = messages.AskVariable(self._ticket, time.monotonic() + limit, name)
+        answer = await self._ask(worker, question, messages.Asked, limit, deadline)
         if answer is None:
             raise errors.VariableUntold(
                 f"the worker ended while it told of {name}, and its variables are lost"
                 if worker.gone.done()
                 else f"the session did not come to telling of {name}: a task of its event loop blocks it; try again"
             )
-        if not isinstance(answer, messages.Asked) or answer.interrupted:
+        if answer.interrupted:
             raise errors.VariableUntold(
                 f"telling of {name} was stopped: its own __repr__ or __str__ took longer than {limit:g} s, "
                 "or was interrupted; the session is as it was"
@@ -99,57 +147,80 @@ class Inquiries:
         if answer.error:
             raise errors.VariableUntold(f"{name} cannot be told: its own code raised {answer.error[:1000]}")
         if answer.variable is None:
-            raise errors.VariableNotFound(name, difflib.get_close_matches(name, names(), 3))
+            raise errors.VariableNotFound(name, difflib.get_close_matches(name, names, 3))
         notices = [each[:1000] for each in answer.notices[:10]]
-        return VariableValue(self._owner.id, _info(answer.variable), notices)
+        return VariableValue(self._session_id, _info(answer.variable), notices)
 
-    def _ask(
-        self, worker: Worker, kind: Callable[..., object], limit: float, *about: str
-    ) -> "asyncio.Future[Answer | None]":
-        assert self.asked is None
+    def _variable_deadline(self, worker: Worker) -> Deadline:
         self._ticket += 1
-        self.asked = asked = self._loop.create_future()
-        until = self._loop.time() + limit + self._grace
-        self._timers.append(self._loop.call_later(limit, self._signal, worker, self._ticket, until))
-        # The clock is the machine's: what the worker comes to only after its time, it does not begin.
-        worker.send(kind(self._ticket, time.monotonic() + limit, *about))
-        return asked
+        # No cell has a negative number, so the signal cannot hit anything else.
+        return Deadline(
+            worker,
+            -self._ticket,
+            self._grace_seconds,
+            "did not stop telling of a variable when its time was over, and was killed",
+            kill_undelivered=False,
+        )
 
-    def _end(self, answer: Answer | None) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
-        asked, self.asked = self.asked, None
-        if asked is not None:
-            asked.set_result(answer)
+    # --- the namespace ---
 
-    def _signal(self, worker: Worker, ticket: int, until: float, again: bool = False) -> None:
-        # No cell has this number, so that nothing else can be hit; init looks before it sends.
-        sent = worker.interrupt(-ticket, again=again)
+    async def load_library(self, worker: Worker, library: Library, *, run: bool = True) -> messages.StdlibLoaded | None:
+        """Have the user's library loaded, or only kept for clearing. Return None if the worker ended."""
+        version = worker.ready.result().python
+        code = library.codes.get(version, b"")
+        # Code that all later sessions will run is taken only from a worker that has run nothing yet.
+        self._library, self._version = (library if not code else None), version
+        return await self._ask_namespace(
+            worker, messages.LoadStdlib(len(code), run, library.text + code), messages.StdlibLoaded
+        )
 
-        def on_sent(sent: "asyncio.Future[bool]") -> None:
-            if self.asked is None or ticket != self._ticket:
-                return
-            if not sent.result():
-                self._timers.append(self._loop.call_later(self._grace, self._kill, worker, ticket))
-            elif self._loop.time() < until:
-                self._timers.append(self._loop.call_later(RESEND, self._signal, worker, ticket, until, True))
-            else:
-                self._end(None)  # it never came to it
+    async def edit_library(
+        self, worker: Worker, text: bytes, addition: str
+    ) -> tuple[messages.StdlibDescribed | None, messages.StdlibLoaded | None]:
+        """Return what the library holds, or would hold with this addition, and the result of loading it then."""
+        self._described = None
+        loaded = await self._ask_namespace(worker, messages.EditStdlib(addition, text), messages.StdlibLoaded)
+        return self._described, loaded
 
-        sent.add_done_callback(on_sent)
+    async def clear(self, worker: Worker) -> messages.Cleared | None:
+        """Reset the namespace. Return None if the worker ended."""
+        return await self._ask_namespace(worker, messages.Clear(), messages.Cleared)
 
-    def _kill(self, worker: Worker, ticket: int) -> None:
-        if self.asked is not None and ticket == self._ticket:
-            worker.kill("did not stop telling of a variable when its time was over, and was killed")
+    async def _ask_namespace(self, worker: Worker, question: object, expected: type[Reply]) -> Reply | None:
+        deadline = Deadline(
+            worker,
+            messages.PREPARING,
+            self._grace_seconds,
+            "did not stop preparing its namespace when its time was over, and was killed",
+            interrupts=NAMESPACE_INTERRUPTS,
+        )
+        return await self._ask(worker, question, expected, NAMESPACE_SECONDS, deadline)
+
+    # --- snapshots ---
+
+    async def load(
+        self,
+        worker: Worker,
+        summary: bytes,
+        send: Callable[[socket.socket], None],
+        executor: Executor,
+        *,
+        rerun: bool = False,
+    ) -> messages.Loaded:
+        """Have the worker load a snapshot. `send` writes its bytes, in a thread of the executor."""
+        self._transfer = Transfer()
+        try:
+            return await self._transfer.load(worker, summary, send, executor, rerun=rerun)
+        finally:
+            self._transfer = None
 
 
 def _info(variable: messages.Variable) -> VariableInfo:
     def cut(text: str | None) -> str | None:
-        return None if text is None else text[:MAX_TEXT]
+        return None if text is None else text[:MAX_TEXT_CHARS]
 
     return VariableInfo(
-        variable.name[:MAX_TEXT],
+        variable.name[:MAX_TEXT_CHARS],
         cut(variable.type),
         variable.shape,
         variable.length,

@@ -1,5 +1,4 @@
-"""What sessions are granted on this node: the level that can be had here, found out once, and what the operator's
-policy gives of it to each."""
+"""Grants of this node: the level of isolation in force, found out once, and what the policy grants to each session."""
 
 import asyncio
 import logging
@@ -10,7 +9,7 @@ from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Grant, Policy
 from ingle.isolation.self_test import STRONGEST_FIRST, Verdict, candidates
 from ingle.requests import NewSession
-from ingle.sessions.metrics import Record
+from ingle.sessions.metrics import Telemetry
 from ingle.sessions.process.launchers import Launchers
 from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
@@ -18,37 +17,37 @@ from ingle.workers.launch.launcher import Launcher
 logger = logging.getLogger(__name__)
 
 
-class Granting:
-    def __init__(self, settings: Settings, home: Path, launchers: Launchers, record: Record) -> None:
+class Grants:
+    def __init__(self, settings: Settings, home: Path, launchers: Launchers, telemetry: Telemetry) -> None:
         self._settings = settings
         self._home = home
         self._launchers = launchers
-        self._record = record
+        self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
-        # With the level that is sure, until it is known which one is in force.
+        # With the level that every machine has, until the level in force is known.
         self.policy = Policy(settings, home)
         self.bounding = LimitApplier(self.policy.limits, settings.nice)
         self._settling: asyncio.Task[Verdict] | None = None
         self._verdict: Verdict | None = None
 
     async def start(self) -> None:
-        """Find out which level is in force. One that is asked for by name is had from the first moment, or refused."""
+        """Find out which level is in force. A level that was named must be available, or this raises an error."""
         self._settling = self._loop.create_task(self._settle())
         if self._settings.isolation not in ("auto", "none"):
             await self._settling
 
     async def settled(self) -> Verdict:
-        """The level in force, once it is known."""
+        """Return the level in force, once it is known."""
         if self._verdict is not None:
             return self._verdict
         assert self._settling is not None
         if self._settling.done():
-            # The interpreter could not be started, which may have been repaired.
+            # The interpreter could not be started. That may have been repaired.
             self._settling = self._loop.create_task(self._settle())
         return await asyncio.shield(self._settling)
 
     async def _settle(self) -> Verdict:
-        """Which level the one that is asked for means here: the first that can be had."""
+        """Find the first level that this machine can hold, and put it in force."""
         asked = self._settings.isolation
         missing: dict[str, str] = {}
         for level in candidates(asked):
@@ -59,7 +58,7 @@ class Granting:
                     raise
                 missing[level] = error.why
             except (errors.StartFailed, errors.InterpreterRefused) as error:
-                # What the weakest takes, every Linux has: there it is the interpreter.
+                # Every Linux can hold the weakest level, so there the interpreter is at fault.
                 if asked != "auto" or level == STRONGEST_FIRST[-1]:
                     raise
                 missing[level] = error.message
@@ -72,7 +71,7 @@ class Granting:
         return self._verdict
 
     async def _try(self, level: str) -> tuple[Policy, LimitApplier]:
-        """What sessions are given at this level; the zygote that they come from is on its way."""
+        """Return the policy and the limits of this level. Its zygote is being started."""
         policy = Policy(self._settings, self._home, level)
         bounding = LimitApplier(policy.limits, self._settings.nice)
         await asyncio.to_thread(bounding.find)
@@ -86,7 +85,7 @@ class Granting:
         return policy, bounding
 
     async def grant(self, wanted: NewSession, key: str) -> Grant:
-        """What the operator's policy gives it, if this machine can."""
+        """Return what the operator's policy grants, if this machine can hold it."""
         if self._verdict is None:
             await self.settled()
         try:
@@ -95,7 +94,7 @@ class Granting:
             else:
                 grant = await asyncio.to_thread(self.policy.settle, wanted)
         except errors.NotGranted as error:
-            self._record.note("refused", key, reason=error.message)
+            self._telemetry.note("refused", key, reason=error.message)
             raise
         if grant.isolation != self.policy.level:
             await self.launcher(grant).hold()

@@ -1,26 +1,24 @@
-"""Where the workers of all sessions come from: one launcher for each interpreter and level of isolation."""
+"""Launchers of workers: one for each interpreter, level of isolation and set of mounts."""
 
 import asyncio
 import functools
 import os
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ingle.isolation.levels import Confinement
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Grant, Mount
+from ingle.sessions.process.prepared_workers import PreparedWorkers
 from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
-Furnish = Callable[[Grant, Launcher, Worker], Awaitable[None]]
-
 
 class Launchers:
-    def __init__(self, settings: Settings, home: Path, furnish: Furnish) -> None:
+    def __init__(self, settings: Settings, home: Path, prepared: PreparedWorkers) -> None:
         self._settings = settings
-        self._furnish = furnish
+        self._prepared = prepared
         self._home = os.path.realpath(home)
         self._data = Mount(self._home)
         self._loop = asyncio.get_running_loop()
@@ -35,9 +33,12 @@ class Launchers:
             confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts, bounding)
             launcher = self._launchers[key] = Launcher(self._loop, path, self._settings, bounding, confinement)
             if grant.isolation != "restricted":
-                # There walls are drawn around a session's folders when it begins, and cannot be drawn again.
-                launcher.furnish = functools.partial(self._furnish, grant, launcher)
+                # At "restricted" a worker's access rules name its session's folders, and cannot be changed later.
+                launcher.prepare = functools.partial(self._prepare, grant, launcher, bounding)
         return self._launchers[key]
+
+    async def _prepare(self, grant: Grant, launcher: Launcher, bounding: LimitApplier, worker: Worker) -> None:
+        await self._prepared.prepare(grant, launcher, bounding, worker)
 
     async def drop(self, launcher: Launcher) -> None:
         """Stop a launcher that cannot confine its workers, and forget it."""
@@ -62,7 +63,7 @@ class Launchers:
             file_size=settings.limit_file_size,
             nice=min(settings.nice, 19),
             kept=tuple(settings.keep_env),
-            # Nobody but the kernel sees the memory that such a file holds.
+            # Only the kernel can count the memory of such a file.
             memfd=bounding.memory_by_kernel or not settings.limit_memory,
         )
 

@@ -1,112 +1,109 @@
-"""A session's namespace being made ready by its worker: the user's library loaded or checked, all names cleared.
-
-Each runs code of the user's, so each has a limit, after which it is interrupted as a cell is; a worker that does not
-heed that is ended. There is one such thing at a time, and none beside a cell.
-"""
+"""Namespace of a session between cells: its variables, the user's library, clearing, loading a snapshot."""
 
 import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
 
-from ingle.snapshots.user_library import Library
+from ingle import errors, events
+from ingle.events import Variables, VariableValue
+from ingle.sessions.cells.journal import Journal
+from ingle.sessions.cells.turns import Turns
+from ingle.sessions.persistence.save_schedule import SaveSchedule
+from ingle.sessions.process.calls import LISTING_SECONDS, WorkerCalls
+from ingle.sessions.process.exclusive import ExclusiveWorker
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.support.background import Tasks
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
 
-LIMIT = 10.0
-"""Seconds for loading the library, and for clearing."""
+MAX_NOTICES = 10
+"""Notices that a worker sends with an answer."""
 
-RESEND = 0.02
-"""While the worker does not take SIGINT, it is sent again this often."""
-
-SIGNALS = 3
-"""Clearing has three steps, and each may need its own."""
-
-Answer = messages.StdlibLoaded | messages.Cleared
-Message = Answer | messages.StdlibCompiled | messages.StdlibDescribed
+CELL_RUNS = "a cell is running; the variables are those of the last finished cell"
+OTHER_REQUEST = "another variable is just being told; these are the names of the last finished cell"
+NO_ANSWER = "the session did not answer; the variables are those of the last finished cell"
 
 
-class Preparing:
-    def __init__(self, grace: float) -> None:
-        self._grace = grace
-        self._loop = asyncio.get_running_loop()
-        self.asked: asyncio.Future[Answer | None] | None = None
-        """What is under way, if anything is."""
-        self._library: Library | None = None
-        self._version = ""
-        self._described: messages.StdlibDescribed | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._signals = 0
+class Namespace:
+    def __init__(
+        self,
+        turns: Turns,
+        worker: ExclusiveWorker,
+        slot: ProcessSlot,
+        calls: WorkerCalls,
+        journal: Journal,
+        saves: SaveSchedule,
+        tasks: Tasks,
+    ) -> None:
+        self._turns = turns
+        self._worker = worker
+        self._slot = slot
+        self._calls = calls
+        self._journal = journal
+        self._saves = saves
+        self._tasks = tasks
+        self._listing: asyncio.Task[Variables | None] | None = None
 
-    async def load(self, worker: Worker, library: Library, *, run: bool = True) -> messages.StdlibLoaded | None:
-        """Have the library loaded, or only kept for clearing; None when the worker ended."""
-        self._version = worker.ready.result().python
-        code = library.codes.get(self._version, b"")
-        # Code that all sessions to come will run is taken from one that has run nothing yet, when it was asked for.
-        self._library = library if not code else None
-        answer = await self._ask(worker, messages.LoadStdlib(len(code), run, library.text + code))
-        return answer if isinstance(answer, messages.StdlibLoaded) else None
+    async def list(self) -> Variables:
+        """Return each variable with its type, extent, size and preview; while a cell runs, the names before it."""
+        if not self._turns.has_cell:
+            await self._slot.ready()
+        holder = self._turns.holder
+        if self._turns.has_cell:
+            return self._calls.known(self._slot.names, CELL_RUNS)
+        if self._listing is None and holder is not None and holder.label == "variable":
+            return self._calls.known(self._slot.names, OTHER_REQUEST)
+        # Concurrent requests get the same answer.
+        self._listing = self._listing or self._tasks.start(self._list())
+        listed = await asyncio.shield(self._listing)
+        return listed if listed is not None else self._calls.known(self._slot.names, NO_ANSWER)
 
-    async def edit(
-        self, worker: Worker, text: bytes, addition: str
+    async def _list(self) -> Variables | None:
+        try:
+            async with asyncio.timeout(LISTING_SECONDS):
+                turn = await self._turns.take("listing", 0, first=True)
+            try:
+                return None if self._slot.worker is None else await self._calls.list(self._slot.worker)
+            finally:
+                self._turns.release(turn)
+        except (TimeoutError, errors.IngleError):
+            return None
+        finally:
+            self._listing = None
+
+    async def describe(self, name: str, limit: float) -> VariableValue:
+        """Return one variable in full. Raise Busy while a cell runs."""
+        return await self._worker.call(
+            "variable", lambda worker: self._calls.describe(worker, name, limit, self._slot.names)
+        )
+
+    async def clear(self) -> None:
+        """Reset the namespace to the initial one, and forget the code of the cells so far. All else stays."""
+        await self._worker.call("clear", self._clear)
+
+    async def _clear(self, worker: Worker) -> None:
+        cleared = await self._calls.clear(worker)
+        self._journal.history.forget()
+        self._slot.names.clear()
+        if cleared is not None:
+            self._slot.learn(cleared.names)
+            for notice in cleared.notices[:MAX_NOTICES]:
+                self._journal.notices.add(notice)
+        self._saves.changed()
+        self._journal.append(events.Notice, "the session was cleared: its variables, functions and imports are gone")
+
+    async def edit_library(
+        self, text: bytes, addition: str
     ) -> tuple[messages.StdlibDescribed | None, messages.StdlibLoaded | None]:
-        """What the library holds, or would hold with this added, and what became of loading it then."""
-        self._described = None
-        answer = await self._ask(worker, messages.EditStdlib(addition, text))
-        return self._described, answer if isinstance(answer, messages.StdlibLoaded) else None
+        """Return what this library holds, or would hold with this addition, and the result of loading it then."""
+        return await self._worker.call("library", lambda worker: self._calls.edit_library(worker, text, addition))
 
-    async def clear(self, worker: Worker) -> messages.Cleared | None:
-        answer = await self._ask(worker, messages.Clear())
-        return answer if isinstance(answer, messages.Cleared) else None
-
-    async def _ask(self, worker: Worker, question: object) -> Answer | None:
-        assert self.asked is None
-        self.asked = self._loop.create_future()
-        self._signals = 0
-        worker.send(question)
-        self._timer = self._loop.call_later(LIMIT, self._signal, worker)
-        # Whoever asked may go; the limit holds all the same.
-        return await asyncio.shield(self.asked)
-
-    def on_message(self, message: Message) -> None:
-        if self.asked is None:
-            return
-        if isinstance(message, messages.StdlibCompiled):
-            if self._library is not None:
-                self._library.codes.setdefault(self._version, message.data)
-                self._library = None
-        elif isinstance(message, messages.StdlibDescribed):
-            # Said before anything of it runs: what has run could say something else.
-            self._described = self._described or message
-            if message.problem or not message.added:
-                self._end(None)  # there is nothing to load
-        else:
-            self._end(message)
-
-    def on_gone(self) -> None:
-        """The worker has ended: nobody answers any more."""
-        self._end(None)
-
-    def _end(self, answer: Answer | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._library = None
-        asked, self.asked = self.asked, None
-        if asked is not None:
-            asked.set_result(answer)
-
-    def _signal(self, worker: Worker, again: bool = False) -> None:
-        asked = self.asked
-        if asked is None:
-            return
-        if not again:
-            self._signals += 1
-            if self._signals > SIGNALS:
-                worker.kill("did not stop preparing its namespace when its time was over, and was killed")
-                return
-            self._timer = self._loop.call_later(self._grace, self._signal, worker)
-        sent = worker.interrupt(messages.PREPARING, again=again)
-
-        def on_sent(sent: "asyncio.Future[bool]") -> None:
-            if sent.result() and self.asked is asked:
-                self._loop.call_later(RESEND, self._signal, worker, True)
-
-        sent.add_done_callback(on_sent)
+    async def load(
+        self, summary: bytes, send: Callable[[socket.socket], None], executor: Executor, *, rerun: bool
+    ) -> messages.Loaded:
+        """Load a snapshot's variables. Cells wait until it is done."""
+        async with self._worker.use("load") as worker:
+            loaded = await self._calls.load(worker, summary, send, executor, rerun=rerun)
+        self._slot.learn(loaded.names)
+        return loaded

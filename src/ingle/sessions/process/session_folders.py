@@ -1,8 +1,8 @@
-"""Where a session's files are, and how long: forks share folders with the session they come from.
+"""Folders of a session's code, and how long they exist: forks share folders with their original.
 
-A fork goes on in the folder of its original, and may have files open, or know paths, in the folder for temporary files
-of that time. So what a session's code sees of the disk stays until the last session that has come from it is gone, and
-lies in one place, below the folder of the first of them: they may all live in one sandbox, which knows no other.
+A fork continues in the folder of its original. It may have files open, or know paths, in the original's folder of
+temporary files. So these folders exist until the last session that descends from the original has ended. All of them
+lie below the folder of the first session, because forks may share one sandbox, which sees no other folder.
 """
 
 import asyncio
@@ -13,38 +13,38 @@ from ingle.support import remove_tree
 from ingle_worker.wire import messages
 
 OUTPUTS = ("timeline.ndjson", "figures")
-"""What a session's folder holds for the host alone: gone with the session, whoever shares the rest."""
+"""Files for the host alone: removed with the session, even if forks share the rest."""
 
 FORKS = "forks"
 
-ROOM_FOLDERS = ("workspace", "packages", FORKS)
-"""What of the first one's folder is laid into the room of a sandbox."""
+MOUNTED = ("workspace", "packages", FORKS)
+"""Folders of the first session that a sandbox mounts."""
 
 SHELL = "shell"
-"""What the host makes for shell tasks there: seen in the room, and not to be changed."""
+"""Folder that the host fills for shell tasks. The session can read it and not write it."""
 
 
-class Home:
-    def __init__(self, folder: Path, parent: "Home | None" = None) -> None:
+class SessionFolders:
+    def __init__(self, folder: Path, parent: "SessionFolders | None" = None) -> None:
         self.folder = folder
-        """Whatever the session's code may write is below this, but for what it shares."""
+        """Everything that the session's code may write lies below this, except what it shares with its original."""
         self.root: Path = folder if parent is None else parent.root
         self.workspace: str = f"{folder}/workspace" if parent is None else parent.workspace
         self.name: str = self.root.name
-        """Of the first one's folder, in which all is."""
+        """Name of the first session's folder, which holds all others."""
         self.is_first = parent is None
         self._parent = parent
         self._holders = 1
         self._user = 0
 
-    def fork(self, name: str) -> "Home":
-        """For a session that comes from this one."""
+    def fork(self, name: str) -> "SessionFolders":
+        """Return the folders of a fork of this session."""
         self._holders += 1
-        return Home(self.root / FORKS / name, self)
+        return SessionFolders(self.root / FORKS / name, self)
 
     @property
     def user(self) -> int:
-        """Whose these files are and have to stay, since others work on them; 0 when that may change."""
+        """User id that owns the files while several sessions share them; 0 while it may change."""
         if self._parent is not None:
             return self._parent.user
         return self._user if self.shared else 0
@@ -58,17 +58,17 @@ class Home:
 
     @property
     def shared(self) -> bool:
-        """Others need it, too."""
+        """Return whether other sessions use these folders too."""
         return self._holders > 1
 
     @property
     def folders(self) -> list[str]:
-        """To be made, in this order."""
+        """Folders that a worker has to make, in this order."""
         parents = [] if self._parent is None else [self.root / FORKS]
         return [str(each) for each in (*parents, self.folder)]
 
     async def leave(self) -> None:
-        """Its session has ended; the last one removes it."""
+        """Give up these folders after the session has ended. The last holder removes them."""
         self._holders -= 1
         if self._holders == 0:
             await asyncio.to_thread(remove_tree.remove, self.folder)
@@ -76,7 +76,7 @@ class Home:
                 await self._parent.leave()
 
     async def end(self, outputs: Path) -> None:
-        """The session has ended, whose outputs lie in this folder."""
+        """Remove the outputs of a session that has ended, and give up its folders."""
         if outputs != self.folder:
             await asyncio.to_thread(remove_tree.remove, outputs)
         elif self.shared:
@@ -84,30 +84,32 @@ class Home:
         await self.leave()
 
 
-def start_of(home: Home, tmp: str, *, room: bool, cwd: str | None, env: dict[str, str]) -> messages.Start:
-    """What a worker is told to be the session that has this home."""
-    if room:
-        # It has those of the first session laid in, and made.
-        folders = [*home.folders[1:], tmp]
+def start_of(
+    folders: SessionFolders, tmp: str, *, own_root: bool, cwd: str | None, env: dict[str, str]
+) -> messages.Start:
+    """Return the message that makes a worker the one of the session with these folders."""
+    if own_root:
+        # The sandbox has mounted those of the first session, so they exist.
+        made = [*folders.folders[1:], tmp]
     else:
-        # That of forks, too: walls are drawn around a worker once, and then around the copies of it as well.
-        own = [] if home.is_first else [str(home.folder)]
-        folders = [str(home.root), f"{home.root}/{FORKS}", *own, home.workspace, tmp]
-    return messages.Start(cwd or home.workspace, tmp, folders, env, f"{home.folder}/packages")
+        # The folder of forks too: a worker's access rules are set once, and its copies inherit them.
+        own = [] if folders.is_first else [str(folders.folder)]
+        made = [str(folders.root), f"{folders.root}/{FORKS}", *own, folders.workspace, tmp]
+    return messages.Start(cwd or folders.workspace, tmp, made, env, f"{folders.folder}/packages")
 
 
-def own_folders(home: Home, tmp: str, *, room: bool) -> list[str]:
-    """What its code may write: where it has a room, that is laid in."""
-    if room:
-        return [f"{home.root}/{name}" for name in ROOM_FOLDERS]
-    return [home.workspace, tmp, f"{home.folder}/packages", f"{home.root}/{FORKS}"]
+def own_folders(folders: SessionFolders, tmp: str, *, own_root: bool) -> list[str]:
+    """Return the folders that the session's code may write."""
+    if own_root:
+        return [f"{folders.root}/{name}" for name in MOUNTED]
+    return [folders.workspace, tmp, f"{folders.folder}/packages", f"{folders.root}/{FORKS}"]
 
 
-def tmp_of(home: Home, number: int, *, room: bool) -> str:
-    """Where the worker of that number has its temporary files, as it is told. A room has a file system for them."""
-    if room:
-        return TMP if home.is_first else f"{TMP}/fork-{home.folder.name}"
-    return f"{home.folder}/tmp-{number}"
+def tmp_of(folders: SessionFolders, number: int, *, own_root: bool) -> str:
+    """Return the folder of temporary files of the session's worker with that number, as the worker sees it."""
+    if own_root:
+        return TMP if folders.is_first else f"{TMP}/fork-{folders.folder.name}"
+    return f"{folders.folder}/tmp-{number}"
 
 
 def _remove_outputs(folder: Path) -> None:
@@ -120,6 +122,6 @@ def _remove_outputs(folder: Path) -> None:
 
 
 def remove_below(folder: Path, path: str) -> None:
-    """Remove a folder that lies inside of this one, and never anything else, whatever it is called by mistake."""
+    """Remove `path` if it lies directly inside of `folder`; do nothing for any other path."""
     if path and Path(path).parent == folder:
         remove_tree.remove(path)

@@ -1,364 +1,490 @@
-"""How a session comes by its worker: a fresh one, one with what was saved, or a copy of another.
+"""Slot of a session's process: the worker, how it comes up, and what becomes of it.
 
-There is one start at a time. Whoever needs the worker waits for it; whoever goes away leaves it running. A worker that
-ends while it starts is followed by another one, a few times; then the session is dead until the next call.
+There is one start at a time. Requests wait for it, and a cancelled request leaves it running. A worker that ends while
+it starts is followed by another one, a few times. Then the start has failed, and the next call begins a new one.
 """
 
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import StrEnum
+from typing import Any, Final
 
 from ingle import errors, events
-from ingle.events import Exit
-from ingle.sessions.cells.history import History
-from ingle.sessions.cells.notices import Notices
-from ingle.sessions.metrics import Record
-from ingle.sessions.persistence.autosave import Keeper
-from ingle.sessions.persistence.checkpoints import Parked
-from ingle.sessions.persistence.transfer import Keeping
-from ingle.sessions.process.namespace import Preparing
-from ingle.sessions.process.session_folders import Home
-from ingle.sessions.process.workspace import Lodging
-from ingle.sessions.spec import Origin, Plan
+from ingle.events import CellError, Exit
+from ingle.isolation.limits.apply import LimitApplier
+from ingle.isolation.limits.limits import behind as limit_behind
+from ingle.requests import SessionLimits
+from ingle.sessions.cells.input_waits import InputWaits
+from ingle.sessions.cells.journal import Journal
+from ingle.sessions.metrics import Telemetry
+from ingle.sessions.persistence.autosave import AutoSave
+from ingle.sessions.persistence.checkpoints import Moment, Parked
+from ingle.sessions.process.calls import WorkerCalls
+from ingle.sessions.process.prepared_workers import PreparedWorker
+from ingle.sessions.process.workspace import Workspace
+from ingle.sessions.spec import ForkOrigin, SessionSpec
 from ingle.snapshots.user_library import Library
 from ingle.workers.launch.launcher import Launcher
+from ingle.workers.listener import WorkerListener
 from ingle.workers.worker import Worker
-from ingle_worker.wire import states
+from ingle_worker.wire import messages, states
 
-TRIES = 4
-"""A prepared worker may have died unseen, and its successor with a zygote that is going."""
+MAX_STARTS = 4
+"""A worker of the pool may have died unseen, and its successor with a zygote that is ending."""
 
-RETURN_TRIES = 4
-"""More for a session that comes back: each of its two saves may end the worker twice."""
+MAX_RESTORES = 4
+"""More for a session that is restored: each of its two saves may end the worker twice."""
 
+MAX_NAMES = 100_000
+MAX_NAME_CHARS = 1000
+"""Bounds of the names of variables that the host knows."""
 
-class Owner(Protocol):
-    """The session that wants a worker."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def home(self) -> Home: ...
-
-    @property
-    def launcher(self) -> Launcher: ...
-
-    @property
-    def keeper(self) -> Keeper | None: ...
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def worker(self) -> Worker | None: ...
-
-    @property
-    def ended(self) -> bool: ...
-
-    names: set[str]
-    cwd: str
-
-    def take(self, worker: Worker) -> None:
-        """This is its worker from now on."""
-        ...
-
-    def changed(self) -> None:
-        """There is something to be saved."""
-        ...
-
-    def drop_tmp(self, tmp: str) -> None:
-        """The temporary files of a worker that is gone, unless they may still be wanted."""
-        ...
+MAX_PATH_CHARS = 4096
+MAX_START_NOTICES = 10
 
 
-class Starting:
+class SlotState(StrEnum):
+    ABSENT = "absent"
+    STARTING = "starting"
+    UP = "up"
+    HIBERNATED = "hibernated"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+MOVES: Final[dict[SlotState, dict[SlotState, str]]] = {
+    SlotState.ABSENT: {
+        SlotState.STARTING: "the session is made",
+        SlotState.UP: "a prepared worker needs nothing more",
+        SlotState.HIBERNATED: "the session is one of an earlier server",
+        SlotState.ENDED: "the session was ended",
+    },
+    SlotState.STARTING: {
+        SlotState.UP: "the worker is ready",
+        SlotState.FAILED: "no worker could be started",
+        SlotState.ENDED: "the session was ended",
+    },
+    SlotState.UP: {
+        SlotState.STARTING: "the worker ended, or is replaced by a checkpoint",
+        SlotState.HIBERNATED: "the session was saved and its process freed",
+        SlotState.ENDED: "the session was ended",
+    },
+    SlotState.HIBERNATED: {
+        SlotState.STARTING: "the next call restores it",
+        SlotState.ENDED: "the session was ended",
+    },
+    SlotState.FAILED: {
+        SlotState.STARTING: "the next call tries a new worker",
+        SlotState.ENDED: "the session was ended",
+    },
+    SlotState.ENDED: {},
+}
+
+SESSION_STATES: Final = {
+    SlotState.ABSENT: states.STARTING,
+    SlotState.STARTING: states.STARTING,
+    SlotState.UP: states.IDLE,
+    SlotState.HIBERNATED: states.HIBERNATED,
+    SlotState.FAILED: states.DEAD,
+    SlotState.ENDED: states.DEAD,
+}
+"""State of a session without a running cell."""
+
+
+class ProcessSlot:
     def __init__(
         self,
-        owner: Owner,
-        lodging: Lodging,
-        preparing: Preparing,
-        keeping: Keeping,
-        history: History,
-        notices: Notices,
-        record: Record,
-        move: Callable[[str], None],
-        append: Callable[..., None],
+        spec: SessionSpec,
+        launcher: Launcher,
+        workspace: Workspace,
+        calls: WorkerCalls,
+        journal: Journal,
+        telemetry: Telemetry,
+        autosave: AutoSave | None = None,
+        prepared: PreparedWorker | None = None,
+        make_room: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._owner = owner
-        self._lodging = lodging
-        self._preparing = preparing
-        self._keeping = keeping
-        self._history = history
-        self._notices = notices
-        self._record = record
-        self._move = move
-        self._append: Callable[..., Any] = append
+        """`make_room` is awaited before a hibernated session is restored."""
+        self._spec = spec
+        self._launcher = launcher
+        self.workspace = workspace
+        self._calls = calls
+        self._journal = journal
+        self._telemetry = telemetry
+        self.listener: WorkerListener | None = None
+        """Receives the events of each worker."""
+        self._autosave = autosave
+        self._make_room = make_room
+        self._prepared = prepared
+        """A worker of the pool, for the first start only."""
         self._loop = asyncio.get_running_loop()
-        self._prepared: Plan | None = None
-        """It was made ahead, after this plan, and waits for a name."""
-        self._spoilt = False
-        """The user's library ended the process that loaded it."""
+        self.state = SlotState.ABSENT
+        self.ending = False
+        """Whether the session was ended, and gets no more workers."""
+        self.worker: Worker | None = None
+        self.crowded = False
+        """Whether the worker's threads write output, so that the start of a cell has to be marked in it."""
+        self.input = InputWaits()
+        """Readers of the worker's standard input."""
+        self.names: set[str] = set()
+        """Names of the worker's variables, as far as the host knows."""
+        self.cwd = spec.cwd or workspace.folders.workspace
+        """Folder that the worker started in."""
+        self.restores = False
+        """Whether the next worker begins with the last save."""
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        """Resolved when the worker has its folders, its environment and its streams."""
         self._task: asyncio.Task[None] | None = None
-        self._begun: asyncio.Future[None] = self._loop.create_future()
-        """The worker has said that it is this session's."""
-        self._trusting = True
-        self.comes_back = False
-        """The next worker begins with what was saved, not with nothing."""
-        self.make_room: Callable[[], Coroutine[Any, Any, None]] | None = None
-        """Asked before a session whose process was freed gets one again."""
+        """The start that is under way, or the last one."""
+        self._library_failed = False
+        """Whether the user's library has ended a worker."""
+        self._trusts_pool = True
+        """Whether workers of the pool are used before they confirm their start."""
 
-    # --- waiting for it ---
+    def move(self, state: SlotState) -> None:
+        """Move to another state, and publish what it means for the session. No cell runs in this moment."""
+        if state not in MOVES[self.state]:
+            raise states.IllegalMove(f"a process slot cannot go from {self.state} to {state}")
+        self.state = state
+        self._journal.publish(SESSION_STATES[state])
 
-    async def first(self) -> None:
-        """Until the first worker is ready."""
-        if self._is_ready():
+    @property
+    def key(self) -> str:
+        return self._spec.key
+
+    # --- waiting for the worker ---
+
+    async def start_first(self) -> None:
+        """Bring the first worker up. A cancelled caller cancels the start."""
+        if self._use_prepared():
             return
         self.begin()
         assert self._task is not None
         await self._task
-        if self._owner.state == states.STARTING:
-            await self.ensure()
+        await self.ready()
 
-    async def ensure(self) -> None:
-        """Wait for the worker that is being started; try again if the last try failed."""
-        owner = self._owner
-        while True:
-            if owner.ended:
-                raise errors.SessionNotFound(owner.id)
-            if owner.state == states.HIBERNATED and self.make_room is not None:
-                await self.make_room()
-            if owner.state in (states.DEAD, states.HIBERNATED) and not owner.ended:
-                self._move(states.STARTING)
-                self.begin()
-            if self._task is None or self._task.done():
-                if owner.state != states.STARTING:
-                    return
-                self.begin()
-            await self.wait()
-            if owner.state != states.STARTING:
+    async def ready(self) -> None:
+        """Wait until the worker is up. Begin a start if there is none, or the last one has failed."""
+        while not self.ending:
+            if self.state is SlotState.UP:
                 return
+            if self.state is SlotState.HIBERNATED and self._make_room is not None:
+                await self._make_room()
+            self._begin_unless_ending()
+            if self._task is not None and self.state is SlotState.STARTING:
+                await self._wait(self._task)
+        raise errors.SessionNotFound(self._spec.session_id)
 
-    async def wait(self) -> None:
-        """Until what was begun is over, one way or the other."""
-        assert self._task is not None
-        await asyncio.shield(self._task)
+    async def _wait(self, task: "asyncio.Task[None]") -> None:
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise errors.SessionNotFound(self._spec.session_id)
+        task.result()
 
-    async def begun(self) -> None:
-        """Until the worker is this session's by its own word. A cell need not wait for that, since it comes after it on
-        the same wire; whoever goes to the session's folders by another way has to."""
-        await asyncio.shield(self._begun)
+    def begin(self) -> None:
+        """Begin to start a worker."""
+        self.move(SlotState.STARTING)
+        self._begin_task(self._start())
 
-    async def cancel(self) -> None:
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait({self._task})
+    def _begin_unless_ending(self) -> None:
+        if not self.ending and self.state in (SlotState.ABSENT, SlotState.FAILED, SlotState.HIBERNATED):
+            self.begin()
 
-    # --- a worker that was made ready ahead ---
+    def _begin_task(self, start: Coroutine[Any, Any, None]) -> None:
+        self._task = self._loop.create_task(start)
+        self._task.add_done_callback(_retrieve)
 
-    async def ahead(self, worker: Worker) -> None:
-        """Have a worker of the pool be this session's, and ready, before anybody has asked for the session."""
-        self._adopt(worker)
-        await self._make_ready(worker, None)
-        await self._begun
-        self._prepared = self._owner.plan
+    # --- the worker ---
 
-    def _is_ready(self) -> bool:
-        """Whether nothing is left to be done: what is wanted now is what was prepared."""
-        owner, prepared = self._owner, self._prepared
-        self._prepared = None
-        plan, worker = owner.plan, owner.worker
-        if prepared is None or worker is None or not worker.alive or not plan.is_like(prepared):
-            return False
-        owner.launcher.accept(worker.laid)
-        self._move(states.IDLE)
-        self._record.worker_started(owner.key, worker.pid, 0.0)
-        return True
+    def attach(self, worker: Worker) -> None:
+        """Make `worker` the session's. It may still be starting, or may already have ended.
+
+        Events of the previous worker are ignored.
+        """
+        if self.worker is not None:
+            self.worker.owner = None
+        self.worker = worker
+        self.crowded = False
+        self.input.reset()
+        self._started = self._loop.create_future()
+        worker.owner = self.listener
+        if worker.gone.done() and self.listener is not None:
+            self.listener.on_gone(worker.gone.result())
+
+    async def wait_started(self) -> None:
+        """Wait until the worker has confirmed its start.
+
+        A cell need not wait for that, because it follows on the same wire. Everything that uses the session's folders
+        on another way has to wait.
+        """
+        await asyncio.shield(self._started)
+
+    def on_started(self, message: messages.Started | None = None) -> None:
+        """Take the worker's confirmation. A prepared worker or a copy has confirmed its start before."""
+        if message is not None:
+            self.cwd = message.cwd[:MAX_PATH_CHARS]
+            self._journal.notices.of_start = [each[:1000] for each in message.notices[:MAX_START_NOTICES]]
+        if not self._started.done():
+            self._started.set_result(None)
+
+    def on_gone(self, exit: Exit) -> None:
+        """Forget a worker that has ended. If it had not confirmed its start, the start has failed."""
+        self.worker = None
+        self.names.clear()
+        self.input.reset()
+        self._calls.on_gone()
+        if not self._started.done():
+            self._trusts_pool = False
+            self._started.set_exception(
+                errors.StartFailed(f"the worker ended while it started ({exit.message}); try again")
+            )
+            self._started.exception()  # retrieved here, since the launcher may try again by itself
+
+    def explain(self, exit: Exit) -> Exit:
+        """Return how the worker ended, with the limit that ended it if there was one."""
+        if self.ending or self.worker is None or self.worker.group is None or exit.code is not None:
+            return exit
+        met = LimitApplier.passed(self.worker.group, self._spec.grant.limits, ended=True)
+        return Exit(exit.code, exit.signal, f"was killed: {met[0]}") if met else exit
+
+    def on_done(self, done: messages.Done) -> None:
+        """Take over what the end of a cell says about the worker."""
+        self.crowded = done.crowded
+        if done.names_removed or done.names_added:
+            self.names.difference_update(done.names_removed)
+            self.learn(done.names_added)
+
+    def limits_met(self, error: CellError | None) -> list[str]:
+        """Return notices of the limits that refused something to a cell, or ended a process of it."""
+        limits = self._spec.grant.limits
+        if self.worker is None or limits == SessionLimits():
+            return []
+        met = {
+            f"{text}: what it asked for beyond that was refused, or the process that asked was killed"
+            for text in LimitApplier.passed(self.worker.group, limits, ended=False)
+        }
+        if not met and error is not None and (text := limit_behind(error.name, error.value, limits)) is not None:
+            met.add(f"{text}: reached by this cell")
+        return sorted(met)
+
+    def learn(self, names: list[str]) -> None:
+        """Add names of variables, up to a bound."""
+        room = max(0, MAX_NAMES - len(self.names))
+        self.names.update([name for name in names[:room] if len(name) <= MAX_NAME_CHARS])
+
+    def moment(self, cell: int) -> Moment:
+        return Moment(cell, frozenset(self.names), self.cwd, self.workspace.tmp)
 
     # --- a fresh worker ---
 
-    def begin(self) -> None:
-        self._task = self._loop.create_task(self._start())
+    def _use_prepared(self) -> bool:
+        """Take the prepared worker over. Return whether it is up, because it needs nothing more."""
+        prepared = self._prepared
+        if prepared is None or not prepared.fits(self._spec):
+            return False
+        self._prepared = None
+        if not prepared.worker.alive:
+            return False
+        self.attach(prepared.worker)
+        self.on_started()
+        self.move(SlotState.UP)
+        self._telemetry.worker_started(self._spec.key, prepared.worker.pid, 0.0)
+        return True
 
     async def _start(self) -> None:
-        owner = self._owner
+        """Bring a worker up: a fresh one, or one with the last save. Raise an error if that fails, and be FAILED."""
         began = time.monotonic()
         try:
-            keeper = owner.keeper if self.comes_back else None
-            tries = TRIES + (self._library is not None) + (RETURN_TRIES if keeper is not None else 0)
-            for attempt in range(tries):
-                worker = await owner.launcher.take(
-                    self._adopt, owner.plan.grant.network, owner.home.user, owner.home.name
-                )
-                try:
-                    await self._make_ready(worker, keeper)
-                    break
-                except errors.IngleError as error:
-                    lives = not worker.gone.done()
-                    if lives:
-                        # It was not its end that went wrong, so the next would fare no better; and nobody will use it.
-                        worker.kill("the session could not be started")
-                        await worker.gone
-                    if lives or attempt == tries - 1 or not isinstance(error, errors.StartFailed):
-                        raise
-            self._move(states.IDLE)
-            pid = owner.worker.pid if owner.worker is not None else None
-            self._record.worker_started(owner.key, pid, time.monotonic() - began)
+            await self._try_workers(self._autosave if self.restores else None)
         except errors.IngleError:
-            self._move(states.DEAD)
+            self.move(SlotState.FAILED)
             raise
+        self.move(SlotState.UP)
+        pid = self.worker.pid if self.worker is not None else None
+        self._telemetry.worker_started(self._spec.key, pid, time.monotonic() - began)
+
+    async def _try_workers(self, autosave: AutoSave | None) -> None:
+        tries = MAX_STARTS + (self._library is not None) + (MAX_RESTORES if autosave is not None else 0)
+        for attempt in range(tries):
+            worker = await self._take_worker()
+            try:
+                await self._make_ready(worker, autosave)
+                return
+            except errors.IngleError as error:
+                lives = not worker.gone.done()
+                if lives:
+                    # The worker itself is fine, so the next one would fail too.
+                    worker.kill("the session could not be started")
+                    await worker.gone
+                if lives or attempt == tries - 1 or not isinstance(error, errors.StartFailed):
+                    raise
+
+    async def _take_worker(self) -> Worker:
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or not prepared.worker.alive:
+            return await self._launcher.take(self._adopt, self._spec.grant.network, self.workspace.folders.user)
+        self.attach(prepared.worker)
+        self.workspace.send_start(prepared.worker, self._spec.cwd, self._spec.env)
+        return prepared.worker
 
     def _adopt(self, worker: Worker) -> None:
-        """Make a prepared worker this session's. It need not be there yet."""
-        if self._owner.worker is worker:
-            # It lives here already; only what it was told ahead is not what is wanted.
-            self.expect()
-            self._lodging.tell(worker)
-        else:
-            self._owner.take(worker)
-            self._lodging.move_in(worker)
+        self.attach(worker)
+        self.workspace.furnish(worker, self._spec.grant, self._spec.cwd, self._spec.env)
 
     @property
     def _library(self) -> Library | None:
-        return None if self._spoilt else self._owner.plan.library
+        return None if self._library_failed else self._spec.library
 
-    async def _make_ready(self, worker: Worker, keeper: Keeper | None) -> None:
-        await self._lodging.bound(worker)
-        await self._lodging.open_door(worker)
-        if self._library is not None or keeper is not None:
-            await self._begun
+    async def _make_ready(self, worker: Worker, autosave: AutoSave | None) -> None:
+        await self.workspace.limit(worker, self._spec.grant.limits)
+        await self.workspace.connect(worker, self._spec.grant.network)
+        if self._library is not None or autosave is not None:
+            await self._started
+            saved = autosave is not None and autosave.has_something
             if self._library is not None:
-                await self._load_library(worker, self._library)
-            if keeper is not None:
-                await self._restore(worker, keeper)
-        elif not (worker.birth.pooled and self._trusting and self._owner.plan.cwd is None):
-            # Of a prepared one nobody waits for a word: nothing but a full disk can go wrong, and the first cell may
-            # follow at once.
-            await self._begun
-        if self._owner.worker is not worker:
+                # A save holds what is left of the library. Then it is loaded for clearing only.
+                await self._load_library(worker, self._library, run=not saved)
+            if autosave is not None:
+                names = await autosave.restore(functools.partial(self._calls.load, worker))
+                self.restores = False
+                if names is not None:
+                    self.names = set(names)
+                elif self._library is not None and saved:
+                    await self._load_library(worker, self._library, run=True)
+        elif not (worker.birth.pooled and self._trusts_pool and self._spec.cwd is None):
+            # The start of a worker of the pool fails only on a full disk, so the first cell may follow at once.
+            await self._started
+        if self.worker is not worker:
             raise errors.StartFailed("the worker ended as soon as it had started; try again")
 
-    async def _load_library(self, worker: Worker, library: Library) -> None:
-        """The user's library, as much of it as can be had: it never keeps a session from starting."""
+    async def _load_library(self, worker: Worker, library: Library, *, run: bool) -> None:
+        """Load the user's library as far as possible. It never keeps a session from starting."""
         problem = library.problem
         if not problem:
-            # What was saved holds what is left of it; then it is there for clearing only.
-            keeper = self._owner.keeper
-            comes_back = self.comes_back and keeper is not None and keeper.has_something
-            loaded = await self._preparing.load(worker, library, run=not comes_back)
+            loaded = await self._calls.load_library(worker, library, run=run)
             if loaded is None:
-                self._spoilt = True
-                self._note(f"the user's library is not loaded: it ended the process, which {_end_of(worker)}")
+                self._library_failed = True
+                how = worker.gone.result().message or "ended" if worker.gone.done() else "ended"
+                self._journal.note(f"the user's library is not loaded: it ended the process, which {how}")
                 raise errors.StartFailed("the user's library ended the worker")
-            self._owner.names.update(loaded.names)
+            self.names.update(loaded.names)
             problem = loaded.problem
         if problem:
-            self._note(f"the user's library was loaded only in part: {problem}; what it defines before that is there")
+            self._journal.note(
+                f"the user's library was loaded only in part: {problem}; what it defines before that is there"
+            )
 
-    async def _restore(self, worker: Worker, keeper: Keeper) -> None:
-        """What was saved, into a fresh worker."""
-        ran = not keeper.has_something  # the library, see above
-        names = await keeper.restore(functools.partial(self._keeping.load, worker))
-        self.comes_back = False
-        if names is not None:
-            self._owner.names = set(names)
-        elif self._library is not None and not ran:
-            await self._load_library(worker, self._library)
+    # --- copies ---
 
-    def _note(self, notice: str) -> None:
-        """For the listing as long as the session lives, and for the next cell."""
-        self._notices.last(notice)
-        self._notices.tell(notice)
+    def begin_fork(self, worker: Worker, origin: ForkOrigin) -> None:
+        """Begin as a copy of another session's worker."""
+        self.move(SlotState.STARTING)
+        self.attach(worker)
+        self._begin_task(self._start_fork(worker, origin))
 
-    # --- a copy ---
+    async def wait_forked(self) -> None:
+        """Wait until the fork is up."""
+        assert self._task is not None
+        await self._wait(self._task)
 
-    def begin_as(self, worker: Worker, origin: Origin) -> None:
-        """Begin as a copy of another session's worker, which is this session's from now on."""
-        self._owner.take(worker)
-        self._task = self._loop.create_task(self._start_as(worker, origin))
-
-    async def _start_as(self, worker: Worker, origin: Origin) -> None:
-        self._history.inherit(origin.session_id, origin.moment.cell)
-        self._owner.names = set(origin.moment.names)
-        self._lodging.move_on(worker, reseed=origin.reseed)
-        # That of its outputs is none of the worker's, which may see that of its original only.
-        await asyncio.to_thread(self._owner.plan.folder.mkdir, 0o700, exist_ok=True)
-        await self._begun
+    async def _start_fork(self, worker: Worker, origin: ForkOrigin) -> None:
+        self.names = set(origin.moment.names)
+        self.workspace.adopt(worker, reseed=origin.reseed)
+        # The worker cannot make the folder of its events: it may only see that of its original.
+        await asyncio.to_thread(self._spec.folder.mkdir, 0o700, exist_ok=True)
+        await self._started
         after = f"after its cell {origin.moment.cell}" if origin.moment.cell else "before its first cell"
         notice = f"this session is a fork of {origin.session_id!r}, made {after}"
-        self._notices.last(notice)
-        self._append(events.Notice, notice)
+        self._journal.notices.add_lasting(notice)
+        self._journal.append(events.Notice, notice)
         for notice in origin.notices:
-            self._note(notice)
-        self._move(states.IDLE)
+            self._journal.note(notice)
+        self.move(SlotState.UP)
 
-    async def go_on_with(self, parked: Parked, text: str) -> None:
-        """Put a copy of a parked worker in the place of the session's own. In its own turn."""
-        self._move(states.STARTING)
-        failed: list[errors.IngleError] = []
-        self._task = self._loop.create_task(self._replace(parked, text, failed))
-        await self.wait()
-        if failed:
-            raise failed[0]
+    async def replace(self, parked: Parked, text: str) -> str:
+        """Put a copy of a parked worker in the place of the current one. Return its former temporary folder.
 
-    async def _replace(self, parked: Parked, text: str, failed: list[errors.IngleError]) -> None:
-        """Others wait for this, too: what goes wrong is told to who asked for it, and the session goes on as it was."""
-        owner = self._owner
+        If there is no copy, raise StartFailed and go on as before.
+        """
+        replaced: asyncio.Future[str] = self._loop.create_future()
+        self.move(SlotState.STARTING)
+        self._begin_task(self._replace(parked, text, replaced))
+        assert self._task is not None
+        await self._wait(self._task)
+        return replaced.result()
+
+    async def _replace(self, parked: Parked, text: str, replaced: "asyncio.Future[str]") -> None:
+        """Replace the worker. Other requests wait for this too, so a failure goes to the caller alone."""
         try:
             (copy,) = await (await parked.worker.fork()).up()
         except errors.IngleError as error:
-            failed.append(error)
-            if owner.worker is None:
+            replaced.set_exception(error)
+            replaced.exception()  # retrieved here, since the caller may have left
+            if self.worker is None:
                 await self._start()
             else:
-                self._move(states.IDLE)
+                self.move(SlotState.UP)
             return
-        before, tmp = owner.worker, self._lodging.tmp
-        owner.take(copy)
-        self.on_begun()
-        owner.names = set(parked.moment.names)
-        owner.cwd, self._lodging.tmp = parked.moment.cwd, parked.moment.tmp
-        # What was to be told of the worker that is replaced is not true of this one.
-        self._notices.replace([text, *parked.notices])
+        before, tmp = self.worker, self.workspace.tmp
+        self.attach(copy)
+        self.on_started()
+        self.names = set(parked.moment.names)
+        self.cwd, self.workspace.tmp = parked.moment.cwd, parked.moment.tmp
+        # Notices about the worker that is replaced are not true of this one.
+        self._journal.notices.replace([text, *parked.notices])
         if before is not None:
             before.kill("the session was rolled back")
             await before.gone
-        owner.drop_tmp(tmp)
-        self._append(events.Notice, text)
-        if owner.worker is copy:
-            self._move(states.IDLE)
-            owner.changed()
+        self._journal.append(events.Notice, text)
+        replaced.set_result(tmp)
+        if self.worker is copy:
+            self.move(SlotState.UP)
         else:
             await self._start()
 
-    # --- what becomes of the worker ---
+    # --- hibernating and ending ---
 
-    def expect(self) -> None:
-        """Another worker was taken: it has not begun yet."""
-        self._begun = self._loop.create_future()
+    def on_breach(self, limit: str) -> None:
+        """Kill a worker that uses more than a limit allows."""
+        if self.worker is not None:
+            self.worker.kill(f"was killed: {limit}")
 
-    def on_begun(self) -> None:
-        """It has its folders, its environment and its streams."""
-        if not self._begun.done():
-            self._begun.set_result(None)
+    def begin_hibernated(self) -> None:
+        """Begin without a process, as the session of an earlier server. The next call restores it."""
+        self.restores = True
+        self.state = SlotState.HIBERNATED
+        self._journal.begin_hibernated()
 
-    def on_gone(self, exit: Exit) -> None:
-        """It ended; one that had not begun is a start that failed."""
-        if not self._begun.done():
-            self._trusting = False
-            self._begun.set_exception(
-                errors.StartFailed(f"the worker ended while it started ({exit.message}); try again")
-            )
-            self._begun.exception()  # seen: where the launcher tries again by itself, nobody waits for it
+    def hibernate(self) -> None:
+        """Free the process. It runs no exit handlers: the restored session needs what they would remove."""
+        worker, self.worker = self.worker, None
+        assert worker is not None
+        worker.owner = None
+        worker.kill("was freed")
+        self._journal.notices.of_start = []
+        self.move(SlotState.HIBERNATED)
+
+    async def end(self, *, graceful: bool, grace_seconds: float) -> None:
+        """End the worker, and a start that is under way. If `graceful`, exit handlers may run first."""
+        self.ending = True
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.worker.kill()
+            await prepared.worker.gone
+        worker = self.worker
+        if worker is not None and not worker.gone.done():
+            if graceful and worker.alive:
+                worker.send(messages.Shutdown())
+                await asyncio.wait({worker.gone}, timeout=grace_seconds)
+            worker.kill("the session was ended")
+            await worker.gone
 
 
-def _end_of(worker: Worker) -> str:
-    return worker.gone.result().message or "ended" if worker.gone.done() else "ended"
+def _retrieve(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        task.exception()  # retrieved here, since perhaps no request waits for the start

@@ -55,10 +55,9 @@ class Launcher:
         self._forks = fork or confinement is not None
         self._zygotes = ZygoteSupervisor(loop, lambda: Zygote(loop, python, settings.preload, confinement=confinement))
         self._pool: list[Worker] = []
-        self._offered: dict[str, Worker] = {}
         self._leaving: set[Worker] = set()
-        self.furnish: Callable[[Worker], Awaitable[None]] | None = None
-        """Makes a spare worker that of a session to come."""
+        self.prepare: Callable[[Worker], Awaitable[None]] | None = None
+        """Gives a worker of the pool folders of its own, before a session needs it."""
         self._soon: asyncio.TimerHandle | None = None
         self._refill: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
@@ -68,73 +67,37 @@ class Launcher:
         self._stopped = False
         self.version: str | None = None
 
-    def offer(self) -> str:
-        """The name of folders that a prepared worker has already, which waits for whoever takes that name.
-
-        Empty when there is none. It is taken, or withdrawn.
-        """
-        for worker in self._pool:
-            if worker.laid and worker.alive:
-                self._pool.remove(worker)
-                self._offered[worker.laid] = worker
-                return worker.laid
-        return ""
-
-    def hurry(self, name: str, network: str = "") -> None:
-        """A worker is about to be taken by this name. If it has to be forked, that is begun now: whoever takes it has
-        other things to do first."""
-        zygote, held = self._zygotes.living, self.confinement
-        if zygote is None or not self._forks or self._stopped:
-            return
-        if self._pool and (held is None or not (held.has_own_root or network not in ("", held.network))):
-            return
-        worker = self._new(network=network if held is not None else "")
-        if zygote.fork_now(worker, worker.birth):
-            self._offered[name] = worker
-            if worker.birth.grouped:
-                self._invite(worker)
-
-    def withdraw(self, name: str) -> Worker | None:
-        """Whoever was to take this one does not need it: it ends. None when it was taken."""
-        worker = self._offered.pop(name, None)
-        if worker is not None:
-            self._dismiss(worker)
-        return worker
+    def take_prepared(self) -> Worker | None:
+        """Return a worker of the pool that `prepare` has given its folders. The caller owns it from now on."""
+        if self.prepare is None:
+            return None
+        while self._pool:
+            worker = self._pool.pop(0)
+            self._fill_later()
+            if worker.alive:
+                return worker
+        return None
 
     def _dismiss(self, worker: Worker) -> None:
-        """Nobody wants it."""
+        """End a worker that no session will have."""
         self._leaving.add(worker)
         worker.gone.add_done_callback(lambda gone: self._leaving.discard(worker))
         worker.kill()
-
-    def accept(self, name: str) -> None:
-        """Whoever was offered this one has it already."""
-        self._offered.pop(name, None)
-        self._fill_later()
 
     def _new(self, user: int = 0, network: str = "", pooled: bool = False) -> Worker:
         if self.confinement is not None:
             user = user or next_user()
         return Worker(self._loop, Birth(user, network, pooled, grouped=self._forks and self._grouped))
 
-    async def take(self, begin: Begin, network: str = "", user: int = 0, laid: str = "") -> Worker:
-        """A worker: from the pool if one is there, and one more is made for the next.
+    async def take(self, begin: Begin, network: str = "", user: int = 0) -> Worker:
+        """Return a worker: from the pool if one is there, and one more is made for the next session.
 
-        `begin` is called with it before it is ready, and once more with another where that one fails. With a network
-        that is not what sessions have by default, or as a user that is given, it is made when it is asked for.
+        `begin` is called with the worker before it is ready, and again with another one if that one fails. A worker
+        with a network other than the default, or with a given user id, is made on request. So is one where the workers
+        of the pool have folders already: those are taken by `take_prepared`.
         """
-        offered = self._offered.pop(laid, None)
-        if offered is not None and not offered.birth.pooled:
-            worker = await self._make(begin, network, user, offered)
-            self._fill_later()
-            return worker
-        if offered is not None and offered.alive:
-            self._fill_later()
-            begin(offered)
-            return offered
         held = self.confinement
         if held is not None and (user or held.has_own_root or network not in ("", held.network)):
-            # Rooms that are prepared are those of other sessions.
             worker = await self._make(begin, network, user)
             self._fill_later()
             return worker
@@ -176,8 +139,8 @@ class Launcher:
                     return
                 worker = await self._make()
                 try:
-                    if self.furnish is not None:
-                        await self.furnish(worker)
+                    if self.prepare is not None:
+                        await self.prepare(worker)
                 except BaseException as error:
                     self._dismiss(worker)
                     if not isinstance(error, StartFailed):
@@ -209,22 +172,17 @@ class Launcher:
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()
 
-    async def _make(
-        self, begin: Begin | None = None, network: str = "", user: int = 0, asked_for: Worker | None = None
-    ) -> Worker:
-        """One that is ready: for whoever begins it, or a spare one. `asked_for` is on its way already."""
+    async def _make(self, begin: Begin | None = None, network: str = "", user: int = 0) -> Worker:
+        """Return a worker that is ready: for the session that begins it, or without `begin` for the pool."""
         tries, lost = 0, False
         until = self._loop.time() + self._settings.start_patience
         while tries < TRIES and not (lost and self._loop.time() > until):
-            on_its_way, asked_for = asked_for, None
-            worker = on_its_way or self._new(user, network, pooled=begin is None)
+            worker = self._new(user, network, pooled=begin is None)
             zygote = self._zygotes.last
             process: subprocess.Popen[bytes] | None = None
             try:
                 async with asyncio.timeout(self._settings.start_patience):
-                    if on_its_way is not None:
-                        pass
-                    elif self._forks:
+                    if self._forks:
                         zygote = await self._zygotes.get()
                         await zygote.fork(worker, worker.birth)
                         if worker.birth.grouped:
@@ -351,9 +309,8 @@ class Launcher:
         await self._zygotes.cancel()
         if self._joining:
             await asyncio.wait(self._joining.values())
-        workers = [*self._pool, *self._offered.values(), *self._leaving]
+        workers = [*self._pool, *self._leaving]
         self._pool.clear()
-        self._offered.clear()
         for worker in workers:
             worker.kill()
         for worker in workers:

@@ -346,20 +346,6 @@ class Zygote:
             ends.close()
             child.watch()
 
-    def fork_now(self, child: Forked, birth: Birth) -> bool:
-        """Order one more child without waiting. Return False when that is not possible."""
-        if self.dead or self._sending.locked():
-            return False
-        ends = _ends_of(child)
-        try:
-            self._order(child, ends, birth)
-            return True
-        except OSError:  # among them, that the socket is full
-            return False
-        finally:
-            ends.close()
-            child.watch()
-
     def _order(self, child: Forked, ends: ChildEnds, birth: Birth) -> None:
         self._tickets += 1
         order = messages.Fork(self._tickets, birth.pooled, birth.user, birth.network, birth.grouped)

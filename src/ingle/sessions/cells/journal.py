@@ -1,0 +1,160 @@
+"""Journal of a session: everything that happened in it, in order.
+
+Every event goes to the timeline first, and requests are answered from there. Memory is bounded; older events go to
+disk. While the disk is behind, `behind` is true, and the worker must not be read.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from ingle import errors, events
+from ingle.events import AnyEvent
+from ingle.output.image_store import ImageStore
+from ingle.output.timeline import Timeline
+from ingle.sessions.cells.cell import RunningCell
+from ingle.sessions.cells.history import History
+from ingle.sessions.cells.notices import Notices
+from ingle.sessions.cells.output import OutputDecoder
+from ingle.settings import Settings
+from ingle_worker.wire import messages, states
+
+
+class Journal:
+    def __init__(self, session_id: str, folder: Path, settings: Settings) -> None:
+        self._session_id = session_id
+        self._drained = asyncio.Event()
+        self.timeline = Timeline(
+            f"{folder}/timeline.ndjson", settings.timeline_memory, settings.timeline_disk, self._drained.set
+        )
+        self.history = History(session_id, self.timeline, settings.result_chars)
+        self.notices = Notices()
+        self._images = ImageStore(f"{folder}/figures", settings.figures_disk)
+        self._output = OutputDecoder(session_id, self.timeline, self._images)
+        self._cell: RunningCell | None = None
+        self._state: str = states.STARTING
+
+    # --- events ---
+
+    def append(self, kind: Callable[..., AnyEvent], *content: Any) -> None:
+        """Append an event of the running cell, or of none."""
+        cell, timeline = self._cell, self.timeline
+        number = cell.number if cell is not None else None
+        timeline.append(kind(timeline.next_seq, time.time(), self._session_id, number, *content))
+
+    def publish(self, state: str, code: str | None = None) -> None:
+        """Append a change of the session's state, if it is one. `code` is the code of a cell that begins."""
+        if state == self._state:
+            return
+        self._state = states.move(self._state, state)
+        cell, timeline = self._cell, self.timeline
+        number = cell.number if cell is not None else None
+        timeline.append(
+            events.StateChanged(timeline.next_seq, time.time(), self._session_id, number, state, code),
+            len(code) if code else 0,
+        )
+
+    def begin_hibernated(self) -> None:
+        """Begin in the state of a session of an earlier server, without an event."""
+        self._state = states.HIBERNATED
+
+    def notify(self, notice: str) -> None:
+        """Add a notice for the next cell's result, and an event for those who watch."""
+        if self.notices.add(notice):
+            self.append(events.Notice, notice)
+
+    def note(self, notice: str) -> None:
+        """Add a notice for the next cell's result, and for listings as long as the session lives."""
+        self.notices.add_lasting(notice)
+        self.notices.add(notice)
+
+    # --- cells ---
+
+    def begin_cell(self, cell: RunningCell) -> None:
+        """Begin a cell. Its first event is the change of state that follows."""
+        self.history.begin()
+        self._cell = cell
+
+    def flush_background(self) -> None:
+        """Show what is left of characters that threads wrote before the cell began."""
+        if self._output.undecided[True]:
+            self._output.flush(self._cell, background=True)
+
+    def take_done(self, cell: RunningCell, done: messages.Done) -> None:
+        """Take over what the worker reports of the cell's end."""
+        cell.take_done(done)
+        if done.value is not None:
+            self.append(events.ResultShown, done.value)
+
+    def end_cell(self, cell: RunningCell, status: str, exit: events.Exit | None) -> None:
+        """End a cell. Its `done` is its last event."""
+        if self._output.undecided[False]:
+            self._output.flush(cell, background=False)
+        cell.end(status, exit, self.timeline.broken or "this session's share of the disk for output is used up")
+        if cell.error is not None:
+            self.append(events.ErrorRaised, cell.error.name, cell.error.value, cell.error.traceback)
+        timeline = self.timeline
+        self.history.end(cell.number)
+        cell.final = result = cell.result(self._session_id)
+        result.next_event = timeline.next_seq + 1
+        characters, lines = cell.counted()
+        timeline.append(
+            events.Done(
+                timeline.next_seq,
+                time.time(),
+                self._session_id,
+                cell.number,
+                result,
+                characters,
+                lines,
+                cell.displays.events,
+            ),
+            0 if cell.left_nothing else None,
+        )
+        self._cell = None
+
+    # --- output ---
+
+    def output(self, stream: int, data: bytes, background: bool) -> None:
+        self._output.output(self._cell, stream, data, background or self._cell is None)
+
+    def shown(self, shown: messages.Result | messages.Display) -> None:
+        """Add a display, or a value that the running cell showed before its end."""
+        if isinstance(shown, messages.Display):
+            self._output.display(self._cell, shown)
+        elif self._cell is not None:
+            self._output.result(self._cell, shown)
+
+    def store_image(self, data: bytes) -> Coroutine[Any, Any, None]:
+        """Return a coroutine that stores an image of full size. Its bytes count as not on disk from now on."""
+        return self._store_image(self._images.store(data))
+
+    async def _store_image(self, storing: Coroutine[Any, Any, None]) -> None:
+        await storing
+        self._drained.set()
+
+    async def image(self, image_id: str) -> bytes:
+        """Return an image of full size, by the id in a display's metadata."""
+        data = await self._images.read(image_id)
+        if data is None:
+            raise errors.FigureNotFound(self._session_id, image_id)
+        return data
+
+    @property
+    def behind(self) -> bool:
+        """Return whether more has come than the disk has taken."""
+        return self._output.behind
+
+    async def wait_until_drained(self) -> None:
+        """Wait until the disk has caught up."""
+        while self.behind:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def close_images(self) -> None:
+        await self._images.close()
+
+    async def close(self) -> None:
+        await self.timeline.close()

@@ -1,0 +1,50 @@
+"""Description of a session for listings."""
+
+from ingle.events import SessionInfo
+from ingle.sessions.cells.journal import Journal
+from ingle.sessions.cells.runner import CellRunner
+from ingle.sessions.persistence.autosave import AutoSave
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.sessions.spec import SessionSpec
+from ingle_worker.wire import states
+
+
+def describe_session(
+    spec: SessionSpec,
+    created_at: float,
+    python: str | None,
+    cells: CellRunner,
+    slot: ProcessSlot,
+    journal: Journal,
+    autosave: AutoSave | None,
+) -> SessionInfo:
+    """Return what a listing shows of a session. `python` is None until a worker has reported its version."""
+    names = sorted(name for name in slot.names if not name.startswith("_"))
+    notices = journal.notices.all
+    if cells.running is not None:
+        notices.append("a cell is running; variables are those of the last finished cell")
+    saved = autosave.last if autosave is not None else None
+    if autosave is not None:
+        notices += autosave.notices(hibernated=cells.state == states.HIBERNATED)
+    memory, cpu_seconds = slot.worker.usage() if slot.worker is not None else (None, None)
+    return SessionInfo(
+        session_id=spec.session_id,
+        state=cells.state,
+        created_at=created_at,
+        last_executed=cells.last_begun,
+        execution_count=cells.count,
+        variable_count=len(names),
+        variables=names,
+        python=python or (saved.python if saved is not None else ""),
+        cwd=slot.cwd,
+        isolation=spec.grant.isolation,
+        network=spec.grant.network,
+        memory=memory,
+        cpu_seconds=cpu_seconds,
+        idle_timeout=spec.idle_timeout,
+        durable=autosave is not None and autosave.durable,
+        notices=notices,
+        saved_at=saved.time if saved is not None else None,
+        saved_cell=saved.cell if saved is not None else None,
+        limits=spec.grant.limits,
+    )

@@ -1,0 +1,92 @@
+"""Live copies of a session's worker: for a save, for a checkpoint, and to roll back."""
+
+import asyncio
+import time
+
+import msgspec
+
+from ingle import errors
+from ingle.events import CheckpointInfo
+from ingle.sessions.cells.journal import Journal
+from ingle.sessions.persistence.checkpoints import AUTO, Checkpoints, Parked
+from ingle.sessions.persistence.save_schedule import SaveSchedule
+from ingle.sessions.process.exclusive import ExclusiveWorker
+from ingle.sessions.process.session_folders import remove_below
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.support.background import Tasks
+from ingle.workers.worker import Worker
+
+
+class WorkerCopies:
+    def __init__(
+        self,
+        worker: ExclusiveWorker,
+        slot: ProcessSlot,
+        journal: Journal,
+        checkpoints: Checkpoints,
+        saves: SaveSchedule,
+        tasks: Tasks,
+    ) -> None:
+        self._worker = worker
+        self._slot = slot
+        self._journal = journal
+        self._checkpoints = checkpoints
+        self._saves = saves
+        self._tasks = tasks
+
+    async def copy(self) -> tuple[Worker, list[str], float]:
+        """Return a live copy of the worker, what it lacks, and for how many seconds the session was held up."""
+        async with self._worker.use("save") as worker:
+            began = time.monotonic()
+            copies = await worker.fork()
+        paused = time.monotonic() - began
+        (copy,) = await copies.up()
+        return copy, copies.notices, paused
+
+    async def checkpoint(self, name: str) -> CheckpointInfo:
+        """Park a copy of the session as it is now. Raise Busy while a cell runs."""
+        async with self._worker.use("checkpoint") as worker:
+            moment, copies = self._slot.moment(self._journal.history.count), await worker.fork()
+        (copy,) = await copies.up()
+        parked = Parked(name, copy, moment, copies.notices)
+        dropped = self._checkpoints.add(parked)
+        return msgspec.structs.replace(parked.info(), notices=[*parked.notices, *dropped])
+
+    async def checkpoint_automatically(self, worker: Worker) -> None:
+        """Park a copy before a cell, in its turn."""
+        moment = self._slot.moment(self._journal.history.count)
+        try:
+            copies = await worker.fork()
+        except errors.StartFailed as error:
+            self._checkpoints.drop(AUTO)
+            self._journal.notices.add(f"there is no checkpoint of the state before this cell: {error.message}")
+        else:
+            # The cell does not wait until the copy is ready. One that never is has ended when it is asked for.
+            self._checkpoints.add(Parked(AUTO, copies.workers[0], moment, copies.notices))
+
+    async def rollback(self, name: str | None) -> tuple[CheckpointInfo, str]:
+        """Go on from a checkpoint, which stays. Return it, and a sentence that says where the session is now.
+
+        Without a name, go back to the state before the last cell, or else to the newest checkpoint.
+        """
+        self._checkpoints.find(name)  # a wrong name is refused at once
+        async with self._worker.use("rollback"):
+            parked = self._checkpoints.find(name)
+            text = f"rolled back to {parked.description}"
+            try:
+                tmp = await self._slot.replace(parked, text)
+            except errors.StartFailed:
+                if not parked.worker.alive:
+                    await parked.worker.gone
+                    await asyncio.sleep(0)  # `Checkpoints` hears of it in this turn of the loop
+                    self._checkpoints.find(parked.name)
+                raise
+            self.drop_tmp(tmp)
+            self._saves.changed()
+        return parked.info(), text
+
+    def drop_tmp(self, tmp: str) -> None:
+        """Remove the temporary files of a worker that has ended, unless a checkpoint or a fork needs them."""
+        workspace = self._slot.workspace
+        if tmp != workspace.tmp and not self._checkpoints.uses(tmp) and not workspace.folders.shared:
+            self._tasks.start(asyncio.to_thread(remove_below, workspace.folders.folder, tmp))

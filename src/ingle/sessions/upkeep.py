@@ -1,0 +1,84 @@
+"""Upkeep of a node's sessions: raw reads of standard input, idle sessions, limits that the kernel does not keep."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+
+from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
+from ingle.isolation.limits.watchdog import Watchdog, Watched
+from ingle.requests import SessionLimits
+from ingle.sessions.persistence.hibernation import Hibernation
+from ingle.sessions.session import Session
+from ingle.support.background import run_forever
+from ingle.workers.io import blocked_readers
+
+WATCH_INTERVAL_SECONDS = 0.1
+"""How often running cells are checked for raw reads of standard input."""
+
+EXPIRE_INTERVAL_SECONDS = 1.0
+
+
+class Upkeep:
+    def __init__(self, sessions: Callable[[], Iterable[Session]], hibernation: Hibernation) -> None:
+        self._sessions = sessions
+        self._hibernation = hibernation
+        self._watchdog = Watchdog(self._watched)
+        self._loops: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._loops = [
+            loop.create_task(run_forever("looking for reads of standard input", self._watch_raw_reads)),
+            loop.create_task(run_forever("looking for idle sessions", self._expire)),
+            loop.create_task(run_forever("looking at what sessions use", self._watchdog.run)),
+        ]
+
+    async def stop(self) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        if self._loops:
+            await asyncio.wait(self._loops)
+
+    async def _watch_raw_reads(self) -> None:
+        """Find cells that have run for a moment and block on standard input."""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_SECONDS)
+            watched = {}
+            for session in self._sessions():
+                session.runner.show_next_wait()
+                cell, worker = session.running, session.worker
+                if cell is None or worker is None or worker.pid is None or cell.waits:
+                    continue
+                if cell.age >= WATCH_INTERVAL_SECONDS:
+                    watched[worker.pid] = (session, cell, worker.stdin.inode, cell.answers)
+            if not watched:
+                continue
+            roots = {pid: inode for pid, (_, _, inode, _) in watched.items()}
+            blocked = await asyncio.to_thread(blocked_readers.find_blocked, roots)
+            for pid, (session, cell, _, answers) in watched.items():
+                # An answer that came meanwhile makes the observation out of date.
+                if cell.answers == answers:
+                    session.runner.on_raw_read(cell, pid in blocked)
+
+    def _watched(self) -> Iterator[Watched]:
+        """Yield the sessions with limits that the kernel does not keep, or not all of them."""
+        for session in self._sessions():
+            worker, grant = session.worker, session.spec.grant
+            if worker is None or worker.init_pid is None or grant.limits == SessionLimits():
+                continue
+            places = () if worker.group is None else worker.group.places
+            yield Watched(
+                # Forks share one init, and each has limits of its own.
+                worker.init_pid if not worker.siblings.shared else worker.pid or worker.init_pid,
+                grant.limits,
+                session.slot.on_breach,
+                running=session.running is not None,
+                memory=MEMORY not in places,
+                processes=PROCESSES not in places,
+                network=session.launcher.confinement is not None and session.launcher.confinement.has_own_root,
+                folder=session.folders.root,
+            )
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_INTERVAL_SECONDS)
+            self._hibernation.check()

@@ -1,0 +1,99 @@
+"""Events of a session's worker: each goes to the object that it is about. A worker that has ended is replaced."""
+
+from typing import Any
+
+from ingle.events import Exit
+from ingle.sessions.cells.back_pressure import BackPressure
+from ingle.sessions.cells.journal import Journal
+from ingle.sessions.cells.notices import loss_notice
+from ingle.sessions.cells.runner import CellRunner
+from ingle.sessions.metrics import Telemetry
+from ingle.sessions.persistence.checkpoints import Checkpoints
+from ingle.sessions.persistence.save_schedule import SaveSchedule
+from ingle.sessions.persistence.worker_copies import WorkerCopies
+from ingle.sessions.process.calls import WorkerCalls
+from ingle.sessions.process.slot import ProcessSlot, SlotState
+from ingle.sessions.process.workspace import EgressRefused
+from ingle.support.background import Tasks
+from ingle_worker.wire import messages
+
+
+class WorkerEvents:
+    def __init__(
+        self,
+        slot: ProcessSlot,
+        runner: CellRunner,
+        calls: WorkerCalls,
+        journal: Journal,
+        copies: WorkerCopies,
+        checkpoints: Checkpoints,
+        saves: SaveSchedule,
+        telemetry: Telemetry,
+        tasks: Tasks,
+    ) -> None:
+        self._slot = slot
+        self._runner = runner
+        self._calls = calls
+        self._journal = journal
+        self._copies = copies
+        self._checkpoints = checkpoints
+        self._saves = saves
+        self._telemetry = telemetry
+        self._tasks = tasks
+        self._back_pressure = BackPressure(journal, slot, tasks)
+
+    def on_output(self, stream: int, data: bytes, background: bool) -> None:
+        self._telemetry.output_bytes += len(data)
+        self._journal.output(stream, data, background)
+        self._back_pressure.check()
+
+    def on_message(self, message: Any) -> None:
+        match message:
+            case messages.Done():
+                if self._runner.on_done(message):
+                    self._saves.changed()
+                return
+            case messages.Result() | messages.Display():
+                self._journal.shown(message)
+            case messages.KeepImage():
+                self._tasks.start(self._journal.store_image(message.data))
+            case messages.InputWait():
+                self._runner.on_input_wait(message)
+            case messages.InputTaken():
+                self._runner.on_input_taken(message)
+            case messages.Exiting():
+                self._runner.on_exiting(message)
+            case messages.Started():
+                self._slot.on_started(message)
+            case EgressRefused():
+                self._telemetry.note("egress_refused", self._slot.key, reason=message.text)
+                self._runner.on_refused(message.text)
+            case _:
+                self._calls.on_message(message)
+        self._back_pressure.check()
+
+    def on_gone(self, exit: Exit) -> None:
+        """Replace a worker that has ended, with everything below it. All its output has been seen."""
+        slot, cell = self._slot, self._runner.running
+        starting = slot.state is not SlotState.UP
+        exit = slot.explain(exit)
+        self._telemetry.worker_ended(slot.key, exit, slot.ending)
+        lost = bool(slot.names) or self._runner.count > 0
+        slot.on_gone(exit)
+        if not starting:
+            # A cell that exits wants to begin anew. Every other end of a worker was not asked for.
+            slot.restores = self._saves.worker_lost(anew=cell is not None and cell.exiting is not None)
+        if starting and cell is None and not slot.ending:
+            return  # the start goes on with another worker
+        # Checkpoints end with the whole process tree, if that was killed.
+        way_back = self._checkpoints.way_back if exit.signal or exit.code is not None else ""
+        self._runner.on_lost(exit, way_back)
+        if slot.ending:
+            return
+        if lost:
+            number = cell.number if cell is not None else None
+            self._journal.notices.add(loss_notice(exit, number, restores=slot.restores))
+        slot.begin()
+        tmp = slot.workspace.forget_tmp()
+        if not slot.restores:
+            self._copies.drop_tmp(tmp)
