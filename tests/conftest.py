@@ -1,6 +1,7 @@
 """What the tests share: a service on a folder of its own, and the proof that nothing is left after it."""
 
 import getpass
+import inspect
 import os
 import subprocess
 import sys
@@ -50,11 +51,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def mark() -> Iterator[str]:
     """Marks every process started during the test; afterwards none of them may be left."""
     value = uuid4().hex
-    monkeypatch.setenv(MARK, value)
-    yield value
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, value)
+        yield value
     assert wait_until(lambda: not marked_processes(value), 5), f"left behind: {marked_processes(value)}"
 
 
@@ -85,6 +87,16 @@ async def shared_services() -> AsyncIterator[SharedServices]:
     services = SharedServices(make_settings(**USUAL))
     yield services
     await services.stop()
+
+
+@pytest.fixture(autouse=True)
+async def only_own_services_are_patched(request: pytest.FixtureRequest, shared_services: SharedServices) -> None:
+    """Stop the shared services before a test that replaces parts of the host.
+
+    They run on the same event loop, and a patched interval would put their background work to sleep for good.
+    """
+    if "monkeypatch" in request.fixturenames and inspect.iscoroutinefunction(request.function):
+        await shared_services.stop()
 
 
 @pytest.fixture

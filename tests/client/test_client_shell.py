@@ -65,6 +65,7 @@ def test_it_asks_as_often_as_it_takes(client: Client, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.req("shell.manage")
+@pytest.mark.fresh_service
 def test_tasks_are_managed(client: Client) -> None:
     task = client.shell("cat", interactive=True, wait=0)
     assert client.shell_input(task.task_id, "one\n").status == "running"

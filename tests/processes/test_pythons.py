@@ -338,6 +338,7 @@ async def test_what_is_no_python_is_refused_in_plain_words(service: Service, apa
     assert await service.list_sessions() == []
 
 
+@pytest.mark.fresh_service
 class TestPatience:
     @pytest.fixture
     def settings(self, apart: Path) -> Settings:

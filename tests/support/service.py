@@ -70,6 +70,7 @@ class SharedServices:
 
     def __init__(self, usual: Settings) -> None:
         self._usual = usual
+        self._mark = os.environ[MARK]
         self._running: list[SharedService] = []
 
     async def get(self, settings: Settings) -> SharedService:
@@ -98,7 +99,7 @@ class SharedServices:
 
     def _strays(self) -> list[tuple[int, str]]:
         """Return marked processes that are not a shared service's own; when there are too many, all of them."""
-        found = [(pid, command_line(pid)) for pid, _ in marked_processes(os.environ[MARK])]
+        found = [(pid, command_line(pid)) for pid, _ in marked_processes(self._mark)]
         commands: set[str] = set().union(*(own_commands(each.service) for each in self._running))
         strays = [each for each in found if each[1] not in commands]
         return strays or (found if len(found) > sum(idle_processes(each.service) for each in self._running) else [])
@@ -108,7 +109,10 @@ class SharedServices:
         await shared.stop()
 
     async def stop(self) -> None:
+        """Stop all of them, and check that no process is left. They start again when they are asked for."""
+        if not self._running:
+            return
         for each in list(self._running):
             await self._drop(each)
-        mark = os.environ[MARK]
-        assert wait_until(lambda: not marked_processes(mark), 5), f"left behind: {marked_processes(mark)}"
+        found = partial(marked_processes, self._mark)
+        assert wait_until(lambda: not found(), 5), f"left behind: {found()}"
