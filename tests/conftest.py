@@ -89,14 +89,19 @@ async def shared_services() -> AsyncIterator[SharedServices]:
     await services.stop()
 
 
+@pytest.fixture
+async def stopped_shared_services(shared_services: SharedServices) -> None:
+    await shared_services.stop()
+
+
 @pytest.fixture(autouse=True)
-async def only_own_services_are_patched(request: pytest.FixtureRequest, shared_services: SharedServices) -> None:
+def only_own_services_are_patched(request: pytest.FixtureRequest) -> None:
     """Stop the shared services before a test that replaces parts of the host.
 
     They run on the same event loop, and a patched interval would put their background work to sleep for good.
     """
     if "monkeypatch" in request.fixturenames and inspect.iscoroutinefunction(request.function):
-        await shared_services.stop()
+        request.getfixturevalue("stopped_shared_services")
 
 
 @pytest.fixture
