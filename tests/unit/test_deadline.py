@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from conftest import until
 from ingle.sessions.cells import deadline as deadline_module
 from ingle.sessions.cells.deadline import Deadline
+from support.waiting import until
 
 GRACE = 0.05
 

@@ -26,7 +26,7 @@ class FakeWorker:
         self.owner: Any = None
         self.group = None
         self.pid = 1
-        self.spare = False
+        self.birth = SimpleNamespace(pooled=False, user=0)
         self.killed: str | None = None
 
     @property
