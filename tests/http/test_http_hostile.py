@@ -221,6 +221,7 @@ async def test_however_many_show_no_token_they_shut_out_nobody_who_has_one(
 
 
 @pytest.mark.req("safe.input")
+@pytest.mark.fresh_service
 async def test_whoever_has_shown_a_token_stays_when_strangers_come(service: Service) -> None:
     """Both kinds of connection, while an answer is under way and after it."""
     limit = 6
