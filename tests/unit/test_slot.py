@@ -130,20 +130,20 @@ async def test_a_start_that_fails_is_tried_anew_by_the_next_call(tmp_path: Path)
     assert published(journal) == [states.DEAD, states.STARTING, states.IDLE]
 
 
-async def test_a_hibernated_session_makes_room_and_starts_again(tmp_path: Path) -> None:
+async def test_a_hibernated_session_frees_a_process_and_starts_again(tmp_path: Path) -> None:
     launcher = FakeLauncher(confirm)
     slot, journal = make(tmp_path, launcher)
-    rooms: list[str] = []
+    freed: list[str] = []
 
-    async def make_room() -> None:
-        rooms.append(slot.state)
+    async def free_process() -> None:
+        freed.append(slot.state)
 
-    slot._make_room = make_room
+    slot._free_process = free_process
     await slot.start_first()
     slot.hibernate()
     assert (slot.state, slot.worker, launcher.taken[0].killed) == (SlotState.HIBERNATED, None, "was freed")
     await slot.ready()
-    assert (slot.state, rooms, len(launcher.taken)) == (SlotState.UP, [SlotState.HIBERNATED], 2)
+    assert (slot.state, freed, len(launcher.taken)) == (SlotState.UP, [SlotState.HIBERNATED], 2)
     assert published(journal) == [states.IDLE, states.HIBERNATED, states.STARTING, states.IDLE]
 
 

@@ -115,7 +115,7 @@ class Manager:
         self._making[key] = None
         try:
             if full:
-                await self._hibernation.make_room(lambda: self._live() - 1)
+                await self._hibernation.free_process(lambda: self._live() - 1)
             session = self._making[key] = await self._make(wanted, name, key)
             await self._finish([session], self._start(session, prepare))
         finally:
@@ -180,7 +180,7 @@ class Manager:
             prepared=prepared,
             saves=saves,
             requests=requests,
-            make_room=self._make_room,
+            free_process=self._free_process,
         )
 
     async def _start(self, session: Session, prepare: Callable[[Session], Awaitable[None]] | None) -> None:
@@ -309,8 +309,8 @@ class Manager:
         freed = sum(session.state == states.HIBERNATED for session in self._sessions.values())
         return len(self._sessions) + len(self._making) - freed
 
-    async def _make_room(self) -> None:
-        await self._hibernation.make_room(self._live)
+    async def _free_process(self) -> None:
+        await self._hibernation.free_process(self._live)
 
     # --- finding and ending them ---
 

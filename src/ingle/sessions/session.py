@@ -57,9 +57,9 @@ class Session:
         prepared: PreparedWorker | None = None,
         saves: SaveTarget | None = None,
         requests: Idempotency | None = None,
-        make_room: Callable[[], Awaitable[None]] | None = None,
+        free_process: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`make_room` is awaited before a hibernated session gets a process again."""
+        """`free_process` is awaited before a hibernated session gets a process again."""
         self.id = spec.session_id
         self.key = spec.key
         self.spec = spec
@@ -73,7 +73,7 @@ class Session:
         self.calls = WorkerCalls(spec.session_id, settings.timeout_grace)
         self.autosave = None if saves is None else AutoSave(saves, journal)
         self.slot = slot = ProcessSlot(
-            spec, launcher, workspace, self.calls, journal, telemetry, self.autosave, prepared, make_room
+            spec, launcher, workspace, self.calls, journal, telemetry, self.autosave, prepared, free_process
         )
         self._worker = ExclusiveWorker(self.turns, slot, journal, self.autosave, self._tasks)
         self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry)

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from ingle.errors import IngleError
+
 RESTART_SECONDS = 1.0
 """Time before a failed task is restarted."""
 
@@ -37,8 +39,9 @@ class Tasks:
 
     def _on_done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved here, since the caller may have left
+        error = None if task.cancelled() else task.exception()  # retrieved here, since the caller may have left
+        if error is not None and not isinstance(error, IngleError):
+            logger.error("a background task failed", exc_info=error)
 
     def cancel(self) -> None:
         for task in list(self._tasks):

@@ -61,7 +61,7 @@ class Journal:
         self._state = states.HIBERNATED
 
     def notify(self, notice: str) -> None:
-        """Add a notice for the next cell's result, and an event for those who watch."""
+        """Add a notice for the next cell's result, and an event for clients that watch."""
         if self.notices.add(notice):
             self.append(events.Notice, notice)
 

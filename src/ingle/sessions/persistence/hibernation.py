@@ -62,7 +62,7 @@ class Hibernation:
     async def _run(self, session: Session, free: bool) -> None:
         await (session.saves.hibernate() if free else session.saves.finish())
 
-    async def make_room(self, live: Callable[[], int]) -> None:
+    async def free_process(self, live: Callable[[], int]) -> None:
         """Free a process if the limit of sessions is reached. Raise TooManySessions if all are in use."""
         async with self._one:
             for session in self._idle():

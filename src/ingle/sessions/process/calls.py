@@ -53,7 +53,7 @@ class WorkerCalls:
     # --- what comes back ---
 
     def on_message(self, message: Any) -> None:
-        """Take an answer of the worker. One that nobody asked for is dropped."""
+        """Take an answer of the worker. An answer without a question is dropped."""
         if isinstance(message, messages.ChannelWanted | messages.Loaded):
             if self._transfer is not None:
                 self._transfer.on_message(message)

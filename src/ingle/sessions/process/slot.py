@@ -104,9 +104,9 @@ class ProcessSlot:
         telemetry: Telemetry,
         autosave: AutoSave | None = None,
         prepared: PreparedWorker | None = None,
-        make_room: Callable[[], Awaitable[None]] | None = None,
+        free_process: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`make_room` is awaited before a hibernated session is restored."""
+        """`free_process` is awaited before a hibernated session is restored."""
         self._spec = spec
         self._launcher = launcher
         self.workspace = workspace
@@ -116,7 +116,7 @@ class ProcessSlot:
         self.listener: WorkerListener | None = None
         """Receives the events of each worker."""
         self._autosave = autosave
-        self._make_room = make_room
+        self._free_process = free_process
         self._prepared = prepared
         """A worker of the pool, for the first start only."""
         self._loop = asyncio.get_running_loop()
@@ -170,8 +170,8 @@ class ProcessSlot:
         while not self.ending:
             if self.state is SlotState.UP:
                 return
-            if self.state is SlotState.HIBERNATED and self._make_room is not None:
-                await self._make_room()
+            if self.state is SlotState.HIBERNATED and self._free_process is not None:
+                await self._free_process()
             self._begin_unless_ending()
             if self._task is not None and self.state is SlotState.STARTING:
                 await self._wait(self._task)
@@ -271,8 +271,8 @@ class ProcessSlot:
 
     def learn(self, names: list[str]) -> None:
         """Add names of variables, up to a bound."""
-        room = max(0, MAX_NAMES - len(self.names))
-        self.names.update([name for name in names[:room] if len(name) <= MAX_NAME_CHARS])
+        capacity = max(0, MAX_NAMES - len(self.names))
+        self.names.update([name for name in names[:capacity] if len(name) <= MAX_NAME_CHARS])
 
     def moment(self, cell: int) -> Moment:
         return Moment(cell, frozenset(self.names), self.cwd, self.workspace.tmp)
