@@ -38,6 +38,7 @@ from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit
 from ingle.support.idempotency import Idempotency
+from ingle.workers.launch.launcher import Launcher
 from ingle_worker.wire import states
 
 logger = logging.getLogger(__name__)
@@ -126,6 +127,7 @@ class Manager:
     async def _make(self, wanted: NewSession, name: str, key: str) -> Session:
         """Return a session that is not started yet."""
         grant = await self.grants.grant(wanted, key)
+        launcher = self.grants.launcher(grant)
         spec = await self._resolve(wanted, name, key, grant)
         uid = _random_name()
         if wanted.durable:
@@ -133,13 +135,13 @@ class Manager:
             made = msgspec.structs.replace(wanted, isolation=grant.isolation)
             row = await self._durable.add(uid, name, made)
             spec = msgspec.structs.replace(spec, folder=self._durable.folder(uid))
-            return self._session(spec, saves=self._durable.target(spec, row), requests=self._durable.requests(row))
+            return self._durable_session(spec, launcher, row)
         # Nothing is awaited from here on: the session owns the worker.
-        prepared = self.prepared.take(grant, self.grants.launcher(grant))
+        prepared = self.prepared.take(grant, launcher)
         folder = self.folder(uid) if prepared is None else prepared.workspace.folders.folder
         spec = msgspec.structs.replace(spec, folder=folder)
         saves = None if wanted.one_off else self._durable.temporary_target(spec, uid)
-        return self._session(spec, prepared=prepared, saves=saves)
+        return self._session(spec, launcher, prepared=prepared, saves=saves)
 
     async def _resolve(self, wanted: NewSession, name: str, key: str, grant: Grant) -> SessionSpec:
         """Return the description of a session that is asked for. Its folder is not chosen yet."""
@@ -160,12 +162,12 @@ class Manager:
     def _session(
         self,
         spec: SessionSpec,
+        launcher: Launcher,
         *,
         prepared: PreparedWorker | None = None,
         saves: SaveTarget | None = None,
         requests: Idempotency | None = None,
     ) -> Session:
-        launcher = self.grants.launcher(spec.grant)
         if prepared is not None:
             workspace = prepared.workspace
         else:
@@ -182,6 +184,10 @@ class Manager:
             requests=requests,
             free_process=self._free_process,
         )
+
+    def _durable_session(self, spec: SessionSpec, launcher: Launcher, row: Row) -> Session:
+        saves, requests = self._durable.target(spec, row), self._durable.requests(row)
+        return self._session(spec, launcher, saves=saves, requests=requests)
 
     async def _start(self, session: Session, prepare: Callable[[Session], Awaitable[None]] | None) -> None:
         await session.start()
@@ -258,7 +264,7 @@ class Manager:
             folders=original.folders.fork(uid),
             one_off=False,
         )
-        return self._session(spec, saves=self._durable.temporary_target(spec, uid))
+        return self._session(spec, original.launcher, saves=self._durable.temporary_target(spec, uid))
 
     async def _take_over(self, row: Row) -> None:
         """Take over a session of an earlier server of this place. The next call restores it."""
@@ -274,7 +280,7 @@ class Manager:
             return
         spec = await self._resolve(row.made, name, key, grant)
         spec = msgspec.structs.replace(spec, folder=self._durable.folder(row.uid), one_off=False)
-        session = self._session(spec, saves=self._durable.target(spec, row), requests=self._durable.requests(row))
+        session = self._durable_session(spec, self.grants.launcher(grant), row)
         session.begin_hibernated(row)
         self._sessions[key] = session
         if name != row.name:
@@ -286,7 +292,8 @@ class Manager:
         name = f".{kind}-{_random_name()}"
         key = f"{wanted.tenant}/{name}"
         grant = await self.grants.grant(wanted, key)
-        return self._session(SessionSpec(name, self.folder(_random_name()), key, grant.cwd, grant=grant))
+        spec = SessionSpec(name, self.folder(_random_name()), key, grant.cwd, grant=grant)
+        return self._session(spec, self.grants.launcher(grant))
 
     @contextlib.asynccontextmanager
     async def _scratch(self, tenant: str, bounds: Bounds) -> AsyncIterator[Session]:
