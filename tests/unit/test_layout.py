@@ -1,5 +1,6 @@
 """The layout of the source tree: small folders, small modules."""
 
+import re
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -26,3 +27,19 @@ def test_no_module_is_too_long_without_a_reason() -> None:
         str(path.relative_to(SOURCE)): len(path.read_text("utf-8").splitlines()) for path in SOURCE.rglob("*.py")
     }
     assert {name for name, length in lengths.items() if length > MAX_LINES} == set(LONGER)
+
+
+def test_the_map_names_every_module_in_a_few_words() -> None:
+    """ARCHITECTURE.md has one table per folder. `client/sync` is generated and has none."""
+    found: dict[str, str] = {}
+    folder = ""
+    for line in (SOURCE.parent / "ARCHITECTURE.md").read_text("utf-8").splitlines():
+        if heading := re.fullmatch(r"### `(.*)/`", line):
+            folder = heading[1]
+        elif line.startswith("## "):
+            folder = ""
+        elif folder and (row := re.fullmatch(r"\| `(\w+)` \| (.*) \|", line)):
+            found[f"{folder}/{row[1]}"] = row[2]
+    names = {str(path.relative_to(SOURCE).with_suffix("")) for path in modules()}
+    assert set(found) == {name for name in names if not name.startswith("ingle/client/sync/")}
+    assert {name: words for name, words in found.items() if len(words.split()) > 12} == {}
