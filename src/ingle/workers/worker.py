@@ -65,7 +65,7 @@ class Worker:
         self.group_released: asyncio.Future[None] | None = None
         self.task_sweeper = Sweeper(loop)
         """Reports about the inits of shell tasks in this worker's sandbox."""
-        self.door: socket.socket | None = None
+        self.proxy_listener: socket.socket | None = None
         """Listening socket inside the session's network, for the egress proxy of the host."""
         self.forks = Forks()
         self._exit: Exit | None = None
@@ -190,10 +190,10 @@ class Worker:
     def _on_init(self, event: Any) -> None:
         match event:
             case messages.NotEntered():
-                self._break(f"the session's room could not be prepared ({event.reason[:MAX_REASON_CHARS]})")
+                self._break(f"the session's sandbox could not be prepared ({event.reason[:MAX_REASON_CHARS]})")
             case messages.ProxyListening():
-                if self.door is None and (fd := self.init.take_descriptor()) is not None:
-                    self.door = as_socket(fd)
+                if self.proxy_listener is None and (fd := self.init.take_descriptor()) is not None:
+                    self.proxy_listener = as_socket(fd)
             case messages.Exited():
                 self._exit = exit_of(event.status)
             case messages.Swept() if event.pid:
@@ -229,10 +229,10 @@ class Worker:
     def _finish(self) -> None:
         """Report the end. No process is left, so the pipes hold the last bytes there are."""
         self._handle_all(self.output.drain())
-        for each in (self.output, self.wire, self.stdin, self.init, self.door):
+        for each in (self.output, self.wire, self.stdin, self.init, self.proxy_listener):
             if each is not None:
                 each.close()
-        self.door = None
+        self.proxy_listener = None
         exit = explain(self._exit, self.init.killed_because, self._broken)
         self.gone.set_result(exit)
         self.siblings.leave(self, exited=self._exit is not None)

@@ -61,7 +61,7 @@ class PreparedWorkers:
         worker.gone.add_done_callback(functools.partial(self._on_gone, worker))
         started = _Started()
         worker.owner = started
-        workspace.furnish(worker, grant, None, grant.environment)
+        workspace.assign(worker, grant, None, grant.environment)
         await workspace.limit(worker, grant.limits)
         await workspace.connect(worker, grant.network)
         if worker.gone.done():

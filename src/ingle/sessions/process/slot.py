@@ -331,7 +331,7 @@ class ProcessSlot:
 
     def _adopt(self, worker: Worker) -> None:
         self.attach(worker)
-        self.workspace.furnish(worker, self._spec.grant, self._spec.cwd, self._spec.env)
+        self.workspace.assign(worker, self._spec.grant, self._spec.cwd, self._spec.env)
 
     @property
     def _library(self) -> Library | None:

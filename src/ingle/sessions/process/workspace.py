@@ -34,7 +34,7 @@ class Workspace:
         """Folder of temporary files that the host removes. Empty if the sandbox has its own file system for them."""
         self._own_root = launcher.confinement is not None and launcher.confinement.has_own_root
 
-    def furnish(self, worker: Worker, grant: Grant, cwd: str | None, env: dict[str, str]) -> None:
+    def assign(self, worker: Worker, grant: Grant, cwd: str | None, env: dict[str, str]) -> None:
         """Give a worker that has run nothing its folders and its environment. The worker may still be starting."""
         self._told_tmp = self._new_tmp()
         self._enter(worker, grant)
@@ -95,9 +95,9 @@ class Workspace:
         if self._egress is None or not self._own_root or network != "allowlist":
             return
         await worker.init_up
-        if worker.door is None:
+        if worker.proxy_listener is None:
             return
-        listening, worker.door = worker.door, None
+        listening, worker.proxy_listener = worker.proxy_listener, None
         siblings = worker.siblings
         proxy = await self._egress.open(listening, lambda text: _report_refusal(siblings, text))
         siblings.over.add_done_callback(lambda over: proxy.close_soon())
