@@ -63,7 +63,7 @@ def test_the_page_is_the_same_on_every_interpreter_and_says_all(monkeypatch: pyt
 
 
 def test_without_any_place_the_defaults_hold(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load() == serve_with(monkeypatch=monkeypatch) == make_settings()
+    assert load() == serve_with(monkeypatch=monkeypatch) == Settings()
 
 
 EXAMPLES: dict[str, tuple[Any, Any, Any]] = {

@@ -128,7 +128,7 @@ from pathlib import Path
 from ingle.service import Service
 from ingle.settings import Settings
 async def main():
-    async with Service.local(make_settings(preload=[], pool=0, isolation="auto"), Path(sys.argv[1])) as service:
+    async with Service.local(Settings(preload=[], pool=0, isolation="auto"), Path(sys.argv[1])) as service:
         held = await service.isolation()
         await service.create_session("a")
         print(held.level, (await service.execute("a", "1 + 1")).result["text/plain"], held.missing["sandbox"])
