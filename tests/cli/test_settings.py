@@ -17,7 +17,6 @@ from ingle.cli import main
 from ingle.cli.reference import settings_page
 from ingle.errors import InvalidRequest
 from ingle.settings import Settings, data_folder, load
-from support.service import make_settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
