@@ -124,9 +124,11 @@ class Agent:
         refuse_descriptors(ours)
         try:
             await worker.start_child(messages.ServeFiles(), theirs.detach())
-        except OSError:
+        except BaseException as error:
             ours.close()
-            raise errors.Unavailable(UNREACHABLE) from None
+            if isinstance(error, OSError):
+                raise errors.Unavailable(UNREACHABLE) from None
+            raise
         return cls(ours)
 
     async def ask(self, request: dict[str, Any], answer: type[Struct]) -> Any:

@@ -1,6 +1,6 @@
-"""Where workers come from: a small pool of prepared ones, else a fork of the zygote, else a spawned interpreter.
+"""Launcher of workers: from a small pool, else by a fork of the zygote, else by a spawned interpreter.
 
-Prepared workers outlive their zygote. A zygote that has died is replaced when the next fork is needed.
+Workers of the pool survive their zygote. A dead zygote is replaced when the next fork is needed.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from ingle.workers.worker import Worker, WorkerEnded
 from ingle_worker.wire import messages
 
 REFILL_DELAY = 0.02
-"""The pool is filled again a moment later, when the session that emptied it has had its first result."""
+"""Seconds before the pool is refilled, so that the session that emptied it gets its first result first."""
 
 Begin = Callable[[Worker], None]
 
 TRIES = 3
-"""For workers that end before they are ready. One that dies with its zygote is no try: it is asked for again of the
-next zygote, for as long as one start may take."""
+"""Attempts for workers that end before they are ready. A worker that dies with its zygote does not count: the next
+zygote is asked for another one, within the time of one start."""
 
 
 class Launcher:
@@ -112,9 +112,9 @@ class Launcher:
         return worker
 
     async def hold(self) -> None:
-        """Until it is known that sessions are held as they should be, which is before there can be one.
+        """Wait until a zygote has proven its confinement. No session exists before that.
 
-        Raises IsolationUnavailable where this machine cannot, StartFailed and InterpreterRefused as a start does.
+        Raises IsolationUnavailable when this machine cannot confine it, StartFailed and InterpreterRefused as a start.
         """
         if self.confinement is None or self._zygotes.living is not None:
             return
@@ -150,8 +150,8 @@ class Launcher:
                 worker.gone.add_done_callback(functools.partial(self._leave_pool, worker))
 
     def _leave_pool(self, worker: Worker, gone: object) -> None:
-        """One that has died waits for nobody. Another is made when one is next taken, not now: whatever ended it might
-        end that one too, and so on for ever."""
+        """Remove a dead worker from the pool. It is replaced at the next take: at once could go on for ever, if the
+        same cause ends each successor."""
         if worker in self._pool:
             self._pool.remove(worker)
 
@@ -164,11 +164,11 @@ class Launcher:
         if self._refill is None or self._refill.done():
             self._refill = self._loop.create_task(self._fill())
         else:
-            # It has counted already how many were missing then; one more was taken since.
+            # The refill has already counted the missing workers, and one more was taken since.
             self._fill_later()
 
     async def _fill(self) -> None:
-        # A start that fails will fail again for whoever asks, and be told there.
+        # A failing start fails again for the next session, which reports it.
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()
 
@@ -192,10 +192,10 @@ class Launcher:
                     if (joining := self._joining.get(worker)) is not None:
                         await asyncio.shield(joining)
                     if begin is not None:
-                        # What is sent now waits in its socket: its first word need not come here first.
+                        # The socket holds what is sent now, so its first message need not arrive before.
                         begin(worker)
                     ready = await worker.ready
-                    # Before it runs anybody's code: that could stop its init, and then it takes the number to end it.
+                    # Before it runs user code, which could stop init. Then the pid of init is needed to kill it.
                     await worker.init_up
                     await self._bound(worker)
             except TimeoutError:
@@ -205,7 +205,7 @@ class Launcher:
                     "preload fewer modules, or raise start_patience"
                 ) from None
             except WorkerEnded:
-                # Most likely it went with its zygote, or its interpreter is too old for a session.
+                # Most likely its zygote died, or its interpreter is too old for a session.
                 if process is not None and await asyncio.to_thread(process.wait) == OLD_PYTHON:
                     raise InterpreterRefused(
                         f"{self._python} is older than CPython 3.10; name a newer interpreter"
@@ -228,11 +228,11 @@ class Launcher:
 
     @property
     def _grouped(self) -> bool:
-        """Every worker has a group of its own, where there can be groups."""
+        """Whether every worker gets a cgroup of its own."""
         return self._bounding is not None and self._bounding.wanted
 
     def _invite(self, worker: Worker) -> None:
-        """Have its group made while it comes up. Its init waits for that before it forks."""
+        """Create the cgroup of a worker that is starting. Its init waits for it before it forks."""
         assert self._bounding is not None
         opening = self._loop.run_in_executor(None, self._bounding.open)
         joining = self._joining[worker] = self._loop.create_task(self._join(worker, opening))
@@ -247,13 +247,13 @@ class Launcher:
                 worker.group = group
                 await worker.init.send_with(messages.Join(), ways)
         except OSError:
-            pass  # it is gone, which is told as always
+            pass  # it is gone, and its end is reported as always
         finally:
             for fd in ways:
                 os.close(fd)
 
     async def _bound(self, worker: Worker) -> None:
-        """Under its limits, before it runs anybody's code."""
+        """Apply the limits of a worker before it runs user code."""
         if self._bounding is None or not self._bounding.wanted:
             return
         if worker.init_pid is None or worker.pid is None:
@@ -292,7 +292,7 @@ class Launcher:
         return len(self._pool)
 
     def rest(self) -> None:
-        """Prepare no more workers: nobody will want them."""
+        """Prepare no more workers, because the server stops."""
         self._stopped = True
         if self._soon is not None:
             self._soon.cancel()
