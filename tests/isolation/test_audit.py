@@ -101,20 +101,23 @@ async def test_it_is_bounded_and_the_oldest_goes(tmp_path: Path, monkeypatch: py
     assert all(path.stat().st_size < 3000 for path in tmp_path.iterdir())
 
 
-async def test_at_its_end_lines_that_wait_for_a_thread_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_its_end_lines_that_wait_for_a_thread_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loop of its own: one thread for all would be too few for the tests that follow."""
     monkeypatch.setattr(audit_log, "WRITE_DELAY_SECONDS", 0.0)
-    loop, busy = asyncio.get_running_loop(), threading.Event()
-    loop.set_default_executor(ThreadPoolExecutor(1))
-    loop.run_in_executor(None, busy.wait)
-    log = Audit(tmp_path)
-    log.note("cell")
-    assert await until(lambda: not log._waiting)
-    closing = asyncio.create_task(log.close())
-    await asyncio.wait({closing}, timeout=0.05)  # whatever it does at once
-    busy.set()
-    await closing
+
+    async def close_while_the_thread_is_busy() -> None:
+        loop, busy = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        loop.run_in_executor(None, busy.wait)
+        log = Audit(tmp_path)
+        log.note("cell")
+        assert await until(lambda: not log._waiting)
+        closing = asyncio.create_task(log.close())
+        await asyncio.wait({closing}, timeout=0.05)  # whatever it does at once
+        busy.set()
+        await closing
+
+    asyncio.run(close_while_the_thread_is_busy())
     assert [each["action"] for each in lines(tmp_path)] == ["cell"]
 
 
