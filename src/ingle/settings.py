@@ -85,7 +85,9 @@ class Settings:
         "allowlist", "Network of a sandbox: everything, allowed hosts through a proxy, or nothing.", NETWORKS
     )
     allow_host: list[str] = setting(  # noqa: RUF009
-        ["index"], "Hosts that sandboxes may reach, each HOST or HOST:PORT; `index` is pip's package index."
+        ["index"],
+        "Hosts that sandboxes may reach in addition to pip's package index, each HOST or HOST:PORT; "
+        "`none` takes the index away.",
     )
     mount: list[str] = setting(  # noqa: RUF009
         [], "Folders of the host that sessions may use, each DIR, or DIR:ro for reading only."

@@ -283,7 +283,11 @@ def test_the_package_index_is_granted_as_pip_is_configured(tmp_path: Path, monke
     assert grant.environment["PIP_INDEX_URL"] == "http://10.0.0.9:3141/simple"
     assert operator.hosts().entries == (Entry("10.0.0.9", 3141, near=True),)
     assert policy(tmp_path, allow_host=[]).hosts().entries == ()
-    assert policy(tmp_path, allow_host=["a.example:99"]).hosts().entries == (Entry("a.example", 99),)
+    both = (Entry("10.0.0.9", 3141, near=True), Entry("a.example", 99))
+    assert policy(tmp_path, allow_host=["a.example:99"]).hosts().entries == both
+    assert policy(tmp_path, allow_host=["a.example:99", "index"]).hosts().entries == both
+    assert policy(tmp_path, allow_host=["none"]).hosts().entries == ()
+    assert policy(tmp_path, allow_host=["none", "a.example:99"]).hosts().entries == (Entry("a.example", 99),)
     assert policy(tmp_path, "none").settle(NewSession()).environment == {}
     with pytest.raises(errors.InvalidRequest, match="--allow-host"):
         policy(tmp_path, allow_host=["*"]).hosts()

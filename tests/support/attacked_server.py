@@ -164,7 +164,7 @@ class Fort:
         program += [sys.executable, "-m", "ingle", "serve", "--port", "0", "--preload", "", "--pool", "1"]
         program += ["--isolation", self.level, "--python", str(self.environment / "bin" / "python")]
         # A name that is listed and has an address of this machine: that is not granted by it.
-        hosts = f"pypi.org,localhost:{self.ports[0]}"
+        hosts = f"none,pypi.org,localhost:{self.ports[0]}"
         program += ["--network", "allowlist", "--allow-host", hosts, "--timeline-memory", "2000"]
         program += ["--timeline-disk", str(100 * MIB), "--figures-disk", str(32 * MIB)]
         program += ["--log-file", str(self.home / "server.log"), "--log-level", "info"]

@@ -41,7 +41,10 @@ MAX_PATH_PARTS = 1000
 """Maximum number of parts of a path to resolve, because links may be circular."""
 
 INDEX = "index"
-"""Entry in the list of hosts that stands for pip's package index."""
+"""Entry in the list of hosts that stands for pip's package index. Other entries are added to it."""
+
+NO_HOSTS = "none"
+"""Entry in the list of hosts that takes the package index away."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +141,13 @@ class Policy:
 
     def hosts(self) -> AllowList:
         """Return the hosts that a session with the network `allowlist` may reach."""
-        entries: list[Entry] = []
-        for text in self._settings.allow_host:
+        given = self._settings.allow_host
+        entries: list[Entry] = [] if not given or NO_HOSTS in given else list(self._index.hosts)
+        for text in given:
+            if text in (INDEX, NO_HOSTS):
+                continue
             try:
-                entries += self._index.hosts if text == INDEX else [read_entry(text)]
+                entries.append(read_entry(text))
             except BadHost as error:
                 raise InvalidRequest(f"--allow-host {text[:200]} is refused: {error}; give HOST or HOST:PORT") from None
         return AllowList(entries)
