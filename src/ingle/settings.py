@@ -9,12 +9,14 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
+from ingle import quantities
 from ingle.errors import InvalidRequest
+from ingle.quantities import BYTES, SECONDS
 
 
 def data_folder() -> Path:
@@ -52,11 +54,38 @@ def _is_of(kind: Any, value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def setting(default: Any, help: str, choices: tuple[str, ...] = ()) -> Any:
-    metadata = {"help": help, "choices": choices}
+def setting(default: Any, help: str, choices: tuple[str, ...] = (), unit: str = "") -> Any:
+    metadata = {"help": help, "choices": choices, "unit": unit}
     if isinstance(default, list):
         return dataclass_field(default_factory=default.copy, metadata=metadata)
     return dataclass_field(default=default, metadata=metadata)
+
+
+def size(default: int, help: str) -> Any:
+    """Return a setting in bytes, which people write as `4G`."""
+    return setting(default, help, unit=BYTES)
+
+
+def seconds(default: float, help: str) -> Any:
+    """Return a setting in seconds, which people write as `5m`."""
+    return setting(default, help, unit=SECONDS)
+
+
+GROUPS = {
+    "host": "Server",
+    "python": "Interpreters",
+    "isolation": "Isolation and grants",
+    "limit_memory": "Limits of a session",
+    "max_sessions": "Life of a session",
+    "checkpoints": "State",
+    "max_code": "Code, output and files",
+    "shell": "Shell tasks",
+    "audit": "Logs",
+}
+"""Titles of groups, each by its first setting. A group ends where the next one begins."""
+
+NOT_SETTINGS = ("INGLE_HOME", "INGLE_TOKEN", "INGLE_URL")
+"""Environment variables that are used and are no settings."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +97,16 @@ class Settings:
     allowed_hosts: list[str] = setting(  # noqa: RUF009
         [], "Host names that this server answers to, in addition to those of the loopback interface."
     )
+    auth: str = setting("token", "Whether requests need a token; none is for loopback only.", ("token", "none"))
+    max_connections: int = setting(1024, "Maximum number of connections; those without a token are closed first.")
+    stop_grace: float = seconds(0.0, "How long running cells may continue after a stop signal.")
     python: str = setting(sys.executable, "Default interpreter of sessions.")
     preload: list[str] = setting(  # noqa: RUF009
         ["numpy", "pandas", "matplotlib"], "Modules to import once and share between all sessions, if installed."
+    )
+    pythons: list[str] = setting(  # noqa: RUF009
+        [],
+        "Interpreters that requests may name, in addition to the default and virtual environments in mounts.",
     )
     start_method: str = setting(
         "auto",
@@ -78,6 +114,7 @@ class Settings:
         ("auto", "fork", "spawn"),
     )
     pool: int = setting(2, "Pre-started workers for each interpreter.")
+    start_patience: float = seconds(60.0, "Maximum time for the start of a worker.")
     isolation: str = setting(
         "auto", "Isolation level of sessions; auto uses the strongest that this machine supports.", ("auto", *LEVELS)
     )
@@ -92,33 +129,21 @@ class Settings:
     mount: list[str] = setting(  # noqa: RUF009
         [], "Folders of the host that sessions may use, each DIR, or DIR:ro for reading only."
     )
-    pythons: list[str] = setting(  # noqa: RUF009
-        [],
-        "Interpreters that requests may name, in addition to the default and virtual environments in mounts.",
-    )
     keep_env: list[str] = setting(  # noqa: RUF009
         [], "Environment variables of the server that confined sessions see, in addition to PATH and the locale."
     )
-    limit_memory: int = setting(2 * 1024**3, "Memory of all processes of a session together; 0 is no limit.")
+    limit_memory: int = size(2 * 1024**3, "Memory of all processes of a session together; 0 is no limit.")
     limit_processes: int = setting(256, "Processes and threads of a session at the same time; 0 is no limit.")
     limit_files: int = setting(1024, "Open files of each process in a session; 0 is no limit.")
-    limit_file_size: int = setting(1024**3, "Size of any file that a session writes; 0 is no limit.")
-    limit_tmp: int = setting(512 * 1024**2, "Size of a session's folder for temporary files; 0 is no limit.")
-    limit_disk: int = setting(10 * 1024**3, "Size of a session's own folder; 0 is no limit.")
+    limit_file_size: int = size(1024**3, "Size of any file that a session writes; 0 is no limit.")
+    limit_tmp: int = size(512 * 1024**2, "Size of a session's folder for temporary files; 0 is no limit.")
+    limit_disk: int = size(10 * 1024**3, "Size of a session's own folder; 0 is no limit.")
     nice: int = setting(5, "Nice value of a session's processes; 19 is the lowest priority.")
     max_sessions: int = setting(2000, "Maximum number of sessions.")
-    checkpoints: str = setting(
-        "manual",
-        "When to make checkpoints: on request, or also before each cell.",
-        ("manual", "auto"),
-    )
-    max_checkpoints: int = setting(8, "Maximum number of checkpoints of a session; the oldest is removed first.")
-    max_forks: int = setting(200, "Maximum number of forks in one request.")
-    wait: float = setting(45.0, "How long a call waits for its cell before it answers `running`.")
-    timeout_grace: float = setting(1.0, "Time between SIGINT at a cell's timeout and SIGKILL.")
-    exit_grace: float = setting(2.0, "Time for exit handlers and threads when a session ends.")
-    start_patience: float = setting(60.0, "Maximum time for the start of a worker.")
-    idle_timeout: float = setting(300.0, "Time without use after which a session counts as idle.")
+    wait: float = seconds(45.0, "How long a call waits for its cell before it answers `running`.")
+    timeout_grace: float = seconds(1.0, "Time between SIGINT at a cell's timeout and SIGKILL.")
+    exit_grace: float = seconds(2.0, "Time for exit handlers and threads when a session ends.")
+    idle_timeout: float = seconds(300.0, "Time without use after which a session counts as idle.")
     idle_policy: str = setting(
         "keep",
         "What happens to an idle session: saved and its process kept if there is capacity, saved and freed, or ended.",
@@ -127,28 +152,32 @@ class Settings:
     memory_floor: float = setting(
         0.05, "Free the processes of idle sessions when less than this share of memory is available; 0: never."
     )
-    durable_size: int = setting(
+    checkpoints: str = setting(
+        "manual",
+        "When to make checkpoints: on request, or also before each cell.",
+        ("manual", "auto"),
+    )
+    max_checkpoints: int = setting(8, "Maximum number of checkpoints of a session; the oldest is removed first.")
+    max_forks: int = setting(200, "Maximum number of forks in one request.")
+    durable_size: int = size(
         256 * 1024 * 1024, "Maximum size of a session that is saved automatically; 0 disables automatic saves."
     )
-    durable_age: float = setting(30 * 86400.0, "Time without use after which a durable session is removed.")
-    max_code: int = setting(16 * 1024 * 1024, "Maximum size of a cell's source.")
+    durable_age: float = seconds(30 * 86400.0, "Time without use after which a durable session is removed.")
+    max_snapshot: int = size(64 * 1024 * 1024 * 1024, "Maximum size of a snapshot.")
+    max_code: int = size(16 * 1024 * 1024, "Maximum size of a cell's source.")
     result_chars: int = setting(200_000, "Characters of each stream in a result; read the rest by cell number.")
-    timeline_memory: int = setting(4 * 1024 * 1024, "Memory for a session's events; older events go to disk.")
-    max_file: int = setting(1024 * 1024 * 1024, "Maximum size of a file uploaded to a session's folder.")
-    max_snapshot: int = setting(64 * 1024 * 1024 * 1024, "Maximum size of a snapshot.")
-    timeline_disk: int = setting(4 * 1024 * 1024 * 1024, "Disk for a session's events; output beyond it is dropped.")
-    figures_disk: int = setting(256 * 1024 * 1024, "Disk for a session's full-size images; the oldest go first.")
+    timeline_memory: int = size(4 * 1024 * 1024, "Memory for a session's events; older events go to disk.")
+    timeline_disk: int = size(4 * 1024 * 1024 * 1024, "Disk for a session's events; output beyond it is dropped.")
+    figures_disk: int = size(256 * 1024 * 1024, "Disk for a session's full-size images; the oldest go first.")
+    max_file: int = size(1024 * 1024 * 1024, "Maximum size of a file uploaded to a session's folder.")
     shell: str = setting("bash", "Program that runs shell commands; a persistent shell needs it to be bash.")
     shell_folder: str = setting("", "Folder of shell commands without a session; empty: a folder in the data folder.")
-    shell_wait: float = setting(5.0, "How long a call waits for its shell command before it answers `running`.")
-    task_grace: float = setting(2.0, "Time between SIGTERM at a task's timeout or cancellation and SIGKILL.")
-    task_memory: int = setting(256 * 1024, "Memory for a task's output; older output goes to disk.")
+    shell_wait: float = seconds(5.0, "How long a call waits for its shell command before it answers `running`.")
+    task_grace: float = seconds(2.0, "Time between SIGTERM at a task's timeout or cancellation and SIGKILL.")
+    task_memory: int = size(256 * 1024, "Memory for a task's output; older output goes to disk.")
     max_tasks: int = setting(1000, "Maximum number of running shell tasks.")
     tasks_kept: int = setting(1000, "Maximum number of ended tasks that stay readable.")
-    task_age: float = setting(86400.0, "Time after which an ended task is removed.")
-    auth: str = setting("token", "Whether requests need a token; none is for loopback only.", ("token", "none"))
-    max_connections: int = setting(1024, "Maximum number of connections; those without a token are closed first.")
-    stop_grace: float = setting(0.0, "How long running cells may continue after a stop signal.")
+    task_age: float = seconds(86400.0, "Time after which an ended task is removed.")
     audit: str = setting(
         "off", "Whether to record who did what in audit.log in the data folder, without code or output.", ("off", "on")
     )
@@ -200,21 +229,40 @@ def _gather(overrides: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
         if given is not None:
             found[each.name] = (given, "flag")
         elif (text := os.environ.get(variable)) is not None:
-            found[each.name] = (parse(each.name, each.type, text), variable)
+            found[each.name] = (_parse(each, text, variable), variable)
         elif each.name in from_file:
-            found[each.name] = (from_file[each.name], str(file))
+            value = from_file[each.name]
+            if isinstance(value, str) and each.metadata["unit"]:
+                value = _parse(each, value, f"{each.name} in {file}")
+            found[each.name] = (value, str(file))
     return found
 
 
-def parse(name: str, kind: Any, text: str) -> Any:
-    """Return the value in the text of an environment variable."""
+def _parse(setting: "Field[Any]", text: str, source: str) -> Any:
+    """Return the value in a text that comes from `source`."""
+    unit = setting.metadata["unit"]
     try:
-        if kind is int:
-            return int(text)
-        if kind is float:
-            return float(text)
+        if unit:
+            return quantities.parse(unit, text)
+        if setting.type in (int, float):
+            return setting.type(text)
     except ValueError:
-        raise InvalidRequest(f"INGLE_{name.upper()} is {text!r}, which is not a number") from None
-    if kind is str:
+        wanted = quantities.KINDS[unit] if unit else "a number"
+        raise InvalidRequest(f"{source} is {text!r}, which is not {wanted}") from None
+    if setting.type is str:
         return text
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def unknown_variables() -> list[str]:
+    """Return a sentence about each variable `INGLE_…` of the environment that nothing reads."""
+    import difflib
+
+    known = [*NOT_SETTINGS, *("INGLE_" + each.name.upper() for each in fields(Settings))]
+    found = []
+    for name in sorted(os.environ):
+        if name.startswith("INGLE_") and name not in known:
+            near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
+            hint = f"did you mean {near[0]}?" if near else "`ingle config` lists the settings"
+            found.append(f"the environment variable {name} is not known and has no effect; {hint}")
+    return found

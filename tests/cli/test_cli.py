@@ -182,7 +182,7 @@ def test_a_timeout_stops_the_code() -> None:
     [
         (["--python", "/no/such/python", "1"], "there is no interpreter at /no/such/python"),
         (["--env", "=1", "1"], "'=1' is not NAME=VALUE"),
-        (["--timeout", "-1", "1"], "timeout is -1.0; it must be a number of seconds, 0 or more"),
+        (["--timeout", "-1", "1"], "'-1' is not a time such as 90s, 5m or 1h30m, or a number of seconds"),
         (["bad.py"], "bad.py cannot be read as Python"),
     ],
 )

@@ -132,3 +132,62 @@ def test_a_wrong_setting_in_the_environment_is_told_in_a_sentence(config: Path) 
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (2, "ingle: INGLE_POOL is 'many', which is not a number\n")
+
+
+def test_sizes_and_times_are_written_as_people_write_them_in_every_place(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text('limit_memory = "4G"\nidle_timeout = "1h30m"\nlimit_disk = "1GiB"\n')
+    monkeypatch.setenv("INGLE_LIMIT_TMP", "512M")
+    monkeypatch.setenv("INGLE_WAIT", "90s")
+    settings = serve_with("--max-file", "2.5G", "--task-age", "2d", "--stop-grace", "250ms", monkeypatch=monkeypatch)
+    assert settings == Settings(
+        limit_memory=4 * 1024**3,
+        idle_timeout=5400.0,
+        limit_disk=1024**3,
+        limit_tmp=512 * 1024**2,
+        wait=90.0,
+        max_file=2560 * 1024**2,
+        task_age=172800.0,
+        stop_grace=0.25,
+    )
+
+
+def test_every_setting_in_bytes_or_seconds_has_a_unit() -> None:
+    with_unit = {each.name: each.metadata["unit"] for each in fields(Settings) if each.metadata["unit"]}
+    floats = {each.name for each in fields(Settings) if each.type is float}
+    assert {name for name, unit in with_unit.items() if unit == "seconds"} == floats - {"memory_floor"}
+    large = {each.name for each in fields(Settings) if each.type is int and each.default > 200_000}
+    assert {name for name, unit in with_unit.items() if unit == "bytes"} == large
+
+
+def test_a_wrong_size_is_told_with_an_example(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = CliRunner().invoke(main, ["serve", "--limit-memory", "4 apples"])
+    wanted = "a size such as 512M, 4G or 1GiB, or a number of bytes"
+    assert flag.exit_code == 2
+    assert f"'4 apples' is not {wanted}" in " ".join(flag.output.split())
+    monkeypatch.setenv("INGLE_LIMIT_MEMORY", "lots")
+    with pytest.raises(InvalidRequest, match=f"INGLE_LIMIT_MEMORY is 'lots', which is not {wanted}"):
+        load()
+    monkeypatch.delenv("INGLE_LIMIT_MEMORY")
+    config.write_text('wait = "soon"')
+    with pytest.raises(InvalidRequest, match=r"wait in .*config.toml is 'soon', which is not a time such as 90s"):
+        load()
+
+
+@pytest.mark.parametrize("command", [["serve", "--until-eof", "--port", "0"], ["run", "1"]], ids=["serve", "run"])
+def test_unknown_variables_are_named_with_the_nearest_known_one(config: Path, command: list[str]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "ingle", *command],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "INGLE_ISOLATON": "sandbox", "INGLE_APPLES": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert [line for line in ended.stderr.splitlines() if "has no effect" in line] == [
+        "ingle: the environment variable INGLE_APPLES is not known and has no effect; "
+        "`ingle config` lists the settings",
+        "ingle: the environment variable INGLE_ISOLATON is not known and has no effect; did you mean INGLE_ISOLATION?",
+    ]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ingle.cli.commands.serve import default_text, flag_of
-from ingle.settings import KINDS, Settings
+from ingle.quantities import BYTES, SECONDS
+from ingle.settings import GROUPS, KINDS, Settings
 
 WIDTH = 78
 """Width of `--help` output in the docs."""
@@ -30,14 +31,26 @@ A setting can be given in three places. The first one wins:
 `ingle run` uses the same settings from the environment and the file, but pre-starts no workers and preloads no modules.
 
 Write a list with commas in a flag or in the environment (`numpy,pandas`), and as a list in the file
-(`["numpy", "pandas"]`). Sizes are in bytes, times in seconds. Unknown names in `config.toml` and values of the wrong
-kind are refused.
+(`["numpy", "pandas"]`).
 
-| Setting | Flag | Environment | Value | Default | Meaning |
-|---|---|---|---|---|---|
+Write a size as `512M`, `4G` or `1GiB`, where each letter is a power of 1024, or as a number of bytes. Write a time as
+`250ms`, `90s`, `5m`, `1h30m` or `30d`, or as a number of seconds. Write both as texts in the file
+(`limit_memory = "4G"`). Over HTTP and MCP, sizes and times are always numbers, in bytes and seconds.
+
+Unknown names in `config.toml` and values of the wrong kind are refused. Unknown variables `INGLE_…` in the environment
+are named at the start.
 """
 
+UNITS = {BYTES: "a size", SECONDS: "a time"}
+
+GROUP = {
+    first: f"\n## {title}\n\n| Setting | Flag | Environment | Value | Default | Meaning |\n|---|---|---|---|---|---|\n"
+    for first, title in GROUPS.items()
+}
+
 TAIL = """
+## Other variables
+
 Two more environment variables are not settings:
 
 - `INGLE_HOME` names the data folder. The default is `~/.local/share/ingle` (or `$XDG_DATA_HOME/ingle`) on Linux and
@@ -50,12 +63,13 @@ Variables whose names start with `INGLE_` are not passed to sessions.
 
 
 def settings_page() -> str:
-    return HEAD + "".join(_row(setting) for setting in fields(Settings)) + TAIL
+    return HEAD + "".join(GROUP.get(setting.name, "") + _row(setting) for setting in fields(Settings)) + TAIL
 
 
 def _row(setting: "Field[Any]") -> str:
     choices = setting.metadata["choices"]
-    value = ", ".join(f"`{choice}`" for choice in choices) if choices else KINDS[setting.type]
+    unit = UNITS.get(setting.metadata["unit"]) or KINDS[setting.type]
+    value = ", ".join(f"`{choice}`" for choice in choices) if choices else unit
     default = default_text(setting)
     cells = [
         f"`{setting.name}`",

@@ -15,11 +15,12 @@ import msgspec
 
 from ingle import errors
 from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
+from ingle.cli.options import load_settings
 from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, Stderr, Stdout
 from ingle.render.mime import lines_of
 from ingle.service import Service
-from ingle.settings import Settings, data_folder, load
+from ingle.settings import Settings, data_folder
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ OWN_FOLDER = (
 def own_settings(python: str | None) -> Settings:
     """Return the settings for the user's own code, which is confined only on request."""
     # There will be only one session, so nothing is pre-started for a second.
-    settings = load({"preload": [], "pool": 0})
+    settings = load_settings({"preload": [], "pool": 0})
     if settings.isolation == "auto":
         settings = replace(settings, isolation="none")
     return settings if python is None else replace(settings, pythons=[*settings.pythons, python])

@@ -11,7 +11,8 @@ import click
 
 from ingle.cli.commands.serve import option_of, split_words
 from ingle.cli.failure import plain_failures
-from ingle.settings import Settings, data_folder, load
+from ingle.cli.options import GroupedCommand, load_settings
+from ingle.settings import Settings, data_folder
 
 if TYPE_CHECKING:
     from ingle.service import Service
@@ -38,7 +39,7 @@ async def local_socket(service: "Service", home: Path, kind: str) -> AsyncIterat
         yield path
 
 
-@click.command(epilog="Example: ingle mcp --tools core")
+@click.command(cls=GroupedCommand, epilog="Example: ingle mcp --tools core")
 @click.option(
     "--tools",
     metavar="A,B,...",
@@ -59,4 +60,4 @@ def mcp(tools: list[str] | None, **given: Any) -> None:
         from ingle.mcp.stdio.main import run
         from ingle.mcp.tools import chosen
 
-        run(load(given), data_folder(), chosen(tools or ()), local_socket)
+        run(load_settings(given), data_folder(), chosen(tools or ()), local_socket)

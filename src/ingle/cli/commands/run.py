@@ -7,7 +7,9 @@ import tokenize
 import click
 
 from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, find_or_choose, service_options
+from ingle.quantities import SECONDS
 
 
 def parse_assignments(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -56,7 +58,7 @@ def read_code(source: str) -> str:
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document; stream nothing.")
 @click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Stop the code after this time, with exit code 124.")
+@click.option("--timeout", type=Quantity(SECONDS), help="Stop the code after this time, with exit code 124.")
 @env_option
 def run(
     source: str,

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from ingle import quantities
 from ingle.cli.failure import plain_failures
-from ingle.settings import Settings, data_folder, load
+from ingle.cli.options import GroupedCommand, Quantity, load_settings
+from ingle.settings import Settings, data_folder
 
 DEFAULT_WORDS = {"python": "the one ingle runs on"}
 """Texts of defaults that depend on the machine."""
@@ -20,7 +22,9 @@ def flag_of(setting: "Field[Any]") -> str:
 def default_text(setting: "Field[Any]") -> str:
     if setting.name in DEFAULT_WORDS:
         return DEFAULT_WORDS[setting.name]
-    value = setting.default if setting.default_factory is MISSING else setting.default_factory()
+    value: Any = setting.default if setting.default_factory is MISSING else setting.default_factory()
+    if setting.metadata["unit"]:
+        return quantities.text_of(setting.metadata["unit"], value)
     return (",".join(value) or "none") if isinstance(value, list) else str(value)
 
 
@@ -39,6 +43,8 @@ def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
     text = f"{setting.metadata['help']}  [default: {default_text(setting)}]"
     if choices:
         return click.option(flag_of(setting), setting.name, type=click.Choice(choices), help=text)
+    if unit := setting.metadata["unit"]:
+        return click.option(flag_of(setting), setting.name, type=Quantity(unit), help=text)
     if setting.type in (int, float, str):
         return click.option(flag_of(setting), setting.name, type=setting.type, help=text)
     return click.option(
@@ -54,9 +60,11 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command(
-    epilog="Example: ingle serve --port 8400 --preload numpy,pandas\n\n"
-    "Every option can also be set in the environment (INGLE_PORT=8400) or in config.toml in the data folder "
-    "(port = 8400). The data folder is INGLE_HOME, or else the usual one of this system."
+    cls=GroupedCommand,
+    epilog="Example: ingle serve --port 8400 --limit-memory 4G --idle-timeout 30m\n\n"
+    "Write sizes as 512M or 4G, times as 90s, 5m or 1h30m. Every option can also be set in the environment "
+    "(INGLE_PORT=8400) or in config.toml in the data folder (port = 8400). The data folder is INGLE_HOME, or else the "
+    "usual one of this system.",
 )
 @settings_options
 @click.option("--no-auth", is_flag=True, help="Same as --auth none: requests need no token. On loopback only.")
@@ -68,7 +76,7 @@ def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
     INGLE_TOKEN. The first lines printed show the URL, the place of the token, and an example request.
     """
     with plain_failures():
-        settings = load({**given, "auth": "none"} if no_auth else given)
+        settings = load_settings({**given, "auth": "none"} if no_auth else given)
         from ingle.http.server import serve as run_server
         from ingle.mcp.http import mounted
         from ingle.support.logs import logging_to

@@ -4,12 +4,14 @@ import click
 
 from ingle.cli.commands.run import env_option
 from ingle.cli.failure import plain_failures
+from ingle.cli.options import Quantity
+from ingle.quantities import SECONDS
 
 
 @click.command(epilog="Example: ingle sh --timeout 10 'make test'")
 @click.argument("command")
 @click.option("--json", "as_json", is_flag=True, help="Print the task as one JSON document; stream nothing.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Stop the command after this time, with exit code 124.")
+@click.option("--timeout", type=Quantity(SECONDS), help="Stop the command after this time, with exit code 124.")
 @click.option("--pty", is_flag=True, help="Give the command a terminal, for programs that need one.")
 @env_option
 def sh(command: str, as_json: bool, timeout: float | None, pty: bool, env: dict[str, str]) -> None:

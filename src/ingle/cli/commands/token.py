@@ -5,7 +5,11 @@ import time
 import click
 
 from ingle.cli.failure import plain_failures
+from ingle.cli.options import Quantity
+from ingle.quantities import BYTES
 from ingle.settings import LEVELS, NETWORKS, data_folder
+
+SIZE_FROM_ONE = Quantity(BYTES, least=1)
 
 
 @click.group(epilog="Example: ingle token new ci --tenant ci --scope execute --sessions 10")
@@ -28,12 +32,12 @@ def token() -> None:
 )
 @click.option("--sessions", type=click.IntRange(0), metavar="N", help="Maximum number of live sessions.")
 @click.option("--running", type=click.IntRange(0), metavar="N", help="Maximum number of running cells.")
-@click.option("--bytes-per-minute", type=click.IntRange(1), metavar="N", help="Maximum bytes of requests and answers.")
+@click.option("--bytes-per-minute", type=SIZE_FROM_ONE, help="Maximum bytes of requests and answers.")
 @click.option("--isolation", type=click.Choice(LEVELS), help="Weakest isolation level of its sessions.")
 @click.option("--network", type=click.Choice(NETWORKS), help="Most network access of its sessions.")
-@click.option("--memory", type=click.IntRange(1), metavar="BYTES", help="Maximum memory of each of its sessions.")
+@click.option("--memory", type=SIZE_FROM_ONE, help="Maximum memory of each of its sessions.")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Maximum processes of each of its sessions.")
-@click.option("--disk", type=click.IntRange(1), metavar="BYTES", help="Maximum disk use of each of its sessions.")
+@click.option("--disk", type=SIZE_FROM_ONE, help="Maximum disk use of each of its sessions.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def new(
     name: str,
