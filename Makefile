@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP_DEV := $(VENV)/.stamp-dev
 STAMP_BENCH := $(VENV)/.stamp-bench
+STAMP_DOCS := $(VENV)/.stamp-docs
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # PYTHON names the interpreter for .venv; left empty, the candidates are tried in turn.
@@ -17,7 +18,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-both-levels test-sandbox lint bench soak dist clean
+.PHONY: help run test test-unit test-both-levels test-sandbox lint docs bench soak dist clean
 
 help:
 	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
@@ -27,6 +28,7 @@ help:
 	@echo 'make test-sandbox      run all tests with every session in a sandbox'
 	@echo '.ci/run      lint, all tests, and those that can differ by level once more in a sandbox'
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
+	@echo 'make docs    build the documentation as a site, in build/docs/site'
 	@echo 'make bench   measure                      (ARGS=--quick: a look)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
 	@echo 'make dist    the wheel, the .mcpb bundle and server.json, in dist/'
@@ -55,6 +57,9 @@ lint: $(STAMP_DEV)
 	@$(BIN)/python tools/unasync.py --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+docs: $(STAMP_DOCS)
+	@$(BIN)/python tools/build_site.py
 
 bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/run.py $(ARGS)
@@ -100,4 +105,9 @@ $(STAMP_DEV): pyproject.toml
 $(STAMP_BENCH): pyproject.toml $(STAMP_DEV)
 	@echo 'adding to $(VENV) what the benchmarks compare with (first time takes about a minute)'
 	@$(PIP_INSTALL) --editable '.[dev,bench]'
+	@touch $@
+
+$(STAMP_DOCS): pyproject.toml $(STAMP_DEV)
+	@echo 'adding to $(VENV) what builds the documentation (first time takes a few seconds)'
+	@$(PIP_INSTALL) --editable '.[docs]'
 	@touch $@

@@ -1,7 +1,7 @@
 """The table of settings: name, flag, environment variable, TOML key, type, default and help.
 
 The first source that has a value wins: command line, `INGLE_<NAME>`, `config.toml` in the data folder, default.
-docs/settings.md is generated from this table, and a test compares the two.
+docs/reference/settings.md is generated from this table, and a test compares the two.
 """
 
 import math

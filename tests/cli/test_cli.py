@@ -403,7 +403,7 @@ def help_of(*command: str) -> str:
 def test_help_gives_an_example_and_stands_in_the_docs(command: list[str]) -> None:
     text = help_of(*command)
     assert re.search(r"Example: ingle \w+", text)
-    assert f"```\n$ {' '.join(['ingle', *command, '--help'])}\n{text}```" in (DOCS / "cli.md").read_text()
+    assert f"```\n$ {' '.join(['ingle', *command, '--help'])}\n{text}```" in (DOCS / "reference" / "cli.md").read_text()
 
 
 def test_a_file_that_is_not_there_is_not_taken_for_code() -> None:

@@ -144,13 +144,6 @@ def test_every_argument_but_the_obvious_one_may_be_left_out() -> None:
     }
 
 
-def test_the_page_about_mcp_has_every_tool_with_all_its_arguments() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text()
-    for tool in tools.TABLE:
-        names = ", ".join(f"`{name}`" for name in arguments.schema_of(tool.arguments)["properties"])
-        assert f"| `{tool.name}` | {names} |".replace("|  |", "| |") in page
-
-
 def test_core_is_eight_tools_at_most_and_names_keep_the_tables_order() -> None:
     assert {tool.name for tool in tools.chosen(["core"])} == set(tools.CORE)
     assert len(tools.CORE) == 8

@@ -1,9 +1,9 @@
 """Objects of many kinds, and what becomes of each when a session is saved and loaded, forked, and rolled back.
 
-    python tests/support/kinds.py > docs/kinds.md
+    python tests/support/kinds.py > docs/reference/kinds.md
 
 Each kind is made in a session as `v`, with `w = [v]` beside it. Afterwards it is asked whether it still is what it was
-(by value), and whether `w[0] is v` (by identity; of numbers and short texts nobody asks that). `docs/kinds.md` is the
+(by value), and whether `w[0] is v` (by identity; of numbers and short texts nobody asks that). `docs/reference/kinds.md` is the
 table of answers; a test keeps it so.
 """
 

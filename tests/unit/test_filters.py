@@ -5,7 +5,6 @@ other one as well. Numbers come from the headers of the system, where these are 
 """
 
 import errno
-import importlib.util
 import re
 import struct
 from pathlib import Path
@@ -248,28 +247,3 @@ def test_every_call_is_answered_as_it_was_decided(machine: str) -> None:
     forbidden = syscall_table.numbers(syscall_table.FORBIDDEN, machine).keys() & known.keys()
     assert {name for name, said in found.items() if said == FORBIDDEN} == forbidden
     assert {found[name] for name in known.keys() - let_through - forbidden} == {UNKNOWN}
-
-
-def test_the_page_about_system_calls_is_current() -> None:
-    """It is where people see what the filter lets through, and what changes of that."""
-    script = Path(__file__).parents[2] / "docs" / "make_system_calls.py"
-    spec = importlib.util.spec_from_file_location("make_system_calls", script)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run: python docs/make_system_calls.py"
-
-
-def test_a_call_that_both_machines_have_is_answered_the_same() -> None:
-    tables = {machine: from_headers(machine) for machine in MACHINES}
-    programs = {machine: seccomp.program(machine) for machine in MACHINES}
-
-    def answers(machine: str, name: str) -> list[str]:
-        some = ((), (1, 1, 1), (2, 2, 17), (16, 3, 9), (NEW_USER, 0x5412, 0o020600))
-        number = tables[machine][name]
-        return [answer(programs[machine], seccomp.MACHINES[machine], number, args) for args in some]
-
-    common = tables["x86_64"].keys() & tables["aarch64"].keys()
-    assert len(common) > 250
-    assert {name for name in common if answers("x86_64", name) != answers("aarch64", name)} == set()

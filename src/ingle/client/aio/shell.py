@@ -1,4 +1,4 @@
-"""Shell commands from a program, with the names of docs/shell.md.
+"""Shell commands from a program, with the names of docs/explanation/shell.md.
 
 A call does not own its task: the task keeps running if the caller stops waiting. A command is never executed twice,
 because each has an idempotency key.

@@ -49,7 +49,7 @@ STABLE_SECONDS = 5.0
 MAX_EVENT_BYTES = 256 * 1024 * 1024
 
 STOPPING, POLICY, BAD_MESSAGE, NO_SESSION = 1001, 1008, 4400, 4404
-"""Codes with which a server closes a WebSocket finally; see docs/http.md. After others the client reconnects."""
+"""Close codes of a WebSocket that is closed for good: docs/reference/http.md. After others the client reconnects."""
 
 TOO_BIG = 1009
 

@@ -1,5 +1,5 @@
 # Generated from ../aio/shell.py by tools/unasync.py: edit that file, and run the script.
-"""Shell commands from a program, with the names of docs/shell.md.
+"""Shell commands from a program, with the names of docs/explanation/shell.md.
 
 A call does not own its task: the task keeps running if the caller stops waiting. A command is never executed twice,
 because each has an idempotency key.

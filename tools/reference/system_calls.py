@@ -1,19 +1,17 @@
-"""Writes docs/system-calls.md from the tables of the filter: `python docs/make_system_calls.py`."""
-
-from pathlib import Path
+"""Page of the system calls of a session, from the tables of the filter."""
 
 from ingle_worker.lockdown import seccomp, syscall_table
-
-PAGE = Path(__file__).with_name("system-calls.md")
 
 HEAD = """\
 # The system calls of a session
 
-At `restricted` and `sandbox` a filter stands between a session and the kernel. It is a list of what is let through;
-everything else does not exist for a session, and so it will be with calls that kernels learn after 6.18, the last that was
-looked at. Calls by the numbers of another machine (i386, x32) are refused as a whole. The lists are made from
-`src/ingle_worker/lockdown/syscall_table.py` by `python docs/make_system_calls.py`; what is let through only with some arguments is
-marked with a star and explained below.
+This page is generated from `src/ingle_worker/lockdown/syscall_table.py` by `python tools/reference`.
+
+At `restricted` and `sandbox` a filter stands between a session and the kernel.
+The filter is an allow-list: a call that is not listed does not exist for a session.
+The list was checked against the calls of Linux 6.18; newer calls are refused.
+Calls by the numbers of another machine (i386, x32) are refused too.
+A star marks calls that are allowed with some arguments only; they are explained below.
 
 ## Let through
 
@@ -51,7 +49,7 @@ Libraries that try one of these take the older way.
 
 
 def page() -> str:
-    """The whole page, as it should be."""
+    """Return the whole page."""
     some = {*seccomp.EXAMINED, *seccomp.EXAMINED_SOCKET_CALLS, *seccomp.UNMAPPED, *seccomp.SEGMENTS}
 
     def lines(table: dict[str, str]) -> str:
@@ -70,7 +68,3 @@ def page() -> str:
         + GONE
         + lines(syscall_table.ABSENT)
     )
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

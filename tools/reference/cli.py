@@ -1,13 +1,7 @@
-"""Generators of documentation pages.
-
-`python -m ingle.cli.reference > docs/settings.md` writes the page of settings from their table.
-`python -m ingle.cli.reference docs/cli.md` updates the output of `--help` in the page of the command line.
-"""
+"""Pages of settings and of the command line, from the table of settings and from `--help`."""
 
 import re
-import sys
 from dataclasses import Field, fields
-from pathlib import Path
 from typing import Any
 
 from ingle.cli.commands.serve import default_text, flag_of
@@ -20,7 +14,7 @@ WIDTH = 78
 HEAD = """\
 # Settings
 
-Generated from the table in `src/ingle/settings.py` by `python -m ingle.cli.reference`; a test keeps it up to date.
+This page is generated from `src/ingle/settings.py` by `python tools/reference`.
 
 A setting can be given in three places. The first one wins:
 
@@ -98,11 +92,3 @@ def with_help(page: str) -> str:
         return f"```\n$ {found[1]} --help\n{help_of(*found[1].split()[1:])}```"
 
     return re.sub(r"```\n\$ (ingle[a-z ]*?) --help\n.*?```", block, page, flags=re.DOTALL)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:]:
-        file = Path(sys.argv[1])
-        file.write_text(with_help(file.read_text("utf-8")), "utf-8")
-    else:
-        print(settings_page(), end="")
