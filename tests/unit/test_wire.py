@@ -351,3 +351,54 @@ def test_every_state_can_be_reached_and_every_state_can_end() -> None:
         reached |= more
     assert reached == set(states.STATES)
     assert [old for old in states.STATES if old != states.DEAD and states.DEAD not in states.MOVES[old]] == []
+
+
+# --- the classes that messages are -------------------------------------------------------------------------
+
+
+def test_messages_are_equal_by_class_and_fields_and_say_what_they_are() -> None:
+    one = wire.ForkFailed(1, "no memory")
+    assert one == wire.ForkFailed(1, "no memory")
+    assert one != wire.ForkFailed(2, "no memory")
+    assert one != object()
+    assert repr(one) == "ForkFailed(ticket=1, reason='no memory')"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+# --- what a message would become -----------------------------------------------------------------------------------
+
+
+def long_frame(cls: type, header: bytes) -> Frame:
+    return Frame(wire.NUMBERS[cls], header, b"")
+
+
+def test_a_long_message_is_read_if_it_is_a_text() -> None:
+    text = '<p class="x">\\"</p>' * 200_000
+    done = wire.Done(1, "ok", 0.1, {"text/html": text, "text/plain": "a" * 10_000_000})
+    back = decode_module.decode(one_frame(wire.encode(done)))
+    assert back.value == done.value
+
+
+@pytest.mark.parametrize(
+    ("cls", "header", "why"),
+    [
+        (wire.Started, b'{"cwd":"' + b"x" * 2_000_000 + b'"}', "a Started of 2000010 bytes"),
+        (wire.InputWait, b'{"wait":1,"prompt":"' + b"x" * 2_000_000 + b'"}', "an? InputWait of"),
+        (wire.Copied, b'{"ticket":1,"notices":[' + b'"",' * 700_000 + b'""]}', "a Copied of"),
+        (wire.Cleared, b'{"names":[' + b'"",' * 1_000_000 + b'""]}', "elements"),
+        (wire.Cleared, b'{"names":[' + rb'"\\",' * 1_200_000 + b'""]}', "elements"),
+        (wire.Result, b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 200_000 + b"[]]}}", "bytes of metadata"),
+        (wire.Result, b'{"cell":1,"data":{},"metadata":{"a":[' + b"[]," * 500_000 + b"[]]}}", "elements"),
+        (
+            wire.Listed,
+            b'{"ticket":1,"variables":[{"name":"","type":"","shape":[' + b"0," * 1_000_000 + b"0]}]}",
+            "elem",
+        ),
+        (wire.Result, b'{"cell":1,"data":{},"metadata":{"a":' + b"[" * 40_000 + b"]" * 40_000 + b"}}", "nested"),
+        (wire.Done, ('{"a":"' + "x" * 34_000_000 + '😀"}').encode(), "bytes in memory"),
+    ],
+)
+def test_a_long_message_that_would_become_far_more_is_refused(cls: type, header: bytes, why: str) -> None:
+    with pytest.raises(BadMessage, match=why):
+        decode_module.decode(long_frame(cls, header))

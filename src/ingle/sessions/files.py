@@ -13,13 +13,15 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ingle import errors
 from ingle.events import FileInfo, FileList
+from ingle.support import bounded_json
+from ingle.support.bounded_json import Bounds
 from ingle.workers.io.descriptors import refuse_descriptors
 from ingle.workers.worker import Worker
 from ingle_worker.wire import files as wire
@@ -27,7 +29,11 @@ from ingle_worker.wire import messages
 
 MAX_DEPTH = 64
 MAX_NAME_BYTES = 255
-MAX_REPLY_BYTES = 32 * 1024**2
+MAX_REPLY_BYTES = 64 * 1024
+MAX_LIST_BYTES = 20 * 1024**2
+"""Size of a reply that lists a folder: each name has at most 1,785 bytes there, when all its bytes are escaped."""
+
+LIST_BOUNDS = Bounds(elements=6 * wire.MAX_LISTED + 100, text=4 * MAX_LIST_BYTES)
 SILENCE_SECONDS = 30.0
 """How long the agent may take to answer, or to accept the next bytes."""
 
@@ -37,24 +43,31 @@ UNREACHABLE = (
 )
 
 
+Name = Annotated[str, Meta(max_length=6 * MAX_NAME_BYTES)]
+Word = Annotated[str, Meta(max_length=100)]
+Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Entry = tuple[Name, Literal["file", "folder", "link", "other"], Size, float]
+"""Name, kind, size and time of change."""
+
+
 class Failed(Struct, frozen=True):
-    errno: int = 0
-    why: str = ""
+    errno: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    why: Word = ""
 
 
 class Listed(Failed, frozen=True):
-    files: list[tuple[str, str, int, float]] = []
+    files: Annotated[list[Entry], Meta(max_length=wire.MAX_LISTED)] = []
     truncated: bool = False
 
 
 class Opened(Failed, frozen=True):
-    size: int = 0
+    size: Size = 0
     modified: float = 0.0
-    tag: str = ""
+    tag: Word = ""
 
 
 class Written(Failed, frozen=True):
-    info: tuple[str, str, int, float] = ("", "file", 0, 0.0)
+    info: Entry = ("", "file", 0, 0.0)
     new: bool = False
 
 
@@ -148,10 +161,12 @@ class Agent:
     async def receive_reply(self, answer: type[Struct]) -> Any:
         try:
             (length,) = wire.LENGTH.unpack(await self._receive_exactly(wire.LENGTH.size))
-            if length > MAX_REPLY_BYTES:
+            if length > (MAX_LIST_BYTES if answer is Listed else MAX_REPLY_BYTES):
                 raise errors.Unavailable(UNREACHABLE)
-            return msgspec.json.decode(await self._receive_exactly(length), type=answer)
-        except (OSError, EOFError, msgspec.MsgspecError):
+            data = await self._receive_exactly(length)
+            bounded_json.check(data, LIST_BOUNDS)
+            return msgspec.json.decode(data, type=answer)
+        except (OSError, EOFError, msgspec.MsgspecError, ValueError, RecursionError):
             raise errors.Unavailable(UNREACHABLE) from None
 
     async def _receive_exactly(self, count: int) -> bytes:
@@ -200,7 +215,7 @@ class SessionFiles:
         async with self._agent() as agent:
             found: Listed = await agent.ask(request, Listed)
         _check(path, found)
-        infos = sorted((FileInfo(*each) for each in found.files[: wire.MAX_LISTED]), key=lambda info: info.name)
+        infos = sorted((FileInfo(*each) for each in found.files), key=lambda info: info.name)
         return FileList(path, infos, found.truncated)
 
     async def open(self, path: str) -> "SessionFile":

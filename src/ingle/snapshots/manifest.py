@@ -12,10 +12,10 @@ from msgspec import Struct, field
 
 from ingle import errors
 from ingle.events import Skipped, SnapshotInfo, SnapshotName
+from ingle.support.bounded_json import Bounds, Decoder, OutOfBounds
 from ingle_worker.wire import snapshot_channel
 
 VERSION = 1
-MAX_NAMES = 1_000_000
 
 Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
 """SHA-256 in hexadecimal. The length is checked while decoding, so hostile data cannot grow in memory first."""
@@ -23,8 +23,8 @@ Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
 Chunk = tuple[Digest, int]
 """Hash and size of a chunk."""
 
-MAX_QUOTES = 8_000_000
-"""Quotes in a worker's summary: two for each string."""
+BOUNDS = Bounds(elements=3_000_000, text=128 * 1024**2)
+"""Bounds of a contents list: enough for 125,000 names, each with its own objects."""
 
 
 class Group(Struct, frozen=True):
@@ -110,21 +110,18 @@ class Manifest(Struct, frozen=True):
         )
 
 
-_summary = msgspec.json.Decoder(Summary)
-_manifest = msgspec.json.Decoder(Manifest)
+_summary = Decoder(Summary, BOUNDS)
+_manifest = Decoder(Manifest, BOUNDS)
 
 
 def read_summary(data: bytes) -> Summary:
     """Decode a worker's summary, or raise SaveFailed."""
-    if data.count(b'"') - data.count(b'\\"') > MAX_QUOTES:
-        raise errors.SaveFailed("the session's copy sent a summary with too many parts; delete names you do not need")
     try:
-        summary = _summary.decode(data)
+        return _summary.decode(data)
+    except OutOfBounds as error:
+        raise errors.SaveFailed(f"the list of what to save is too long ({error}); delete some names") from None
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise errors.SaveFailed(f"the session's copy sent an unreadable summary ({error}); retry") from None
-    if summary.count > MAX_NAMES:
-        raise errors.SaveFailed(f"the session has more than {MAX_NAMES} names; delete some")
-    return summary
 
 
 def encode(manifest: Manifest) -> bytes:

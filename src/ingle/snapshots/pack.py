@@ -26,6 +26,8 @@ import msgspec
 from msgspec import Struct
 
 from ingle import errors
+from ingle.support import bounded_json
+from ingle.support.bounded_json import Bounds
 from ingle_worker.wire import snapshot_channel
 
 HEAD, MASKED_HEAD = b"INGLE\0\x01\n", b"INGLE\0\x02\n"
@@ -33,6 +35,10 @@ MASK_BYTES = 256
 TAIL = b"\n\x01\0ELGNI"
 END = struct.Struct(">32sQ8s")
 MAX_INDEX = 256 * 1024 * 1024
+MAX_PORTABLE_INDEX = 96 * 1024 * 1024
+
+PORTABLE = Bounds(elements=4 * snapshot_channel.MAX_CHUNKS + 100, text=4 * MAX_PORTABLE_INDEX)
+"""Bounds of a portable file's index. The manifest in it is one text, with bounds of its own."""
 
 
 Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
@@ -143,12 +149,14 @@ class Pack:
             raise errors.SnapshotDamaged(self.name, "its end is missing")
         digest, length, _ = END.unpack(end)
         start = self.size - END.size - length
-        if length > MAX_INDEX or start < len(HEAD):
-            raise errors.SnapshotDamaged(self.name, "its index is longer than the file")
+        if length > (MAX_PORTABLE_INDEX if self._path is None else MAX_INDEX) or start < len(HEAD):
+            raise errors.SnapshotDamaged(self.name, "its index is longer than the file, or than an index may be")
         data = os.pread(self._fd, length, start)
         if hashlib.sha256(data).digest() != digest:
             raise errors.SnapshotDamaged(self.name, "its index was changed")
         try:
+            if self._path is None:  # packs in the data folder were bounded when they were written
+                bounded_json.check(data, PORTABLE)
             index = _index.decode(data)
             for chunk, offset, size in index.chunks:
                 if len(bytes.fromhex(chunk)) != 32:

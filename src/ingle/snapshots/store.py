@@ -28,7 +28,7 @@ NAMED = "named"
 """Folder of snapshots that callers have named."""
 
 CURRENT, PREVIOUS = ".json", ".previous.json"
-MAX_MANIFEST = 256 * 1024 * 1024
+MAX_MANIFEST = 64 * 1024 * 1024
 DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 
 logger = logging.getLogger(__name__)

@@ -80,7 +80,9 @@ class _Receiver:
                 and 0 < size <= snapshot_channel.MAX_OFFERED * snapshot_channel.ENTRY.size
             ):
                 self._answer(bytes(self._exactly(size)))
-            elif kind == snapshot_channel.SUMMARY and size <= snapshot_channel.MAX_SUMMARY:
+            elif kind == snapshot_channel.SUMMARY and size > snapshot_channel.MAX_SUMMARY:
+                raise errors.SaveFailed("the list of what to save is too long; delete names you do not need")
+            elif kind == snapshot_channel.SUMMARY:
                 data = bytearray(size)
                 self._fill(memoryview(data))
                 return self._check(manifest.read_summary(bytes(data)))
@@ -96,6 +98,10 @@ class _Receiver:
                 raise errors.SaveFailed("the session's copy offered a chunk that is too large; nothing was saved")
             self._total += size
             self._sizes[digest] = size
+        if len(self._sizes) > snapshot_channel.MAX_CHUNKS:
+            raise errors.TooLarge(
+                f"the session has more than {snapshot_channel.MAX_CHUNKS} parts to save; delete names you do not need"
+            )
         if self._total > self._limit:
             raise errors.TooLarge(
                 f"the session holds more than {self._limit} bytes; raise max_snapshot, or delete data you do not need"

@@ -17,4 +17,7 @@ MAX_CHUNK = 4 * 1024 * 1024
 MAX_OFFERED = 4096
 """Maximum number of chunks in one offer."""
 
-MAX_SUMMARY = 64 * 1024 * 1024
+MAX_CHUNKS = 400_000
+"""Maximum number of chunks in one save. A stream of 64 GiB in its usual chunks has 262,144."""
+
+MAX_SUMMARY = 32 * 1024 * 1024

@@ -12,6 +12,7 @@ from starlette.types import Scope
 from ingle import errors
 from ingle.http.problems import InvalidJson
 from ingle.requests import NewCell, NewSession, SessionLimits
+from ingle.support import bounded_json
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -20,6 +21,9 @@ Name = Annotated[str, Meta(description="1 to 64 letters, digits, '.', '_' or '-'
 
 MAX_CELLS = 1000
 MAX_QUERY_PARAMETERS = 100
+
+MAX_ELEMENTS = 100_000
+"""Values and keys in a body or in a message of a WebSocket."""
 
 
 class Create(Struct, forbid_unknown_fields=True):
@@ -124,6 +128,9 @@ class FilesQuery(Struct, forbid_unknown_fields=True):
     folder: str = ""
 
 
+BOUNDS = bounded_json.Bounds(elements=MAX_ELEMENTS, text=1 << 40)
+"""Bounds of what callers send. Their texts are bounded by the size of a body."""
+
 Body = TypeVar("Body", bound=Struct)
 
 
@@ -139,9 +146,13 @@ async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
 
 
 def decode(kind: type[Body], data: bytes | bytearray) -> Body:
+    """Return the body, or raise an error that says what is wrong with it."""
     try:
+        bounded_json.check(data, BOUNDS)
         body: Body = _decoder(kind).decode(data or b"{}")
         return body
+    except bounded_json.OutOfBounds as error:
+        raise errors.InvalidRequest(f"the body cannot be read: {error}") from None
     except msgspec.ValidationError as error:
         raise _not_as_expected("body", kind, error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -18,8 +18,10 @@ from starlette.types import Receive, Scope, Send
 from ingle import errors
 from ingle.http.limits import BUFFERED, CLOSE
 from ingle.http.problems import POLICY_VIOLATION, Problem, visible
+from ingle.http.routes.bodies import BOUNDS
 from ingle.requests import NewCell
 from ingle.service import Service
+from ingle.support import bounded_json
 
 PATIENCE_SECONDS = 15.0
 """Time that one event may wait until the client takes it."""
@@ -170,8 +172,10 @@ class Watch:
                 return
             try:
                 # Bytes that are not UTF-8 are reported as bad JSON as well.
-                message = _decoder.decode(said.get("text") or said.get("bytes") or b"")
-            except (msgspec.DecodeError, UnicodeError) as error:
+                data = said.get("bytes") or (said.get("text") or "").encode()
+                bounded_json.check(data, BOUNDS)
+                message = _decoder.decode(data)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 self._closing = (BAD_MESSAGE, f"not a message: {error}")
                 return
             if len(self._ops) >= MAX_OPS:

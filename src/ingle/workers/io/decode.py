@@ -1,7 +1,7 @@
 """Decoder of messages from workers, which are untrusted.
 
 Each message has a typed decoder. The decoder and the frame bound depth and size. A message that does not fit raises
-BadMessage and costs that worker only. The memory of a decoded message is bounded too, by counting its strings first.
+BadMessage and costs that worker only. The memory of a decoded message is bounded too, by counting its elements first.
 """
 
 import dataclasses
@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ingle.support import bounded_json
 from ingle_worker.wire import BadMessage, Frame, messages
 
 FROM_GUEST = (
@@ -58,8 +59,8 @@ _WITH_PAYLOAD = {messages.NUMBERS[cls] for cls in FROM_GUEST if cls in messages.
 
 KEEP_IMAGE = messages.NUMBERS[messages.KeepImage]
 
-MAX_UNCHECKED_BYTES = 1024 * 1024
-"""Size of a header that is decoded without a check: it takes at most some megabytes of memory."""
+MAX_SHORT_BYTES = 1024 * 1024
+"""Size of the header of a message that holds neither texts nor lists of names."""
 
 MAY_BE_LONG = {
     messages.NUMBERS[cls]
@@ -78,8 +79,8 @@ MAY_BE_LONG = {
 }
 """Messages whose header may be longer, because it holds texts or lists of names."""
 
-MAX_STRINGS = 1_000_000
-"""Strings in one message. Each takes three bytes on the wire, and at least fifty in memory."""
+BOUNDS = bounded_json.Bounds(elements=1_000_000, text=128 * 1024**2, depth=100)
+"""Bounds of one message. A well-behaved worker sends 16 million characters at most, of up to four bytes each."""
 
 MAX_METADATA_BYTES = 100_000
 """Size of a display's metadata, which is any JSON. A well-behaved worker sends less."""
@@ -93,12 +94,10 @@ _decode_metadata = msgspec.json.Decoder(_Metadata).decode
 
 
 def _check_long(kind: int, header: bytes) -> None:
-    """Raise BadMessage for a long message that would take far more memory than its size."""
-    if kind not in MAY_BE_LONG:
+    """Raise an error for a message that would take far more memory than its size."""
+    if kind not in MAY_BE_LONG and len(header) > MAX_SHORT_BYTES:
         raise BadMessage(f"a {messages.KINDS[kind].__name__} of {len(header)} bytes")
-    # Each string has two quotes. Quotes inside are escaped, and so may be some that end a string: at most half.
-    if header.count(b'"') - header.count(b'\\"') > MAX_STRINGS:
-        raise BadMessage(f"a {messages.KINDS[kind].__name__} of too many strings")
+    bounded_json.check(header, BOUNDS)
     if len(_decode_metadata(header).metadata) > MAX_METADATA_BYTES:
         raise BadMessage(f"a {messages.KINDS[kind].__name__} with more than {MAX_METADATA_BYTES} bytes of metadata")
 
@@ -111,7 +110,7 @@ def decode(frame: Frame) -> Any:
     if decoder is None:
         raise BadMessage(f"no message from a worker has the kind {frame.kind}")
     try:
-        if len(frame.header) > MAX_UNCHECKED_BYTES:
+        if len(frame.header) > bounded_json.MAX_UNCHECKED_BYTES:
             _check_long(frame.kind, frame.header)
         message = decoder(frame.header)
         return message if frame.kind not in _WITH_PAYLOAD else dataclasses.replace(message, data=frame.payload)
