@@ -12,6 +12,7 @@ OLD_PYTHON_EXIT_CODE = 41
 ENTRY_MODULES = {
     "shells": "ingle_worker.processes.task_zygote",
     "boot": "ingle_worker.lockdown.boot",
+    "pip": "ingle_worker.magics.packages",
 }
 """Entry module of each mode that is not the zygote's."""
 

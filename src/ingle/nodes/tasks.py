@@ -18,6 +18,11 @@ from ingle.settings import Settings
 from ingle.shell.sandbox import Sandbox
 from ingle.shell.task import Task as ShellTask
 from ingle.shell.tasks import Tasks
+from ingle.support import remove_tree
+from ingle_worker.wire import child_variables
+
+OWNER = ".owner"
+"""Name of the owner among the tenants, whose names begin with no dot."""
 
 
 class LocalTasks:
@@ -28,10 +33,13 @@ class LocalTasks:
         self._shell_folder = os.path.abspath(settings.shell_folder or home / "shell")
         self._tenants_folder = os.path.abspath(home / "tenants")
         self._folders_made: set[str] = set()
+        self._packages = manager.folder("shell-packages")
+        """Packages that commands without a session and without a sandbox have installed."""
         self.shell = Tasks(settings, manager.folder("tasks"), self._is_live)
 
     async def stop(self) -> None:
         await self.shell.stop()
+        await asyncio.to_thread(remove_tree.remove, self._packages)
 
     def _is_live(self, session_key: str) -> bool:
         with contextlib.suppress(SessionNotFound):
@@ -48,9 +56,24 @@ class LocalTasks:
             folder = os.path.join(sandbox.workspace, new.cwd)
         policy = self._manager.grants.policy
         self._manager.telemetry.note("shell", key or f"{new.tenant}/", code=new.command, isolation=policy.level)
-        env = new.env if session is None else {**session.spec.env, **new.env}
+        env = {**self._variables(session, new, sandbox), **new.env}
         task = await self.shell.start(msgspec.structs.replace(new, cwd=folder, env=env), sandbox)
         return task.id
+
+    def _variables(self, session: Session | None, new: NewTask, sandbox: Sandbox | None) -> dict[str, str]:
+        """Return the variables of a session's commands: `python` and `pip` are the session's.
+
+        Commands without a session have the default interpreter, and packages that last as long as their sandbox, or
+        else as this server.
+        """
+        own = {} if session is None else session.spec.env
+        if session is not None:
+            python, folder = session.launcher.python, session.folders.folder
+        else:
+            python = self._manager.grants.policy.settle(NewSession(tenant=new.tenant, bounds=new.bounds)).python
+            folder = self._packages / (new.tenant or OWNER) if sandbox is None else sandbox.folder.parent
+        inherited = dict(os.environ) if sandbox is None else {"PATH": os.environ.get("PATH", os.defpath)}
+        return {**own, **child_variables.of_session(python, os.path.join(folder, "packages"), {**inherited, **own})}
 
     def _tenant_folder(self, tenant: str) -> str:
         return os.path.join(self._tenants_folder, tenant) if tenant else self._shell_folder

@@ -1,5 +1,6 @@
 """`%pip install`: packages for one session, in its own folder on `sys.path`.
 
+`pip` in a shell of the session runs this module in a process of its own.
 The interpreter's folders are never written: they may be read-only, and other sessions use them. The installer is first
 asked which packages are missing, then only those go into the folder. uv is used if it is on the PATH, else pip, or the
 pip bundled with the standard library.
@@ -13,6 +14,7 @@ import sys
 
 from ingle_worker.magics import subshell
 from ingle_worker.magics.subshell import say, warn
+from ingle_worker.wire import child_variables
 
 _BASE = re.compile(r"(?:(?:\S*/)?python[\d.]*\s+-m\s+|uv\s+)?(?:\S*/)?pip[\d.]*(?:\s+(?P<rest>.*))?", re.DOTALL)
 _OUTPUT_FILTERS = re.compile(
@@ -24,6 +26,7 @@ _OUTPUT_FILTERS = re.compile(
 _MENTIONED = re.compile(r"\bpip[\d.]*\s+install\b")
 _SPECIAL = set(";&|<>`$()\n")
 _ESSENTIAL = re.compile("error|no matching|not find|\u00d7|\u2570|hint|failed", re.IGNORECASE)
+_QUIET = re.compile("-q+|--quiet")
 _NORMAL = re.compile(r"[-_.]+")
 
 OPTIONS_WITH_VALUE = frozenset(
@@ -49,6 +52,9 @@ OWN_TARGET_OPTIONS = (
 )
 """Options with which the user chooses the target."""
 
+SHELL_VARIABLES = ("PIP_TARGET", "PIP_UPGRADE", "PIP_DISABLE_PIP_VERSION_CHECK")
+"""Variables with which any pip in a longer `!command` installs into the session's folder."""
+
 UPGRADING = ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--upgrade-strategy")
 
 MAX_LOG_LINES = 20
@@ -57,26 +63,49 @@ MAX_LOG_LINES = 20
 _folder = ""
 
 
-def start(folder: str) -> bool:
-    """Set the folder for packages. Return True if a previous worker of the session installed some there."""
+_known: list[str] = []
+"""The folder of this session, then those of the sessions that it is a fork of."""
+
+
+def start(folder: str) -> None:
+    """Set the folder for packages, which exists."""
     global _folder
     _folder = folder
-    if folder and os.access(folder, os.F_OK) and os.listdir(folder):
-        _put_on_path()
-        return True
-    return False
+    if folder:
+        if folder not in _known:
+            _known.insert(0, folder)
+        put_on_path()
 
 
-def _put_on_path() -> None:
-    """Put the folder between the standard library and site-packages, and on PYTHONPATH for child processes."""
+def put_on_path() -> None:
+    """Put the folder between the standard library and site-packages, and into the variables for child processes.
+
+    A fork's folder comes before the one of its original.
+    """
+    if not _folder:
+        return
     if _folder not in sys.path:
-        at = next(
-            (n for n, each in enumerate(sys.path) if str(each).endswith(("site-packages", "dist-packages"))), None
-        )
-        sys.path.insert(len(sys.path) if at is None else at, _folder)
-    inherited = os.environ.get("PYTHONPATH", "")
-    if _folder not in inherited.split(os.pathsep):
-        os.environ["PYTHONPATH"] = f"{inherited}{os.pathsep}{_folder}" if inherited else _folder
+        ends = ("site-packages", "dist-packages")
+        places = (n for n, each in enumerate(sys.path) if each in _known or str(each).endswith(ends))
+        sys.path.insert(next(places, len(sys.path)), _folder)
+    os.environ.update(child_variables.of_packages(_folder, os.environ))
+
+
+def without_own(path: list[str]) -> list[str]:
+    """Return a search path of modules or programs without the folders of the session's packages."""
+    return [each for each in path if each not in _known and each.removesuffix("/bin") not in _known]
+
+
+def main(argv: list[str]) -> None:
+    """Run `pip ...` of a shell in a session."""
+    start(os.environ[child_variables.PACKAGES])
+    for name in SHELL_VARIABLES:
+        os.environ.pop(name, None)
+    try:
+        code = pip(argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code if code >= 0 else 128 - code)
 
 
 # --- arguments ---------------------------------------------------------------------------------------------
@@ -129,9 +158,7 @@ def mentioned(command: str) -> bool:
 def shell(command: str) -> int:
     """Run a longer command with `pip install` in it by the shell, with pip's target set by the environment."""
     _make_folder()
-    own = os.path.dirname(sys.executable)
-    env = {**os.environ, "PIP_TARGET": _folder, "PIP_UPGRADE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    env["PATH"] = f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    env = {**os.environ, **dict(zip(SHELL_VARIABLES, (_folder, "1", "1"), strict=True))}
     code = subshell.run([subshell.shell_path(), "-c", command], env=env)
     importlib.invalidate_caches()
     return code
@@ -156,11 +183,12 @@ def pip(arguments: list[str]) -> int:
 def install(arguments: list[str]) -> int:
     _make_folder()
     uv = _which("uv")
+    tell = (lambda text: None) if any(_QUIET.fullmatch(each) for each in arguments) else say
     log: list[str] = []
     code, wanted = _plan_with_uv(uv, arguments, log) if uv else _plan_with_pip(arguments, log)
     if code == 0 and wanted:
         options = _options(arguments)
-        say("installing " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
+        tell("installing " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
         where = ["--no-deps", "--target", _folder, *options, *(source for _, _, source in wanted)]
         if uv:
             command = [uv, "pip", "install", "--python", sys.executable, *where]
@@ -173,9 +201,9 @@ def install(arguments: list[str]) -> int:
         _show_failure(log)
         return code
     if not wanted:
-        say("already there: " + (", ".join(_requirements(arguments)) or "everything that was asked for"))
+        tell("already there: " + (", ".join(_requirements(arguments)) or "everything that was asked for"))
         return 0
-    say("installed " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
+    tell("installed " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
     stale = sorted({module for name, version, _ in wanted for module in _modules(name) if module in sys.modules})
     if stale:
         say(f"{', '.join(stale)} was imported before: restart the session to use the new version")
@@ -341,7 +369,7 @@ def _make_folder() -> None:
     if not _folder:
         _folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), "packages")
     os.makedirs(_folder, mode=0o700, exist_ok=True)
-    _put_on_path()
+    put_on_path()
 
 
 def _pip() -> list[str]:

@@ -39,7 +39,7 @@ from ingle_worker.session.user_library import library
 from ingle_worker.session.variables import VariableRequests
 from ingle_worker.snapshot import provenance
 from ingle_worker.snapshot.protocol import SnapshotRequests
-from ingle_worker.wire import states
+from ingle_worker.wire import child_variables, states
 from ingle_worker.wire.constants import FAILED_EXIT_CODE
 from ingle_worker.wire.messages import (
     AskVariable,
@@ -155,6 +155,7 @@ class Worker:
         os.register_at_fork(after_in_child=self._forked)
         for number in (0, 1, 2):
             self._streams.register(number, 0)
+        os.environ.update(child_variables.of_interpreter(sys.executable, os.environ))
         self._snapshots.record_environment()
         Rehearsal(self).run()
 
@@ -297,8 +298,10 @@ class Worker:
     def start(self, start: Start) -> None:
         """Set up folders, environment and streams of the session."""
         notices = []
-        for name, value in start.env.items():
-            os.environ[name] = value
+        own = dict(start.env)
+        if "PATH" in own:
+            own |= child_variables.of_interpreter(sys.executable, own)
+        os.environ.update(own)
         for folder in start.folders:
             try:
                 os.mkdir(folder, 0o700)
@@ -312,15 +315,14 @@ class Worker:
             notices.append(f"the session could not start in {start.cwd} ({error}); it is in {os.getcwd()}")
         if self._stream_copies:
             sys.path.remove("")  # an earlier Start added it
-        if packages.start(start.packages):
-            self._snapshots.record_environment()
+        packages.start(start.packages)
         sys.path.insert(0, "")
         if not self._stream_copies:
             for number in (0, 1, 2):
                 self._stream_copies[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
             self._output.stdout.pipe, self._output.stderr.pipe = self._stream_copies[1], self._stream_copies[2]
         cwd = os.getcwd()
-        self._snapshots.begin(start.env, cwd)
+        self._snapshots.begin(own, cwd)
         self.link.send(Started(cwd, notices))
 
     # --- a cell ---

@@ -13,6 +13,7 @@ import sys
 import types
 from typing import Any
 
+from ingle_worker.magics import packages
 from ingle_worker.snapshot import chunks, reduce
 from ingle_worker.snapshot.rebuild.registry import CURRENT, FUTURE_MASK, MAKERS, MODULE, CannotRebuild, LoadState, Lost
 
@@ -99,6 +100,7 @@ class _Load:
                 os.environ[name] = value
         if summary["path"] is not None:
             sys.path[:] = summary["path"]
+        packages.put_on_path()
         if summary["cwd"] is not None:
             try:
                 os.chdir(summary["cwd"])

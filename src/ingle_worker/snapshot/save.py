@@ -14,9 +14,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from ingle_worker.magics import packages
 from ingle_worker.session import variables
 from ingle_worker.snapshot import chunks, definitions, groups, provenance, reduce, reduce_builtin
 from ingle_worker.snapshot.rebuild.registry import MAKERS, MODULE
+from ingle_worker.wire import child_variables
 
 MAX_DEPTH = 50_000
 """Maximum levels of nesting. They need a large stack."""
@@ -27,6 +29,9 @@ BUILTIN_NAMES = frozenset({"__name__", "__doc__", "__package__", "__loader__", "
 """Names that every session has, also after loading."""
 
 MAX_TEXT_CHARS = 300
+
+SEARCH_PATHS = ("PATH", "PYTHONPATH")
+"""Variables that name the folder of the session's packages among others."""
 
 
 class Environment:
@@ -49,10 +54,16 @@ class Environment:
     def changes(self) -> dict[str, Any]:
         before = {**self._environ, **self._own}
         now = dict(os.environ)
+        for name in SEARCH_PATHS:
+            # A session that loads this one has a folder of packages of its own.
+            now[name] = os.pathsep.join(packages.without_own(now.get(name, "").split(os.pathsep)))
+            if not now[name]:
+                del now[name]
+        now.pop(child_variables.PACKAGES, None)
         changed: dict[str, Any] = {name: value for name, value in now.items() if before.get(name) != value}
         changed.update({name: None for name in before if name not in now})
         changed.pop("TMPDIR", None)
-        path = [each for each in sys.path if type(each) is str]
+        path = packages.without_own([each for each in sys.path if type(each) is str])
         try:
             cwd: str | None = os.getcwd()
         except OSError:

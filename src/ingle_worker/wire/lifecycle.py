@@ -30,7 +30,7 @@ class Start:
     folders: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     packages: str = ""
-    """Target folder of `%pip install`, created at the first use."""
+    """Target folder of `%pip install`, one of `folders` or mounted."""
 
 
 @dataclass(frozen=True)

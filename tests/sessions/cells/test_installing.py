@@ -148,6 +148,71 @@ async def test_a_longer_command_with_pip_in_it_installs_into_the_folder_too(run:
     assert result.result["text/plain"].endswith("/packages/ingle_ember.py'")
 
 
+IN_SHELL = (
+    "pip install --no-index --find-links {wheels} {package} && python -c 'import {package} as it; print(it.version)'"
+)
+
+
+@pytest.mark.both_levels
+@pytest.mark.req("env.shell")
+@pytest.mark.parametrize("name", [None, "kept"])
+async def test_pip_in_a_shell_of_a_session_installs_for_the_session(
+    service: Service, run: Run, wheels: Path, name: str | None
+) -> None:
+    assert (await run("import sys\nsys.executable")).result == {"text/plain": repr(sys.executable)}
+    command = f"python -c 'import sys; print(sys.executable)'; {IN_SHELL}".format(wheels=wheels, package="ingle_ember")
+    task = await service.shell(command, session_id="s", shell_session=name, wait=100)
+    lines = [sys.executable, "installing ingle_ember 0.5", "installed ingle_ember 0.5", "0.5"]
+    assert (task.stdout.replace("-", "_").splitlines(), task.stderr) == ([line.replace("-", "_") for line in lines], "")
+    assert (await run("import ingle_ember\ningle_ember.version")).result == {"text/plain": "'0.5'"}
+
+
+@pytest.mark.both_levels
+@pytest.mark.req("env.shell")
+async def test_pip_in_a_subprocess_installs_for_the_session(run: Run, wheels: Path) -> None:
+    order = IN_SHELL.replace("pip install", "python3 -m pip install -q").format(wheels=wheels, package="ingle_hearth")
+    cell = f"import subprocess\nsubprocess.run({order!r}, shell=True)\nimport ingle_hearth\ningle_hearth.version"
+    result = await run(cell)
+    assert (result.stdout, result.stderr, result.result) == ("2.0\n", "", {"text/plain": "'2.0'"})
+    got = await run("!python -c 'import sys, ingle_ember; print(sys.executable, ingle_ember.version)'")
+    assert got.stdout == f"{sys.executable} 0.5\n"
+    assert (await run("x = !pip show ingle_ember\nx[1]")).result == {"text/plain": "'Version: 0.5'"}
+
+
+@pytest.mark.both_levels
+@pytest.mark.fresh_service
+@pytest.mark.req("env.shell")
+async def test_commands_without_a_session_share_their_packages(service: Service, wheels: Path, tool: str) -> None:
+    if tool == "uv":
+        pytest.skip("the tool makes no difference here")
+    env = {"PIP_NO_INDEX": "1"}
+    first = await service.shell(IN_SHELL.format(wheels=wheels, package="ingle_ember"), env=env, wait=100)
+    assert (first.stdout.splitlines()[-1:], first.stderr) == (["0.5"], "")
+    second = await service.shell("python3 -c 'import sys, ingle_ember; print(sys.executable)'", wait=100)
+    assert (second.stdout, second.stderr) == (f"{sys.executable}\n", "")
+    removed = await service.shell("pip uninstall ingle_ember", wait=100)
+    assert removed.stdout == "removed ingle_ember from the session's packages\n"
+
+
+@pytest.mark.both_levels
+@pytest.mark.req("env.shell")
+async def test_a_fork_and_a_loaded_session_install_into_folders_of_their_own(service: Service, run: Run) -> None:
+    folder = "import os\nos.environ['SESSION_PACKAGES'], os.environ['PATH'].split(':')[1], sys.path.count('')"
+    await run("%pip install ingle_ember\nimport sys, ingle_ember")
+    original = await run(folder)
+    await service.fork_session("s", "f")
+    await service.save_session("s", "kept")
+    await service.load_session("kept", "l")
+    try:
+        forked, loaded = [(await service.execute(each, folder)).result for each in "fl"]
+        assert len({str(each) for each in (original.result, forked, loaded)}) == 3
+        assert (await service.execute("f", "ingle_ember.version")).result == {"text/plain": "'0.5'"}
+    finally:
+        await service.end_session("f")
+        await service.end_session("l")
+        await service.delete_snapshot("kept")
+
+
 async def test_an_interrupt_stops_an_installation(service: Service, run: Run, wheels: Path) -> None:
     # Nobody ever writes to it, so the installer waits until it is stopped.
     os.mkfifo(wheels / "requirements.txt")

@@ -88,14 +88,15 @@ def start_of(
     folders: SessionFolders, tmp: str, *, own_root: bool, cwd: str | None, env: dict[str, str]
 ) -> messages.Start:
     """Return the message that makes a worker the one of the session with these folders."""
+    packages = f"{folders.folder}/packages"
     if own_root:
         # The sandbox has mounted those of the first session, so they exist.
-        made = [*folders.folders[1:], tmp]
+        made = [*folders.folders[1:], packages, tmp]
     else:
         # The folder of forks too: a worker's access rules are set once, and its copies inherit them.
         own = [] if folders.is_first else [str(folders.folder)]
-        made = [str(folders.root), f"{folders.root}/{FORKS}", *own, folders.workspace, tmp]
-    return messages.Start(cwd or folders.workspace, tmp, made, env, f"{folders.folder}/packages")
+        made = [str(folders.root), f"{folders.root}/{FORKS}", *own, folders.workspace, packages, tmp]
+    return messages.Start(cwd or folders.workspace, tmp, made, env, packages)
 
 
 def own_folders(folders: SessionFolders, tmp: str, *, own_root: bool) -> list[str]:

@@ -48,7 +48,7 @@ class Workspace:
         """Give a copy of another session's worker folders of its own."""
         tmp = self._new_tmp()
         packages = f"{self.folders.folder}/packages"
-        copy.send(messages.Rehome(tmp, [*self.folders.folders, tmp], packages, reseed))
+        copy.send(messages.Rehome(tmp, [*self.folders.folders, packages, tmp], packages, reseed))
 
     def _new_tmp(self) -> str:
         """Return the folder of temporary files for a fresh worker, as the worker sees it.

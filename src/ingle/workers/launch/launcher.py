@@ -46,7 +46,7 @@ class Launcher:
         confinement: Confinement | None = None,
     ) -> None:
         self._loop = loop
-        self._python = python
+        self.python = python
         self._settings = settings
         self._bounding = bounding
         self.confinement = confinement
@@ -208,7 +208,7 @@ class Launcher:
                 # Most likely its zygote died, or its interpreter is too old for a session.
                 if process is not None and await asyncio.to_thread(process.wait) == OLD_PYTHON:
                     raise InterpreterRefused(
-                        f"{self._python} is older than CPython 3.10; name a newer interpreter"
+                        f"{self.python} is older than CPython 3.10; name a newer interpreter"
                     ) from None
                 lost = zygote is not None and zygote.dead
                 tries += not lost
@@ -269,7 +269,7 @@ class Launcher:
         worker.watch()
         try:
             args = ["spawn", *map(str, ends.fds)]
-            process = await asyncio.to_thread(start_process, self._python, args, ends.fds, subprocess.DEVNULL)
+            process = await asyncio.to_thread(start_process, self.python, args, ends.fds, subprocess.DEVNULL)
         finally:
             ends.close()
         worker.init.parent_pid = process.pid
