@@ -296,7 +296,7 @@ def unified_group(pid: int | None) -> str:
 
 
 @pytest.mark.parametrize("level", ["limits", "sandbox"])
-async def test_in_version_2_a_worker_is_born_into_its_group_and_its_init_follows_for_a_shell(
+async def test_in_version_2_a_worker_is_born_into_its_group_and_its_init_goes_there_by_itself(
     mark: str, home: Path, version_2: Path, moved: list[int], level: str
 ) -> None:
     async with Service.local(make_settings(preload=[], pool=0, isolation=level, network="none"), home) as service:
@@ -304,16 +304,17 @@ async def test_in_version_2_a_worker_is_born_into_its_group_and_its_init_follows
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
         worker = worker_of(service, "s")
         assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
+        assert unified_group(worker.init_pid) == unified_group(worker.pid)
         for pid in (worker.init_pid, worker.pid):
             assert not [each for each in descriptors_of(pid) if "cgroup" in each or version_2.name in each]
-        assert moved == []
         if level == "sandbox":
-            await service.shell("true", session_id="s")
-            assert moved == [worker.init_pid]
-            assert unified_group(worker.init_pid) == unified_group(worker.pid)
+            code = "[line for line in open('/proc/self/cgroup').read().split() if line.startswith('0::')]"
+            assert (await service.execute("s", code)).result == {"text/plain": "['0::/']"}
+            assert (await service.shell("grep ^0: /proc/self/cgroup", session_id="s")).stdout == "0::/\n"
         copy = (await service.fork_session("s"))[0].session_id
         worker = worker_of(service, copy)
         assert unified_group(worker.pid).startswith(f"/{version_2.name}/")
+    assert moved == []
 
 
 async def test_a_worker_that_cannot_be_born_into_its_group_is_put_there(

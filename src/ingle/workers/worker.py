@@ -144,8 +144,6 @@ class Worker:
     async def start_child(self, order: messages.Shell | messages.ServeFiles, fd: int) -> None:
         """Have init fork a process, which gets `fd`. Closes `fd` here. Raises OSError when init is gone."""
         try:
-            if self.group is not None and self.group.outside:
-                await asyncio.to_thread(self.group.complete)
             await self.init.send_with(order, [fd])
         finally:
             os.close(fd)

@@ -24,7 +24,7 @@ from _signal import (  # type: ignore[import-not-found]
 )
 from collections.abc import Callable
 from mmap import mmap
-from os import O_CLOEXEC, O_NONBLOCK, close, fstat, getpid, getsid, pipe2, setsid, write
+from os import O_CLOEXEC, O_NONBLOCK, O_WRONLY, close, fstat, getpid, getsid, pipe2, setsid, write
 from select import POLLIN, poll
 from time import monotonic, sleep
 from typing import Any
@@ -70,9 +70,9 @@ def report_up(fd: int, worker: int, joined: bool = False) -> None:
 
 
 def join(status_fd: int) -> tuple[bool, int] | None:
-    """Wait for the `Join` order and enter the session's cgroup, before the worker is forked.
+    """Wait for the `Join` order and enter the session's cgroups of version 1, before the worker is forked.
 
-    Return whether that worked, and the folder of a group to fork into, or -1. Return None if there will be no session.
+    Return whether that worked, and the folder of a group of version 2, or -1. Return None if there will be no session.
     """
     status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, status_fd)
     try:
@@ -94,6 +94,22 @@ def join(status_fd: int) -> tuple[bool, int] | None:
                 joined = False  # the host moves the process itself
             close(fd)
     return joined, folder
+
+
+def enter_group(folder: int) -> bool:
+    """Enter a cgroup of version 2, given as a folder's descriptor. Return whether that worked.
+
+    To enter may take 10 ms, so init does it while its worker starts.
+    """
+    try:
+        fd = os.open("cgroup.procs", O_WRONLY | O_CLOEXEC, dir_fd=folder)
+        try:
+            write(fd, b"0")
+        finally:
+            close(fd)
+    except OSError:
+        return False  # the host moves the process itself
+    return True
 
 
 class Member:
@@ -151,7 +167,7 @@ class Init:
         self.on_files: Callable[[int], None] = file_agent.serve
         """Serves one file request on this socket."""
         self.joined = False
-        """Whether the process is in the cgroup it was promised."""
+        """Whether init and its worker are in the cgroup they were promised."""
         self._tasks: dict[int, tuple[int, Member]] = {}
         """Inits of shell tasks and file agents by pid: the tag of their descendants, and the worker they serve."""
         self._last_tag = MAX_WORKERS_PER_INIT

@@ -23,7 +23,7 @@ from ingle_worker.processes import kill_tree, linux
 from ingle_worker.processes.fork import can_fork_into, fork, record_fork_hooks, reseed
 from ingle_worker.processes.forked_inits import ForkedInits
 from ingle_worker.processes.holder import INIT_NAME, fork_below
-from ingle_worker.processes.init import Init, join
+from ingle_worker.processes.init import Init, enter_group, join
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
 from ingle_worker.session.worker import VERSION, Worker
 from ingle_worker.wire import FrameReader, messages
@@ -183,15 +183,17 @@ def become_session(
 ) -> None:
     """Fork the worker and become its init. Neither process returns.
 
-    `sockets` go to the host and to the zygote. `folder` is the cgroup to fork the worker into, or -1.
+    `sockets` go to the host and to the zygote. `folder` is the cgroup of version 2 for both processes, or -1.
     """
     set_name(INIT)
-    worker_pid = fork() if folder < 0 else fork_into(init, folder)
+    worker_pid = fork() if folder < 0 else fork_into(folder)
     if worker_pid == 0:
         try:
             die_with_parent()
             set_name(b"ingle-session")
             close(fds[4])
+            if folder >= 0:
+                close(folder)
             for each in sockets:
                 each.close()
             init.reset_in_worker()
@@ -218,25 +220,24 @@ def become_session(
             pass  # the zygote does not wait for this, or is gone; the session does not need it
         for each in sockets:
             each.close()
+    if folder >= 0:
+        init.joined = enter_group(folder) and init.joined
+        close(folder)
     try:
         init.run(status, worker_pid)
     finally:
         os._exit(FAILED_EXIT_CODE)  # init failed, so the zygote kills all processes below it
 
 
-def fork_into(init: Init, folder: int) -> int:
-    """Fork the worker into its cgroup. If that fails, fork it normally and report that it is not in the group."""
-    pid = -1
+def fork_into(folder: int) -> int:
+    """Fork the worker into its cgroup. If that fails, enter the group first and fork normally."""
     try:
         if can_fork_into():
-            pid = fork(folder)
+            return fork(folder)
     except OSError:
         pass  # the kernel is too old, or does not allow it
-    if pid < 0:
-        init.joined = False
-        pid = fork()
-    close(folder)
-    return pid
+    enter_group(folder)
+    return fork()
 
 
 class Zygote:

@@ -60,8 +60,6 @@ class LimitApplier:
     async def hold(self, group: Group | None, pids: tuple[int, ...], *, joined: bool) -> Group | None:
         """Apply the defaults to an init and its worker, which wait for their first order. Return their group."""
         if joined or group is None:
-            if group is not None:
-                group.opened_to(pids[0])
             self._set_for(pids, self._defaults, group)
             return group
         return await asyncio.to_thread(self._move, group, pids, self._defaults)

@@ -62,8 +62,6 @@ class Group:
     _kills_seen: int = 0
     _refusals_seen: int = 0
     _holders: int = 1
-    outside: int = 0
-    """Process id of an init that is not in the group itself, because its worker was forked into it; else 0."""
 
     def hold(self) -> None:
         """Note one more worker in the group."""
@@ -75,11 +73,11 @@ class Group:
         return self._holders == 0
 
     def open(self) -> list[int]:
-        """Return descriptors by which an init brings its worker into the group. Raises OSError.
+        """Return descriptors by which an init and its worker enter the group. Raises OSError.
 
-        To move a process with all its threads, the kernel stops every fork of the machine, which takes 10 ms and more.
-        Two ways avoid that. In version 1 a thread can move itself, by writing `0` to `tasks`. In version 2 a process
-        can be forked into a group, by the group's folder.
+        To move a process with all its threads, the kernel may wait for 10 ms and more. The worker need not wait for
+        that. In version 1 a thread can move itself, by writing `0` to `tasks`. In version 2 a worker can be forked into
+        a group, by the group's folder. Its init moves while the worker starts.
         """
         opened: list[int] = []
         try:
@@ -94,17 +92,6 @@ class Group:
                 os.close(fd)
             raise
         return opened
-
-    def opened_to(self, init: int) -> None:
-        """Note that this init has brought its worker in by the descriptors of `open`."""
-        if any(place.version == 2 for place in self.places.values()):
-            self.outside = init
-
-    def complete(self) -> None:
-        """Move init into the group, before it starts anything but its worker. Raises OSError."""
-        if self.outside:
-            self.attach(self.outside)
-            self.outside = 0
 
     def attach(self, pid: int) -> None:
         """Move a process into the group. Processes that it starts later are in it, too. Raises OSError."""
