@@ -2,7 +2,8 @@
 
 Descriptor 0 is a real pipe for child processes and raw reads, which the host detects itself. Python's readers use this
 module. If several wait, a read of the running cell comes first, then reads of earlier cells' threads in order. Bytes
-left over by a read of the running cell stay for its next read; others are dropped.
+left over by a read of the running cell stay for its next read; others are dropped. An interrupt is deferred from the
+first byte that a read takes to the moment when the rest is stored, so that no byte is lost uncounted.
 """
 
 import getpass
@@ -51,7 +52,7 @@ class Input:
         self.bytes = ByteInput(self)
         self.text = TextInput(self.bytes)
         self.before_wait: Callable[[], None] | None = None
-        """Called before a reader waits, while interrupts are still possible."""
+        """Called before a reader waits, while interrupts are possible."""
 
     # --- the cell's boundary ---
 
@@ -72,6 +73,7 @@ class Input:
     # --- one call ---
 
     def begin(self, prompt: str | None = None, secret: bool = False) -> ReadCall:
+        """Begin a call. The caller has shielded it from interrupts, until after `end`."""
         cell = 0 if self._output.is_background() else self._output.cell
         call = ReadCall(cell, prompt, secret)
         if self._is_foreground(call):
@@ -85,20 +87,22 @@ class Input:
         if self._is_foreground(call):
             self._pending[:0] = call.local[taken:]
         if call.until_end:
-            # Last: an interrupt that was deferred during the send is raised here.
             self._report_taken(call)
         return got
 
     def fill(self, call: ReadCall) -> bool:
-        """Wait for more bytes for this call. Return False at end of input.
+        """Wait for more bytes for this call. Return False at end of input. Interrupts come through while it waits.
 
         Normally the host is told at once that the wait is over. A call that reads to the end reports it only when it
         ends or waits again. Until then the host must not drop input, because the call still has to read its end.
         """
         announced = goes_on = False
         if self.before_wait is not None:
-            self.before_wait()
-        self._interrupts.shield()
+            try:
+                self._interrupts.unshield()
+                self.before_wait()
+            finally:
+                self._interrupts.shield()
         self._calls.append(call)
         try:
             while True:
@@ -119,8 +123,8 @@ class Input:
                     if before:
                         # After the new wait, so that there is always one.
                         self._link.send(InputTaken(before))
-                self._interrupts.unshield()
                 try:
+                    self._interrupts.unshield()
                     if self._first() is call:
                         self._readable(None)
                     else:
@@ -132,7 +136,6 @@ class Input:
             self._wake_readers()
             if not goes_on:
                 self._report_taken(call)
-            self._interrupts.unshield()
 
     def _report_taken(self, call: ReadCall) -> None:
         wait, call.wait = call.wait, 0
@@ -171,7 +174,13 @@ class Input:
     # --- what the streams are made of ---
 
     def read_line(self, limit: int = -1, prompt: str | None = None, secret: bool = False) -> bytes:
-        call = self.begin(prompt, secret)
+        self._interrupts.shield()
+        try:
+            return self._read_line(limit, self.begin(prompt, secret))
+        finally:
+            self._interrupts.unshield()
+
+    def _read_line(self, limit: int, call: ReadCall) -> bytes:
         taken = 0
         seen = 0
         try:
@@ -192,7 +201,13 @@ class Input:
 
     def read_some(self, size: int, *, whole: bool) -> bytes:
         """Return `size` bytes, or all up to the end if negative. Without `whole`, return the first bytes available."""
-        call = self.begin()
+        self._interrupts.shield()
+        try:
+            return self._read_some(size, self.begin(), whole)
+        finally:
+            self._interrupts.unshield()
+
+    def _read_some(self, size: int, call: ReadCall, whole: bool) -> bytes:
         call.until_end = size < 0
         taken = 0
         try:

@@ -106,7 +106,8 @@ class Interrupts:
     def unshield(self) -> None:
         if get_ident() != self._main:
             return
-        self._shields -= 1
+        if self._shields:  # an interrupt may come before `shield` counts, and its `unshield` follows all the same
+            self._shields -= 1
         if self._pending and not self._shields:
             self._pending = False
             if self.armed:

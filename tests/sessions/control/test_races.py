@@ -188,7 +188,10 @@ async def race_answers(service: Service, chance: random.Random, count: int) -> C
         waiting = await service.execute(sid, f"print('got', {reader})\n{number}")
         assert waiting.status == "waiting_for_input", waiting
 
-        async def answer(number: int = number, lag: float = chance.uniform(0, 0.003)) -> Result | None:
+        # Three spans, so that each order of events comes up on quick and on slow machines.
+        latest = chance.choice([0.0, 0.003, 0.01])
+
+        async def answer(number: int = number, lag: float = chance.uniform(0, latest)) -> Result | None:
             await pause(lag)
             try:
                 return await service.input(sid, f"text {number}\nsurplus {number}")

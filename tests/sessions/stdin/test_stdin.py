@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingle import errors
-from ingle.events import Done, InputWanted, Result
+from ingle.events import Done, InputWanted, Result, Stdout
 from ingle.service import Service
 from ingle.sessions import upkeep
 from support.waiting import until
@@ -659,3 +659,41 @@ async def test_no_pager_is_ever_started(place: str, service: Service, tmp_path: 
     result = await service.execute(sid, "import os\nprint(os.environ['PAGER'], os.environ['MANPAGER'])", envs=envs)
     assert result.stdout == f"{pagers['PAGER']} {pagers['MANPAGER']}\n"
     assert not trace.exists()
+
+
+INTERRUPTED_AT = """
+import signal, sys, time
+def at(frame, event, arg):
+    if event == "call" and frame.f_code.co_name == {function!r}:
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+sys.setprofile(at)
+"""
+"""Raises SIGINT at a chosen moment of a read, which an interrupt from outside hits once in many thousand times."""
+
+
+@pytest.mark.req("in.boundary", "int.cell")
+@pytest.mark.parametrize("reader", ["input()", "sys.stdin.readline()", "sys.stdin.read(5)"])
+async def test_an_interrupt_while_a_read_ends_loses_no_byte_uncounted(service: Service, sid: str, reader: str) -> None:
+    code = INTERRUPTED_AT.format(function="end") + f"got = {reader}"
+    assert (await service.execute(sid, code)).status == "waiting_for_input"
+    result = await service.input(sid, "text\nsurplus")
+    assert result.status == "interrupted"
+    left = len("surplus\n") if "line" in reader or "input" in reader else len("ext\nsurplus\n")
+    assert result.notices == [f"{left} bytes of input were not read by this cell and were dropped"]
+
+
+@pytest.mark.req("int.cell")
+async def test_a_cell_that_was_interrupted_while_it_announced_a_wait_can_be_interrupted_again(
+    service: Service, sid: str
+) -> None:
+    code = INTERRUPTED_AT.format(function="_write_queued") + (
+        "try:\n    input()\nexcept KeyboardInterrupt:\n    print('once')\n    time.sleep(99)"
+    )
+    cell = await service.begin(sid, code)
+    async for event in service.events(sid):
+        if isinstance(event, Stdout):
+            break
+    stopped = await service.interrupt(sid, wait=10)
+    assert stopped is not None
+    assert (stopped.cell, stopped.status) == (cell, "interrupted")
