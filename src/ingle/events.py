@@ -51,6 +51,14 @@ class Excerpt(Struct, frozen=True, gc=False, omit_defaults=True):
     """Line ends in the gap."""
 
 
+class FileChanges(Struct, frozen=True, gc=False):
+    """Files of the session's folder that a cell created, changed and deleted: sorted paths relative to that folder."""
+
+    created: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+
+
 class Result(Struct, gc=False):
     """The result of a cell at the moment of the request."""
 
@@ -76,6 +84,8 @@ class Result(Struct, gc=False):
     notices: list[str] = field(default_factory=list)
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
     """By stream, for each text that is not whole."""
+    files: FileChanges | None = None
+    """What the cell changed in the session's folder; null while it runs, and where that is not known."""
     next_event: int = 0
     """Pass this number as `from` to get only newer text."""
 

@@ -32,6 +32,10 @@ MAX_PROCESSED_CHARS = 100_000
 MAX_NOTICES = 10
 NOTICE_CHARS = 500
 
+MAX_FILES = 6
+FILE_CHARS = 80
+"""Changed files that are named, and characters of each."""
+
 QUICK_SECONDS = 1.0
 """Shorter cells are shown without their duration."""
 
@@ -145,7 +149,7 @@ class _View:
                     "error", Passage(trimmed(self._rows("error", told, 1, MAX_PROCESSED_CHARS)), exact=False)
                 )
             body.append(error)
-        last = self._notices()
+        last = self._notices() + self._files()
         status = self._status(something=bool(body or last))
         last += [status] if status else []
         sections = [part for part in body if isinstance(part, _Section) and part is not error]
@@ -252,6 +256,24 @@ class _View:
             lines.append(f"[{counted(len(notices) - MAX_NOTICES, 'more note')}]")
         return lines
 
+    def _files(self) -> list[str]:
+        """Return one line about the files that the cell changed. Hidden files and caches are left out."""
+        files = self._result.files
+        if files is None:
+            return []
+        groups = (("created", files.created), ("changed", files.changed), ("deleted", files.deleted))
+        shown = [(verb, [path for path in paths if not _is_hidden(path)]) for verb, paths in groups]
+        left = MAX_FILES
+        words = []
+        for verb, paths in shown:
+            if paths[:left]:
+                words.append(f"{verb} {', '.join(clean(path)[:FILE_CHARS] for path in paths[:left])}")
+                left -= len(paths[:left])
+        more = sum(len(paths) for _, paths in shown) - (MAX_FILES - left)
+        if more:
+            words.append(f"and {more} more")
+        return [f"[files: {', '.join(words)}]"] if words else []
+
     def _status(self, something: bool) -> str | None:
         """Return the status line, or None if it has nothing to say."""
         result, hints = self._result, self._hints
@@ -288,3 +310,7 @@ class _View:
                 words.append(clean(message)[:NOTICE_CHARS])
             return ": ".join(word for word in words if word)
         return result.status
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in path.split("/"))

@@ -34,6 +34,7 @@ from ingle.sessions.session import Session
 from ingle.sessions.spec import ForkOrigin, SessionSpec
 from ingle.sessions.upkeep import Upkeep
 from ingle.sessions.user_libraries import UserLibraries
+from ingle.sessions.watch.folders import FolderWatches
 from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit
@@ -62,6 +63,7 @@ class Manager:
         self.telemetry = Telemetry()
         if settings.audit == "on":
             self.telemetry.audit = Audit(home)
+        self._watches = FolderWatches()
         self.egress = Egress(Policy(settings, home).hosts(), Route.read(dict(os.environ)))
         self.prepared = PreparedWorkers(home, self._data_folder.server, self.egress)
         self._launchers = Launchers(settings, home, self.prepared)
@@ -179,6 +181,7 @@ class Manager:
             workspace,
             self.settings,
             self.telemetry,
+            self._watches,
             prepared=prepared,
             saves=saves,
             requests=requests,
@@ -378,6 +381,7 @@ class Manager:
         await self._end_all(sessions)
         if self._endings:
             await asyncio.wait(self._endings)
+        self._watches.close()
         await self._durable.registry.close()
         self.saves.close()
         await self._launchers.stop()

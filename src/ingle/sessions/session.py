@@ -17,6 +17,7 @@ from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Result, Sessi
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell
 from ingle.sessions.cells.cell import RunningCell
+from ingle.sessions.cells.file_changes import FileTracker
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.cells.turns import CELL, Turns
@@ -35,6 +36,7 @@ from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.slot import ProcessSlot, SlotState
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.spec import ForkOrigin, SessionSpec
+from ingle.sessions.watch.folders import FolderWatches
 from ingle.sessions.worker_events import WorkerEvents
 from ingle.settings import Settings
 from ingle.snapshots.registry import KEYS, Row
@@ -53,6 +55,7 @@ class Session:
         workspace: Workspace,
         settings: Settings,
         telemetry: Telemetry,
+        watches: FolderWatches,
         *,
         prepared: PreparedWorker | None = None,
         saves: SaveTarget | None = None,
@@ -76,7 +79,8 @@ class Session:
             spec, launcher, workspace, self.calls, journal, telemetry, self.autosave, prepared, free_process
         )
         self._worker = ExclusiveWorker(self.turns, slot, journal, self.autosave, self._tasks)
-        self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry)
+        self._tracker = FileTracker(watches, spec.cwd or workspace.folders.workspace, project=spec.cwd is not None)
+        self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry, self._tracker)
         self.saves = SaveSchedule(self.autosave, self.turns, slot, journal, self.checkpoints, self._tasks)
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
         self._copies = WorkerCopies(self._worker, slot, journal, self.checkpoints, self.saves, self._tasks)
@@ -133,6 +137,9 @@ class Session:
             worker = await self._worker.ready()
             if self.checkpoints.auto:
                 await self._copies.checkpoint_automatically(worker)
+                worker = await self._worker.ready()
+            if not self._tracker.ready:
+                await self._tracker.wait_ready()
                 worker = await self._worker.ready()
             number = self.runner.begin(turn, worker, new.code, new.timeout, new.envs)
         except BaseException:
@@ -240,6 +247,7 @@ class Session:
         await self.checkpoints.close()
         self.runner.end(states.EXIT, Exit(message="the session was ended"))
         self.slot.move(SlotState.ENDED)
+        self._tracker.close()
         await self.journal.close_images()
         await self.saves.close(keep=keep, patience=self._settings.exit_grace)
         self._tasks.cancel()

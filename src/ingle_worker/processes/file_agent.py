@@ -173,7 +173,9 @@ def _write(connection: socket.socket, request: "dict[str, Any]") -> None:
         except FileNotFoundError:
             new = True
         os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-        _reply(connection, {"info": _info(name, os.fstat(fd)), "new": new})
+        info = _info(name, os.fstat(fd))
+        os.close(fd)  # before the reply: the file does not change after it
+        _reply(connection, {"info": info, "new": new})
     finally:
         try:
             os.unlink(draft, dir_fd=folder)

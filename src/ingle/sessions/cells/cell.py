@@ -3,13 +3,14 @@
 import asyncio
 import time
 
-from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
+from ingle.events import CellError, Exit, FileChanges, Metadata, MimeBundle, Result, Truncated
 from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.cells.displays import Displays
 from ingle.sessions.cells.turns import Turn
 from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()
+NO_FILES = FileChanges()
 
 
 class RunningCell:
@@ -29,6 +30,8 @@ class RunningCell:
         self.exiting: Exit | None = None
         """How the process ends, once the cell has said so."""
         self.exit_grace_seconds = 0.0
+        self.files: FileChanges | None = None
+        """What the cell has changed in the session's folder, once it has ended."""
         self.needs_more_input = False
         self.execution_time: float | None = None
         self.prompt: str | None = None
@@ -153,12 +156,14 @@ class RunningCell:
             prompt=self.prompt,
             prompt_secret=self.prompt_secret,
             notices=[*self.notices, *self.displays.notices(self.number)],
+            files=self.files,
         )
 
     @property
     def left_nothing(self) -> bool:
-        """Return whether the cell has neither a value, nor displays, nor an error."""
-        return self.value is None and not self.displays.bundles and self.error is None
+        """Return whether the cell has neither a value, nor displays, nor an error, nor changed files."""
+        nothing = self.value is None and not self.displays.bundles and self.error is None
+        return nothing and (self.files is None or self.files == NO_FILES)
 
     @property
     def kept_text(self) -> int:

@@ -8,6 +8,7 @@ from ingle import errors, events
 from ingle.events import Exit, Result
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.deadline import Deadline
+from ingle.sessions.cells.file_changes import FileTracker
 from ingle.sessions.cells.input_waits import Prompt
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.turns import Turn, Turns
@@ -34,6 +35,7 @@ class CellRunner:
         slot: ProcessSlot,
         journal: Journal,
         telemetry: Telemetry,
+        files: FileTracker,
     ) -> None:
         self._spec = spec
         self._settings = settings
@@ -41,6 +43,7 @@ class CellRunner:
         self._slot = slot
         self._journal = journal
         self._telemetry = telemetry
+        self._files = files
         self.running: RunningCell | None = None
         self.last_begun: float | None = None
         """Time of the last cell's start."""
@@ -73,6 +76,7 @@ class CellRunner:
         cell = self.running = RunningCell(number, turn, deadline, self._journal.notices.take())
         self._journal.begin_cell(cell)
         self.last_begun = time.time()
+        self._files.begin()
         self._journal.publish(states.RUNNING, code if code.isascii() else visible(code))
         worker.execute(number, code, envs, crowded=self._slot.crowded)
         self._telemetry.cell_begun(self._spec.key, number, code, self._spec.grant.isolation)
@@ -202,6 +206,9 @@ class CellRunner:
         cell = self.running
         if cell is None:
             return
+        cell.files = self._files.end()
+        if cell.files is None:
+            cell.notices += self._files.take_notices()
         self._journal.end_cell(cell, status, exit)
         self.running = None
         self.last_ended = time.monotonic()

@@ -1,0 +1,1 @@
+"""Watched folders: which files have changed since a mark."""
