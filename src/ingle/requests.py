@@ -63,6 +63,15 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """What the caller's token allows."""
 
 
+class Script(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a cell runs as a program. `sys.exit` then ends the program and not the session."""
+
+    argv: list[str]
+    """`sys.argv` while it runs."""
+    file: str | None = None
+    """Path of its source: its `__file__`, its name in tracebacks; its folder is first on `sys.path`. Null: no file."""
+
+
 class NewCell(Struct, frozen=True):
     """Request to run one cell."""
 
@@ -75,6 +84,8 @@ class NewCell(Struct, frozen=True):
     """Wait for the turn of this cell while another one runs. Default: the request fails with `busy`."""
     key: str | None = None
     """Idempotency key. A repeated request with the same key gets the number of the cell that the first one began."""
+    script: Script | None = None
+    """Run the cell as a program with arguments."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -67,7 +67,10 @@ def test_the_document_has_every_operation_and_every_field_that_a_request_may_hav
     execute = document["paths"]["/v1/sessions/{session_id}/execute"]["post"]
     shape = document["components"]["schemas"]["Execute"]
     assert execute["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Execute"}
-    assert (set(shape["properties"]), shape["required"]) == ({"code", "timeout", "wait", "envs", "queue"}, ["code"])
+    assert (set(shape["properties"]), shape["required"]) == (
+        {"code", "timeout", "wait", "envs", "queue", "script"},
+        ["code"],
+    )
     assert shape["additionalProperties"] is False
     assert "Idempotency-Key" in [each["name"] for each in execute["parameters"]]
 

@@ -10,16 +10,15 @@ import os
 from collections.abc import Coroutine
 from typing import Any
 
-import msgspec
-
 from ingle import errors
 from ingle.cli.foreground import Foreground
-from ingle.cli.run_local import Job, exit_code, remarks
-from ingle.cli.services import Target
+from ingle.cli.job import Job, Step
+from ingle.cli.services import ACT_SECONDS, Target
+from ingle.cli.show import Show
 from ingle.cli.terminal import Lines, Output, no_echo
-from ingle.client import AsyncClient, AsyncSession, Event, Result, kind_of
-from ingle.client.decode import bundle_of
-from ingle.events import Done, ErrorRaised, InputWanted, Stderr, Stdout
+from ingle.client import AsyncClient, AsyncSession, OtherEvent, Result
+from ingle.client.address import file_path, session_path
+from ingle.events import Done, InputWanted
 
 
 def run_in_session(job: Job, target: Target, name: str) -> int:
@@ -27,7 +26,7 @@ def run_in_session(job: Job, target: Target, name: str) -> int:
 
     async def main() -> int:
         async with AsyncClient(str(target.address), target.address.token, start=False) as client:
-            return await SessionRun(job, await _session(client, job, target, name)).main()
+            return await SessionRun(job, await _session(client, job, target, name), target).main()
 
     with asyncio.Runner() as runner:
         return runner.run(main())
@@ -47,60 +46,70 @@ async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> 
 
 
 class SessionRun:
-    def __init__(self, job: Job, session: AsyncSession) -> None:
+    def __init__(self, job: Job, session: AsyncSession, target: Target) -> None:
         self._job = job
         self._session = session
+        self._target = target
         self._front = Foreground(self._interrupt)
-        self._output = Output()
+        self._show = Show(job, self._full_image)
         self._lines = Lines(0)
         self._cell: int | None = None
-        self._result: Result | None = None
+        """The cell that runs."""
         self._answering: asyncio.Task[None] | None = None
 
     async def main(self) -> int:
         await self._front.run(self._work)
-        if self._front.ended_by is not None and self._cell is not None and self._result is None:
-            how = f"ingle: cell {self._cell} continues; follow it with `ingle logs -f {self._session.name}`\n"
-            with contextlib.suppress(OSError):
-                await self._output.write(2, how)
+        if self._front.ended_by is not None:
+            if self._cell is not None:
+                with contextlib.suppress(OSError):
+                    await self._show.remark(
+                        f"cell {self._cell} continues; follow it with `ingle logs -f {self._session.name}`"
+                    )
+            await self._show.write_notebook()
         return self._front.exit_code
 
     def _interrupt(self) -> Coroutine[Any, Any, Result | None] | None:
         return None if self._cell is None else self._session.interrupt(wait=0)
 
+    async def _full_image(self, file: str) -> bytes:
+        path = f"{session_path(self._session.name)}/figures/{file_path(file)}"
+
+        def read() -> bytes:
+            with self._target.client.open("GET", path, timeout=ACT_SECONDS) as answer:
+                data: bytes = answer.read()
+                return data
+
+        return await asyncio.to_thread(read)
+
     async def _work(self) -> int:
+        for step in self._job.steps:
+            if not await self._run(step):
+                break
+        await self._show.finish()
+        return self._show.exit_code
+
+    async def _run(self, step: Step) -> bool:
+        """Run one step to its end. Return whether the next one should run."""
         job = self._job
         done: Done | None = None
-        async for event in self._session.stream(job.code, timeout=job.timeout, envs=job.env or None):
-            self._cell = event.cell
+        stream = self._session.stream(step.code, timeout=job.timeout, envs=job.env or None, script=step.script)
+        async for event in stream:
+            if self._cell is None and event.cell is not None:
+                self._cell = event.cell
+                self._show.begin(step, event.cell)
             if isinstance(event, Done):
                 done = event
-            await self._take(event)
+            elif isinstance(event, InputWanted):
+                if self._answering is None or self._answering.done():
+                    self._answering = self._front.help(self._answer(event.secret))
+            elif not (isinstance(event, OtherEvent) or getattr(event, "background", False)):
+                await self._show.take(event)
         assert done is not None
         if self._answering is not None:
             self._answering.cancel()
-        self._result = await self._session.wait(done.cell, wait=0)
-        if job.as_json:
-            await self._output.write(1, msgspec.json.encode(self._result).decode() + "\n")
-        else:
-            for line in remarks(self._result, job.timeout):
-                await self._output.write(2, f"ingle: {line}\n")
-        return exit_code(self._result)
-
-    async def _take(self, event: Event) -> None:
-        if isinstance(event, InputWanted):
-            if self._answering is None or self._answering.done():
-                self._answering = self._front.help(self._answer(event.secret))
-        elif self._job.as_json:
-            return
-        elif isinstance(event, Stdout) and not event.background:
-            await self._output.write(1, event.text)
-        elif isinstance(event, Stderr) and not event.background:
-            await self._output.write(2, event.text)
-        elif isinstance(event, ErrorRaised):
-            await self._output.write(2, event.traceback.rstrip("\n") + "\n")
-        elif kind_of(event) in ("result", "display"):
-            await self._output.write(1, bundle_of(event).get("text/plain", "") + "\n")
+        result = await self._session.wait(done.cell, wait=0)
+        self._cell = None
+        return await self._show.ended(step, result)
 
     async def _answer(self, secret: bool) -> None:
         """Send one line of standard input to the waiting cell."""

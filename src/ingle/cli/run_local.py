@@ -6,32 +6,20 @@ However the command ends, the session and its processes end first.
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from ingle import errors
-from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
+from ingle.cli.foreground import Foreground
+from ingle.cli.job import Job, Step
 from ingle.cli.options import load_settings
+from ingle.cli.show import Show
 from ingle.cli.terminal import Lines, Output, no_echo
-from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, ResultShown, Stderr, Stdout
-from ingle.render.mime import lines_of
+from ingle.events import Done, InputWanted, Result
+from ingle.requests import NewCell
 from ingle.service import Service
 from ingle.settings import Settings, data_folder
-
-
-@dataclass(frozen=True)
-class Job:
-    code: str
-    python: str | None = None
-    timeout: float | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    as_json: bool = False
-    takes_stdin: bool = True
-
 
 OWN_FOLDER = (
     "ingle: the code runs in its own folder, because the current one cannot be granted to confined code: it is your "
@@ -78,63 +66,68 @@ class Run:
         self._service = service
         self._folder = folder
         self._front = Foreground(self._interrupt)
-        self._output = Output()
+        self._show = Show(job, self._full_image)
         self._lines = Lines(0)
+        self._steps = iter(job.steps)
+        self._step: Step | None = None
+        """The step that runs."""
         self._session_id: str | None = None
-        self._cell: int | None = None
-        self._result: Result | None = None
         self._answering: asyncio.Task[None] | None = None
 
     async def main(self) -> int:
         async with self._service:
             await self._front.run(self._work)
+            if self._front.ended_by is not None:
+                await self._show.write_notebook()
         return self._front.exit_code
 
     def _interrupt(self) -> Coroutine[Any, Any, Result | None] | None:
-        if self._session_id is None or self._cell is None or self._result is not None:
+        if self._session_id is None or self._step is None:
             return None
         return self._service.interrupt(self._session_id, wait=0)
+
+    async def _full_image(self, file: str) -> bytes:
+        assert self._session_id is not None
+        return await self._service.figure(self._session_id, file)
 
     async def _work(self) -> int:
         job = self._job
         session = await self._service.create_session(python=job.python, cwd=self._folder, env=job.env)
         self._session_id = session.session_id
-        self._cell = await self._service.begin(session.session_id, job.code, timeout=job.timeout)
-        # Until the end of the session, because exit handlers and threads may print after the cell.
+        await self._next()
+        # Until the end of the session, because exit handlers and threads may print after the last cell.
         async for event in self._service.events(session.session_id):
-            await self._take(event)
-        assert self._result is not None
-        if job.as_json:
-            await self._output.write(1, msgspec.json.encode(self._result).decode() + "\n")
-        return exit_code(self._result)
+            if isinstance(event, InputWanted):
+                if self._answering is None or self._answering.done():
+                    self._answering = self._front.help(self._answer(event.secret))
+            elif isinstance(event, Done):
+                await self._finish(event.result)
+            else:
+                await self._show.take(event)
+        await self._show.finish()
+        return self._show.exit_code
 
-    async def _take(self, event: AnyEvent) -> None:
-        if isinstance(event, InputWanted):
-            if self._answering is None or self._answering.done():
-                self._answering = self._front.help(self._answer(event.secret))
-        elif isinstance(event, Done):
-            await self._finish(event.result)
-        elif not self._job.as_json:
-            if isinstance(event, Stdout):
-                await self._output.write(1, event.text)
-            elif isinstance(event, Stderr):
-                await self._output.write(2, event.text)
-            elif isinstance(event, ResultShown):
-                await self._output.write(1, lines_of(event.data) + "\n")
-            elif isinstance(event, ErrorRaised):
-                await self._output.write(2, event.traceback.rstrip("\n") + "\n")
+    async def _next(self) -> None:
+        """Start the next step, or end the session after the last one."""
+        assert self._session_id is not None
+        self._step = next(self._steps, None)
+        if self._step is None:
+            self._front.help(self._service.end_session(self._session_id))
+            return
+        new = NewCell(self._step.code, self._job.timeout, queue=True, script=self._step.script)
+        self._show.begin(self._step, await self._service.begin_cell(self._session_id, new))
 
     async def _finish(self, result: Result) -> None:
         assert self._session_id is not None
-        self._result = result
+        step, self._step = self._step, None
+        assert step is not None
         if self._answering is not None:
             self._answering.cancel()
         if self._job.as_json:
-            self._result = await self._service.wait(self._session_id, result.cell, wait=0)
-        else:
-            for line in remarks(result, self._job.timeout):
-                await self._output.write(2, f"ingle: {line}\n")
-        self._front.help(self._service.end_session(self._session_id))
+            result = await self._service.wait(self._session_id, result.cell, wait=0)
+        if not await self._show.ended(step, result):
+            self._steps = iter(())
+        await self._next()
 
     async def _answer(self, secret: bool) -> None:
         """Send one line of standard input to the waiting cell."""
@@ -150,23 +143,3 @@ class Run:
             self._lines.put_back(text)
         except errors.SessionNotFound:
             return
-
-
-def exit_code(result: Result) -> int:
-    """Return the exit code that a shell would report."""
-    if result.timed_out:
-        return TIMED_OUT
-    if result.exit is not None:
-        if result.exit.signal is not None:
-            return 128 + signal_number(result.exit.signal)
-        return 1 if result.exit.code is None else result.exit.code
-    return {"ok": 0, "interrupted": 128 + signal.SIGINT}.get(result.status, 1)
-
-
-def remarks(result: Result, timeout: float | None) -> list[str]:
-    """Return what a person should know that the streams have not shown."""
-    if result.timed_out:
-        return [f"stopped at its timeout of {timeout:g} s"]
-    if result.exit is not None and (result.exit.signal is not None or result.exit.code is None):
-        return [f"the session's process {result.exit.message}"]
-    return [] if result.exit is not None else result.notices

@@ -3,10 +3,13 @@
 import math
 
 from ingle import errors
-from ingle.requests import Limits, NewCell, NewTask
+from ingle.requests import Limits, NewCell, NewTask, Script
 from ingle.sessions.manager import check_name
 
 MAX_ENVS = 1000
+
+MAX_SCRIPT_CHARS = 1_000_000
+"""Characters of a program's arguments and path together."""
 
 MAX_KEY_CHARS = 255
 """Longest idempotency key."""
@@ -17,6 +20,18 @@ def check_cell(new: NewCell) -> None:
         check_environment(new.envs)
         check_seconds("timeout", new.timeout)
         check_key(new.key)
+    if new.script is not None:
+        check_script(new.script)
+
+
+def check_script(script: Script) -> None:
+    texts = [*script.argv, script.file or ""]
+    if not script.argv:
+        raise errors.InvalidRequest("script.argv is empty; its first text is the program's own name")
+    if sum(map(len, texts)) > MAX_SCRIPT_CHARS or any("\0" in text for text in texts):
+        raise errors.InvalidRequest(
+            f"script has more than {MAX_SCRIPT_CHARS} characters, or a NUL; pass the data in a file"
+        )
 
 
 def check_task(new: NewTask) -> None:

@@ -122,7 +122,7 @@ class Session:
         """
         if new.key is None:
             return await self._execute(new)
-        asked = (new.code, new.timeout, sorted(new.envs.items()), new.queue)
+        asked = (new.code, new.timeout, sorted(new.envs.items()), new.queue, new.script)
         return await self._requests(new.key, asked, lambda: self._execute(new))
 
     async def _execute(self, new: NewCell) -> int:
@@ -141,7 +141,7 @@ class Session:
             if not self._tracker.ready:
                 await self._tracker.wait_ready()
                 worker = await self._worker.ready()
-            number = self.runner.begin(turn, worker, new.code, new.timeout, new.envs)
+            number = self.runner.begin(turn, worker, new)
         except BaseException:
             self.turns.release(turn)
             raise

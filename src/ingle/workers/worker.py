@@ -14,6 +14,7 @@ from typing import Any
 from ingle.events import Exit
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
+from ingle.requests import NewCell
 from ingle.support import processes
 from ingle.workers.birth import Birth
 from ingle.workers.copies import Copies, Forks
@@ -113,12 +114,13 @@ class Worker:
         """Send a message over the wire."""
         self.wire.send(message)
 
-    def execute(self, cell: int, code: str, envs: dict[str, str], *, crowded: bool) -> None:
+    def execute(self, cell: int, new: NewCell, *, crowded: bool) -> None:
         """Start a cell. With `crowded`, output of threads counts as background output until the cell begins."""
         self._handle_all(self.output.read_before_cell())
         if crowded:
             self.output.expect_cell(cell)
-        self.wire.send(messages.Execute(cell, code, envs))
+        argv, file = ([], None) if new.script is None else (new.script.argv, new.script.file)
+        self.wire.send(messages.Execute(cell, new.code, new.envs, argv, file or ""))
 
     async def give_ends(self, message: messages.Ends, fds: list[int]) -> None:
         """Send descriptors over the wire. Raises OSError when the worker is gone."""

@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ingle_worker.magics import packages, subshell, timing
+from ingle_worker.magics.program import Program
 from ingle_worker.magics.subshell import expand, say, warn
 from ingle_worker.session import traceback_text, variables
 
@@ -145,24 +146,14 @@ def run_file(frame: FrameType, line: str) -> None:
     given = [path for each in arguments[1:] for path in (sorted(glob.glob(each)) or [each])]
     with open(name, "rb") as file:
         code = compile(file.read(), name, "exec", dont_inherit=True)
-    space = frame.f_globals
-    saved: dict[str, Any] = {key: space[key] for key in ("__file__", "__name__") if key in space}
-    arguments_before = sys.argv
-    sys.argv = [name, *given]
-    folder = os.path.dirname(os.path.abspath(name))
-    sys.path.insert(0, folder)
-    space["__file__"], space["__name__"] = name, "__main__"
+    program = Program(frame.f_globals, [name, *given], name, os.path.dirname(os.path.abspath(name)))
     try:
-        exec(code, space)
+        exec(code, frame.f_globals)
     except SystemExit as exc:
         if exc.code not in (None, 0):
             warn(f"{name} ended with exit code {exc.code}")
     finally:
-        sys.argv = arguments_before
-        if folder in sys.path:
-            sys.path.remove(folder)
-        space.pop("__file__", None)
-        space.update(saved)
+        program.restore()
 
 
 # --- time --------------------------------------------------------------------------------------------------

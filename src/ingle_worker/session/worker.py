@@ -24,6 +24,7 @@ from typing import Any
 
 from ingle_worker.display import hook
 from ingle_worker.magics import packages
+from ingle_worker.magics.program import Program
 from ingle_worker.session import shutdown, traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.evaluate import Evaluator, Outcome, describe_safely
@@ -52,6 +53,7 @@ from ingle_worker.wire.messages import (
     ListVariables,
     Load,
     LoadStdlib,
+    Raised,
     Ready,
     Rehome,
     Save,
@@ -330,8 +332,12 @@ class Worker:
     def execute(self, execute: Execute) -> None:
         """Run one cell and report its end."""
         cell = execute.cell
-        filename = f"<cell {cell}>"
+        filename = execute.file or f"<cell {cell}>"
         notices = self._repair()
+        program: Program | None = None
+        if execute.argv:
+            folder = execute.file.rpartition("/")[0]
+            program = Program(vars(self._main), execute.argv, execute.file, folder)
         restore = _set_environment(execute.envs) if execute.envs else {}
         outcome = Outcome()
         self._cell = cell
@@ -356,14 +362,31 @@ class Worker:
             self._leave_fork(outcome)
         if restore:
             _set_environment(restore)
+        if program is not None:
+            program.restore()
+            self._end_program(outcome)
         if outcome.exit is not None:
             self._exit(cell, outcome.exit, took)
         self._finish(cell, outcome, took, notices)
         # After the answer, so that nobody waits for this.
         if compiled is None or (outcome.status == states.OK and not compiled.lasting):
             traceback_text.forget_source(filename)
-        if compiled is not None:
+        # A program cannot be run again without its arguments.
+        if compiled is not None and program is None:
             provenance.note(filename, execute.code, outcome.status == states.OK)
+
+    def _end_program(self, outcome: Outcome) -> None:
+        """Turn a SystemExit into the end of the program alone: success, or an error with the exit code."""
+        if outcome.exit is None:
+            return
+        code, message = shutdown.exit_code(outcome.exit)
+        outcome.status = states.ERROR if code else states.OK
+        if code:
+            if message is not None:
+                self._output.stderr.write(message + "\n")
+            described = describe_safely(outcome.exit)
+            outcome.error = Raised("SystemExit", str(code), described.traceback)
+        outcome.exit = None
 
     def _leave_fork(self, outcome: Outcome) -> None:
         code = 0 if outcome.status == states.OK else 1

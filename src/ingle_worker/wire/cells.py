@@ -11,11 +11,13 @@ else:
 
 @dataclass(frozen=True)
 class Execute:
-    """Order to run a cell. `code` is the raw payload."""
+    """Order to run a cell. `code` is the raw payload. With `argv` it runs as a program, from `file` if it has one."""
 
     cell: int
     code: str = ""
     envs: dict[str, str] = field(default_factory=dict)
+    argv: list[str] = field(default_factory=list)
+    file: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,19 @@
-"""`ingle run`: runs code, a file, or standard input in a fresh session."""
+"""`ingle run`: runs code, a file, a module, a notebook or standard input."""
 
 import os
 import sys
-import tokenize
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, find_or_choose, service_options
 from ingle.quantities import SECONDS
+
+if TYPE_CHECKING:
+    from ingle.cli.job import Job
 
 
 def parse_assignments(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -31,24 +35,61 @@ env_option = click.option(
 )
 
 
-def read_code(source: str) -> str:
-    """Return the code of the argument: of a file if it exists, of standard input for `-`, or else itself."""
-    if source == "-":
-        return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    # os.path returns False for text that cannot be a path, however long.
-    if not os.path.exists(source) or os.path.isdir(source):
-        if source.endswith(".py") and not source.split()[1:]:
-            raise Failure(f"there is no file {source}; name an existing one, or pass the code itself")
-        return source
-    try:
-        with tokenize.open(source) as file:  # respects the declared encoding
-            return file.read()
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        raise Failure(f"{source} cannot be read as Python: {error}") from None
+class ProgramCommand(click.Command):
+    """Command whose options end at the program that it runs, as those of `python` do.
+
+    After code and notebooks, which take no options of their own, its options may follow.
+    """
+
+    ENDING = ("-m", "-c")
+    """Options whose value is the program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with_value = {
+            name
+            for param in self.params
+            if isinstance(param, click.Option) and not param.is_flag
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] not in ("-", "--"):
+            if args[place] in self.ENDING:
+                args = [*args[: place + 2], "--", *args[place + 2 :]]
+                return super().parse_args(ctx, args)
+            place += 2 if args[place] in with_value else 1
+        source = args[place] if place < len(args) else "-"
+        ctx.allow_interspersed_args = source != "-" and (source.endswith(".ipynb") or not os.path.isfile(source))
+        return super().parse_args(ctx, args)
 
 
-@click.command(epilog="Example: ingle run --timeout 10 'import math; math.pi'")
-@click.argument("source", metavar="CODE|FILE|-")
+def make_job(source: str | None, arguments: list[str], module: str | None, code: str | None) -> "Job":
+    """Return the job that the arguments of the command name."""
+    from ingle.cli import job
+
+    if module is not None and code is not None:
+        raise click.UsageError("-m and -c each name what to run; use only one of them")
+    given = [*([] if source is None else [source]), *arguments]
+    if module is not None:
+        return job.of_module(module, given)
+    if code is not None:
+        return job.of_code(code, given)
+    if source is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise click.UsageError("name a file or pass code, or pipe code into standard input")
+        return job.of_standard_input([])
+    return job.of_argument(source, arguments)
+
+
+@click.command(
+    cls=ProgramCommand,
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: ingle run --timeout 10s 'import math; math.pi'; ingle run script.py --verbose data.csv; "
+    "ingle run notebook.ipynb -o out.ipynb",
+)
+@click.argument("source", metavar="[CODE|FILE|NOTEBOOK|-]", required=False)
+@click.argument("arguments", metavar="[ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("-m", "module", metavar="MODULE", help="Run a module as a program, as `python -m` does.")
+@click.option("-c", "code", metavar="CODE", help="Run this code, even if a file has its name.")
 @click.option(
     "-s",
     "--session",
@@ -56,14 +97,27 @@ def read_code(source: str) -> str:
     help="Run in this live session of a running service; it is created if missing, and kept.",
 )
 @service_options
+@click.option("-o", "--output", metavar="FILE", help="Write the executed notebook with its outputs to this file.")
+@click.option("--keep-going", is_flag=True, help="Run all cells of a notebook, also after an error.")
+@click.option("--figures", metavar="DIR", help="Save the images that the code shows in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document; stream nothing.")
 @click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
-@click.option("--timeout", type=Quantity(SECONDS), help="Stop the code after this time, with exit code 124.")
+@click.option(
+    "--timeout",
+    type=Quantity(SECONDS),
+    help="Stop the code, or each cell of a notebook, after this time, with exit code 124.",
+)
 @env_option
 def run(
-    source: str,
+    source: str | None,
+    arguments: tuple[str, ...],
+    module: str | None,
+    code: str | None,
     session: str | None,
     choice: Choice,
+    output: str | None,
+    keep_going: bool,
+    figures: str | None,
     as_json: bool,
     python: str | None,
     timeout: float | None,
@@ -71,9 +125,11 @@ def run(
 ) -> None:
     """Run code in a fresh session and show its output as it comes.
 
-    The argument is code or the name of a file; with - the code is read from standard input. The session starts in this
-    folder. The last value is printed, and input() reads this command's standard input. Ctrl-C interrupts the code; a
-    second one within 2 s ends the command.
+    The first argument is a file, a notebook or code; with -, or from a pipe, the code is read from standard input. A
+    file runs as with `python`: the arguments after it are its own (sys.argv), and sys.exit() ends it. A notebook runs
+    cell by cell until an error. The session starts in this folder. The value of the last expression of code is
+    printed, and input() reads this command's standard input. Ctrl-C interrupts the code; a second one within 2 s ends
+    the command. Options go before the file.
 
     With -s the code runs in an existing or new session that is kept: of `ingle serve` on this machine, or at --url.
 
@@ -83,11 +139,22 @@ def run(
     if session is None and choice.pid is not None:
         raise click.UsageError("--pid needs -s NAME; without it the code runs in a new session of this command")
     with plain_failures():
-        code = read_code(source)
-        from ingle.cli.run_local import Job, run_job
-
-        job = Job(code, python=python, timeout=timeout, env=env, as_json=as_json, takes_stdin=source != "-")
+        job = make_job(source, list(arguments), module, code)
+        if job.notebook is None and (output is not None or keep_going):
+            raise click.UsageError("-o and --keep-going are for notebooks")
+        job = replace(
+            job,
+            python=python,
+            timeout=timeout,
+            env=env,
+            as_json=as_json,
+            figures=figures,
+            keep_going=keep_going,
+            output=output,
+        )
         if session is None:
+            from ingle.cli.run_local import run_job
+
             exit_code = run_job(job)
         else:
             from ingle.cli.run_in_session import run_in_session

@@ -38,7 +38,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.requests import Limits
+from ingle.requests import Limits, Script
 
 POLL_SECONDS = 25.0
 """Time of one long poll for a cell; the client repeats it. Proxies close silent connections after longer."""
@@ -195,13 +195,14 @@ class AsyncSession:
         timeout: float | None = None,
         envs: dict[str, str] | None = None,
         queue: bool = False,
+        script: Script | None = None,
     ) -> EventStream:
-        """Run a cell and yield its events, from its first `state` to its `done`.
+        """Run a cell and yield its events, from its first `state` to its `done`. With `script` it is a program.
 
         The cell is sent when the first event is requested. It keeps running if you stop reading. Events are those of
         `ingle.events`; pass `event.cell` to `wait()` to get the result.
         """
-        result = await self._begin(code, timeout, envs, queue, 0.0)
+        result = await self._begin(code, timeout, envs, queue, 0.0, script)
         async with aclosing(self._cell_events(result.cell, None)) as events:
             async for event in events:
                 yield event
@@ -453,14 +454,17 @@ class AsyncSession:
     # --- requests ---
 
     async def _begin(
-        self, code: str, timeout: float | None, envs: dict[str, str] | None, queue: bool, turn: float
+        self,
+        code: str,
+        timeout: float | None,
+        envs: dict[str, str] | None,
+        queue: bool,
+        turn: float,
+        script: Script | None = None,
     ) -> Result:
         await self._attach()
-        body: dict[str, Any] = {"code": code, "wait": turn, "queue": queue}
-        if timeout is not None:
-            body["timeout"] = timeout
-        if envs is not None:
-            body["envs"] = envs
+        given = {"code": code, "wait": turn, "queue": queue, "timeout": timeout, "envs": envs, "script": script}
+        body = {name: value for name, value in given.items() if value is not None}
         # All attempts have the same key, so the cell runs once whether the request or the answer was lost.
         said = await self._connection.request(
             "POST",

@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from ingle import errors
 from ingle.http.problems import InvalidJson
-from ingle.requests import NewCell, NewSession, SessionLimits
+from ingle.requests import NewCell, NewSession, Script, SessionLimits
 from ingle.support import bounded_json
 
 Natural = Annotated[int, Meta(ge=0)]
@@ -66,10 +66,11 @@ class Execute(Struct, forbid_unknown_fields=True):
     wait: float | None = None
     envs: dict[str, str] | None = None
     queue: bool = False
+    script: Script | None = None
 
     def new_cell(self, key: str | None) -> NewCell:
         """Return the request as the service takes it."""
-        return NewCell(self.code, self.timeout, self.envs or {}, self.queue, key)
+        return NewCell(self.code, self.timeout, self.envs or {}, self.queue, key, self.script)
 
 
 class Interpret(Struct, forbid_unknown_fields=True):

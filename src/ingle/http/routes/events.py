@@ -19,7 +19,7 @@ from ingle import errors
 from ingle.http.limits import BUFFERED, CLOSE
 from ingle.http.problems import POLICY_VIOLATION, Problem, visible
 from ingle.http.routes.bodies import BOUNDS
-from ingle.requests import NewCell
+from ingle.requests import NewCell, Script
 from ingle.service import Service
 from ingle.support import bounded_json
 
@@ -44,6 +44,7 @@ class Execute(Struct, forbid_unknown_fields=True, tag_field="op", tag="execute")
     timeout: float | None = None
     envs: dict[str, str] | None = None
     queue: bool = False
+    script: Script | None = None
 
 
 class Input(Struct, forbid_unknown_fields=True, tag_field="op", tag="input"):
@@ -192,7 +193,7 @@ class Watch:
 
     def _do(self, message: Message) -> Coroutine[Any, Any, int | None]:
         if isinstance(message, Execute):
-            new = NewCell(message.code, message.timeout, message.envs or {}, message.queue)
+            new = NewCell(message.code, message.timeout, message.envs or {}, message.queue, None, message.script)
             return self._service.begin_cell(self._session_id, new)
         if isinstance(message, Input):
             return self._input(message)

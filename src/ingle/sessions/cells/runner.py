@@ -6,6 +6,7 @@ import msgspec
 
 from ingle import errors, events
 from ingle.events import Exit, Result
+from ingle.requests import NewCell
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.cells.file_changes import FileTracker
@@ -66,8 +67,9 @@ class CellRunner:
 
     # --- begin and wait ---
 
-    def begin(self, turn: Turn, worker: Worker, code: str, timeout: float | None, envs: dict[str, str]) -> int:
+    def begin(self, turn: Turn, worker: Worker, new: NewCell) -> int:
         """Begin a cell in its turn. Return its number."""
+        code, timeout = new.code, new.timeout
         number = self.count + 1
         grace = self._settings.timeout_grace
         reason = "" if timeout is None else f"did not stop within {grace:g} s of its timeout of {timeout:g} s"
@@ -78,7 +80,7 @@ class CellRunner:
         self.last_begun = time.time()
         self._files.begin()
         self._journal.publish(states.RUNNING, code if code.isascii() else visible(code))
-        worker.execute(number, code, envs, crowded=self._slot.crowded)
+        worker.execute(number, new, crowded=self._slot.crowded)
         self._telemetry.cell_begun(self._spec.key, number, code, self._spec.grant.isolation)
         self._journal.flush_background()
         if timeout is not None:
