@@ -17,9 +17,10 @@ from textwrap import dedent
 import pytest
 
 from requirements import REQUIREMENTS, Requirement
+from support.checkout import beside
 
 TESTS = Path(__file__).resolve().parent
-CONTRACT = TESTS.parent / "docs" / "contract.md"
+CONTRACT = "docs/contract.md"
 
 HEADING = re.compile(r"## (?P<title>.+)")
 PROMISE = re.compile(r"- `(?P<id>[a-z]+\.[a-z0-9-]+)`:")
@@ -178,7 +179,7 @@ def _report(problems: list[str]) -> str:
 
 
 def test_contract_and_manifest_hold_the_same_ids() -> None:
-    promises = promises_of(CONTRACT.read_text(encoding="utf-8"))
+    promises = promises_of(beside(CONTRACT).read_text(encoding="utf-8"))
     assert promises, f"no promise found in {CONTRACT}: a line begins with - `room.name`:"
     problems = contract_problems(promises, REQUIREMENTS)
     assert not problems, _report(problems)

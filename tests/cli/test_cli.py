@@ -20,11 +20,11 @@ from click.testing import CliRunner
 
 from ingle import __version__
 from ingle.cli import main
+from support.checkout import beside
 from support.processes import marked_processes
 from support.waiting import wait_until
 
 PATIENCE = 60.0
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 COMMAND = [sys.executable, "-m", "ingle"]
 
 pytestmark = pytest.mark.usefixtures("mark", "in_home")
@@ -403,7 +403,8 @@ def help_of(*command: str) -> str:
 def test_help_gives_an_example_and_stands_in_the_docs(command: list[str]) -> None:
     text = help_of(*command)
     assert re.search(r"Example: ingle \w+", text)
-    assert f"```\n$ {' '.join(['ingle', *command, '--help'])}\n{text}```" in (DOCS / "reference" / "cli.md").read_text()
+    page = beside("docs/reference/cli.md").read_text()
+    assert f"```\n$ {' '.join(['ingle', *command, '--help'])}\n{text}```" in page
 
 
 def test_a_file_that_is_not_there_is_not_taken_for_code() -> None:

@@ -12,10 +12,9 @@ import pytest
 from ingle import doctor
 from ingle.install.programs import Place
 from ingle.isolation import capabilities
+from support.checkout import beside
 
 pytestmark = pytest.mark.usefixtures("mark")
-
-ROOT = Path(__file__).parents[2]
 
 
 def run(*args: str, home: Path, cwd: Path | None = None, **settings: str) -> "subprocess.CompletedProcess[str]":
@@ -76,7 +75,7 @@ def test_the_tour_is_a_readable_conversation(home: Path) -> None:
     home.mkdir(mode=0o700)
     folder = home.parent / "project"
     folder.mkdir()
-    told = run(str(ROOT / "examples" / "tour.py"), home=home, cwd=folder)
+    told = run(str(beside("examples/tour.py")), home=home, cwd=folder)
     assert told.returncode == 0, told.stderr
     shown = told.stdout
     marks = [

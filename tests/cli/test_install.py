@@ -15,6 +15,7 @@ from ingle.errors import InvalidRequest
 from ingle.install import edit_config, programs
 from ingle.install.programs import BY_NAME, Command, Place
 from ingle.mcp.tools import TABLE as TOOLS
+from support.checkout import beside
 
 COMMAND = Command("/opt/ingle/bin/ingle", ("mcp",))
 ENTRY = COMMAND.entry()
@@ -454,7 +455,7 @@ def test_json_prints_the_entry_for_any_other_host(tmp_path: Path) -> None:
 
 
 def test_the_bundle_and_the_registrys_entry_are_of_one_version_and_name_every_tool() -> None:
-    path = Path(__file__).parents[2] / "packaging" / "dist.py"
+    path = beside("packaging/dist.py")
     spec = importlib.util.spec_from_file_location("dist", path)
     assert spec is not None
     assert spec.loader is not None

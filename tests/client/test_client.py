@@ -23,12 +23,11 @@ from ingle.client.minimal import failure
 from ingle.client.results import Result
 from ingle.events import CellError, Done
 from ingle.support.running_servers import find_servers
+from support.checkout import beside
 from support.cutting_proxy import Cutter
 from support.processes import marked_processes
 from support.server import PATIENCE, Server
 from support.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -627,10 +626,10 @@ def test_importing_ingle_loads_no_client() -> None:
 
 
 def test_the_client_without_await_is_made_from_the_one_with_it() -> None:
-    subprocess.run([sys.executable, ROOT / "tools" / "unasync.py", "--check"], check=True, timeout=PATIENCE)
+    subprocess.run([sys.executable, beside("tools/unasync.py"), "--check"], check=True, timeout=PATIENCE)
 
 
 def test_the_example_runs(in_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "docs" / "examples" / "client.py"), run_name="__main__")
+    runpy.run_path(str(beside("docs/examples/client.py")), run_name="__main__")
     said = capsys.readouterr().out
-    assert said == (ROOT / "docs" / "examples" / "client.out").read_text()
+    assert said == beside("docs/examples/client.out").read_text()

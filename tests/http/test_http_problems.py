@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ from ingle.http.app import make_app
 from ingle.http.auth.principals import Principals
 from ingle.http.problems import RangeNotSatisfiable
 from ingle.service import Service
+from support.checkout import beside
 from support.server import Server, problem, raw_exchange
 from support.service import make_settings
 
@@ -215,7 +215,7 @@ def _kinds(of: type[errors.IngleError]) -> list[type[errors.IngleError]]:
 
 
 def test_every_problem_is_in_the_table_by_its_status() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text()
+    page = beside("docs/reference/http.md").read_text()
     rows = {int(line.split("|")[1]): line for line in page.splitlines() if re.match(r"\| \d{3} \|", line)}
     told = {kind for kind in _kinds(errors.IngleError) if kind is not errors.Unreachable}
     missing = {(kind.status, kind.code) for kind in told if f"`{kind.code}`" not in rows.get(kind.status, "")}

@@ -236,7 +236,7 @@ async def test_tasks_without_a_session_have_a_room_of_their_own(service: Service
     look = await service.shell("ls /tmp/there; ls /proc | grep -c '^[0-9]*$'; touch /tmp/kept made; pwd")
     assert "No such file" in look.stderr
     assert look.stdout.splitlines()[-1].endswith("/home/shell")
-    assert (await service.shell("ls made /tmp/kept")).stdout == "/tmp/kept\nmade\n"
+    assert (await service.shell("ls made && ls /tmp/kept")).stdout == "made\n/tmp/kept\n"
 
 
 async def test_a_terminal_a_persistent_shell_and_a_long_command_work_in_a_room(service: Service, session: str) -> None:

@@ -2,19 +2,19 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 import isolation.attacks  # noqa: F401  collects them
 from support.attack import ATTACKS
+from support.checkout import beside
 
-PAGE = Path(__file__).parents[2] / "SECURITY.md"
 FAMILIES = {"secrets", "others", "persistence", "resources", "network", "kernel", "survival", "wire", "files"}
 
 
 def test_what_restricted_lets_through_is_named() -> None:
-    named = dict(re.findall(r"^- `(\w+\.\w+)` \(([a-z, ]+)\)$", PAGE.read_text("utf-8"), re.MULTILINE))
+    page = beside("SECURITY.md").read_text("utf-8")
+    named = dict(re.findall(r"^- `(\w+\.\w+)` \(([a-z, ]+)\)$", page, re.MULTILINE))
     passing = {str(attack): ", ".join(sorted(attack.passes)) for attack in ATTACKS if attack.passes}
     assert named == passing
 

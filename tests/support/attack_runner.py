@@ -58,10 +58,11 @@ def check(fort: Fort, attack: Attack) -> None:
     judgement = fort.run(attack)
     if attack.must_hold(fort.level, fort.who):
         assert not judgement.breach, judgement
-    elif fort.level == "none":
-        assert judgement.breach, f"it does not show that it works: {judgement.said}"
-    else:
-        assert judgement.breach, (
-            f"SECURITY.md says that `restricted` lets this through, and it does not: {judgement.said}"
-        )
+    elif not judgement.breach:
+        refused = fort.refused_by_the_machine(attack)
+        if refused is not None:
+            pytest.skip(f"this machine refuses it to any process: {refused}")
+        if fort.level == "none":
+            pytest.fail(f"it does not show that it works: {judgement.said}")
+        pytest.fail(f"SECURITY.md says that `restricted` lets this through, and it does not: {judgement.said}")
     assert fort.unharmed()

@@ -35,6 +35,9 @@ from support.confined_user import GUEST
 UID = 54_321
 """An ordinary user: nobody has this number, and it owns nothing but what a fort gives it."""
 
+OWN_MISTAKES = (AssertionError, AttributeError, ImportError, KeyError, NameError, SyntaxError, TypeError, ValueError)
+"""Errors by which an attack shows that it is out of date."""
+
 PATIENCE = 60.0
 SURVIVAL = 2.0
 MIB = 1024**2
@@ -154,7 +157,7 @@ class Fort:
         self._speak(socket.AF_UNIX, "\0" + self.host_abstract)
         self.ports = [
             self._speak(socket.AF_INET, ("127.0.0.1", 0)).getsockname()[1],
-            self._speak(socket.AF_INET6, ("::1", 0)).getsockname()[1],
+            self._speak(socket.AF_INET6, ("::1", 0)).getsockname()[1] if has_version_6() else 9,
             self._speak(socket.AF_INET, ("0.0.0.0", 0)).getsockname()[1],
         ]
         self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -322,6 +325,27 @@ class Fort:
             if self._workspace >= 0:
                 os.close(self._workspace)
                 self._workspace = -1
+
+    def refused_by_the_machine(self, attack: Attack) -> str | None:
+        """Say how a process outside of ingle, of the same user, fails with an attack. Return None if it does not.
+
+        Where it fails by a mistake of its own, the machine is not to blame.
+        """
+        with tempfile.TemporaryDirectory(prefix="ingle-fort-") as folder:
+            os.chmod(folder, 0o755)
+            work = os.path.join(folder, "work")
+            os.mkdir(work)
+            os.chown(work, self.uid, self.uid)
+            code = f"import os\nos.chdir({work!r})\n{PRELUDE}{attack.text}{CALL.format(targets=self._targets)}"
+            confined = [sys.executable, str(Path(__file__).with_name("confined_user.py")), str(self.uid), folder]
+            done = subprocess.run(
+                [*confined, sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE
+            )
+        said = next((line for line in done.stdout.splitlines() if line.startswith(("HELD", "EVIDENCE"))), None)
+        if said is None or any(f"HELD {each.__name__} " in said for each in OWN_MISTAKES):
+            return None
+        kind, _, rest = said.partition(" ")
+        return None if kind == "EVIDENCE" and json.loads(rest) else said[:200]
 
     def _hold_folder(self) -> None:
         folder = self.client.get(f"/v1/sessions/{self._session}").json()["cwd"]
@@ -512,6 +536,16 @@ def heap(pid: int) -> int:
         if "[heap]" in line:
             return int(line.split("-")[0], 16)
     raise AssertionError(f"no heap in {pid}")
+
+
+def has_version_6() -> bool:
+    """Return whether this machine has a loopback address of IP version 6."""
+    try:
+        with socket.socket(socket.AF_INET6) as door:
+            door.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def own_address() -> tuple[str, str]:

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from support.checkout import beside
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 MAX_MODULES = 15
@@ -33,7 +35,7 @@ def test_the_map_names_every_module_in_a_few_words() -> None:
     """ARCHITECTURE.md has one table per folder. `client/sync` is generated and has none."""
     found: dict[str, str] = {}
     folder = ""
-    for line in (SOURCE.parent / "ARCHITECTURE.md").read_text("utf-8").splitlines():
+    for line in beside("ARCHITECTURE.md").read_text("utf-8").splitlines():
         if heading := re.fullmatch(r"### `(.*)/`", line):
             folder = heading[1]
         elif line.startswith("## "):

@@ -10,9 +10,8 @@ import pytest
 from ingle.service import Service
 from ingle.settings import Settings
 from support import kinds
+from support.checkout import beside
 from support.service import make_settings
-
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kinds.md"
 
 NOT_SAVED = {"pair of sockets", "running thread", "child process", "generator that has begun"}
 """Each of them is in the middle of something, or part of another process."""
@@ -46,7 +45,7 @@ async def test_all_but_a_few_kinds_of_objects_are_kept_and_the_docs_say_which(se
     for number, way in enumerate(kinds.WAYS):
         lost = {name for name, answer in answers.items() if not answer[number]}
         assert lost == EXPECTED[way], way
-    assert PAGE.read_text() == kinds.table(chosen, list(answers.values())), (
+    assert beside("docs/reference/kinds.md").read_text() == kinds.table(chosen, list(answers.values())), (
         "run `python tests/support/kinds.py > docs/reference/kinds.md`"
     )
 
