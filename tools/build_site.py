@@ -68,19 +68,18 @@ def adapted(text: str, source: str) -> str:
     return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
 
 
-def copy_pages() -> None:
-    shutil.rmtree(BUILD, ignore_errors=True)
+def copy_pages(pages: Path = PAGES) -> None:
+    """Copy all pages into a folder, with adapted links."""
     for path in (ROOT / "docs").rglob("*"):
         source = path.relative_to(ROOT).as_posix()
         if path.is_file() and path.name != "zensical.toml":
-            _copy(path, source)
+            _copy(path, source, pages)
     for source in ROOT_PAGES:
-        _copy(ROOT / source, source)
-    shutil.copy(ROOT / "docs" / "zensical.toml", BUILD)
+        _copy(ROOT / source, source, pages)
 
 
-def _copy(path: Path, source: str) -> None:
-    target = PAGES / place_of(source)
+def _copy(path: Path, source: str, pages: Path) -> None:
+    target = pages / place_of(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".md":
         target.write_text(adapted(path.read_text("utf-8"), source), "utf-8")
@@ -99,11 +98,13 @@ def assets_from_elsewhere() -> list[str]:
 
 
 def main() -> int:
+    shutil.rmtree(BUILD, ignore_errors=True)
     try:
         copy_pages()
     except BrokenLink as problem:
         print(problem, file=sys.stderr)
         return 1
+    shutil.copy(ROOT / "docs" / "zensical.toml", BUILD)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "zensical.toml"]
     ended = subprocess.run(command, cwd=BUILD, check=False, capture_output=True, text=True)
     if ended.returncode != 0:

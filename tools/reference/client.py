@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import textwrap
 from typing import Any
 
 from ingle.client import CellFailed, Client, Result, Session
@@ -52,7 +53,7 @@ def _signature(function: Any) -> str:
 def _plain(text: str) -> str:
     """Shorten `ingle.events.Saved` to `Saved`, and drop the quotes of forward references."""
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)
-    return text.replace("'", "")
+    return re.sub(r"'([A-Za-z][\w\[\], |.]*)'", r"\1", text) if "->" in text or ": '" in text else text
 
 
 def _code(text: str) -> str:
@@ -64,7 +65,7 @@ def _text(docstring: str) -> str:
     blocks = []
     for part in re.split(r"\n\n", docstring):
         if part.startswith("    "):
-            blocks.append(f"```text\n{inspect.cleandoc(part)}\n```")
+            blocks.append(f"```text\n{textwrap.dedent(part)}\n```")
         else:
             blocks.append(part)
     return "\n\n".join(blocks) + "\n" if docstring else ""

@@ -14,6 +14,7 @@ This page is generated from `src/ingle/errors.py` by `python tools/reference`.
 Every error of ingle has a stable code, an HTTP status, and a message with the remedy.
 The Python client raises the class; HTTP answers with the status and a [problem](http.md#problems) that has the code.
 An exception in a cell is not an error of ingle: it is a result with the status `error`.
+[Troubleshooting](../troubleshooting.md) lists messages with their remedies.
 
 """
 
