@@ -54,9 +54,11 @@ class IngleError(Exception):
     retry_after: float | None = None
     """Seconds after which the same request may succeed, where known."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, problem: str | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.problem = message if problem is None else problem
+        """The message without the next step, for APIs that name the next step in their own words."""
 
 
 class InvalidRequest(IngleError):
@@ -133,7 +135,8 @@ class SessionNotFound(NotFound):
     code = "session_not_found"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"there is no session {session_id[:80]!r}; list the sessions, or create it first")
+        problem = f"there is no session {session_id[:80]!r}"
+        super().__init__(f"{problem}; list the sessions, or create it first", problem)
 
 
 class CellNotFound(NotFound):
@@ -167,9 +170,12 @@ class CheckpointNotFound(NotFound):
     code = "checkpoint_not_found"
 
     def __init__(self, session_id: str, name: str | None, known: list[str], why: str | None) -> None:
-        which = "a checkpoint" if name is None else "a state before the last cell" if name == ".auto" else repr(name)
-        there = f"it has {', '.join(map(repr, known))}" if known else "it has none; make one first"
-        super().__init__(f"session {session_id!r} does not have {which}{f': {why}' if why else ''}; {there}")
+        which = (
+            "a checkpoint" if name is None else "a state before the last cell" if name == ".auto" else repr(name[:80])
+        )
+        lacks = f"session {session_id!r} does not have {which}{f': {why}' if why else ''}"
+        there = f"it has {', '.join(map(repr, known))}" if known else "it has none"
+        super().__init__(f"{lacks}; {there}{'' if known else '; make one first'}", f"{lacks}; {there}")
 
 
 class FigureNotFound(NotFound):
@@ -186,15 +192,18 @@ class VariableNotFound(NotFound):
     code = "variable_not_found"
 
     def __init__(self, name: str, near: list[str]) -> None:
+        problem = f"there is no variable {name[:80]!r} in this session"
         hint = f"did you mean {' or '.join(near)}?" if near else "list the variables to see which exist"
-        super().__init__(f"there is no variable {name[:80]!r} in this session; {hint}")
+        super().__init__(f"{problem}; {hint}", None if near else problem)
+        self.near = near
 
 
 class SnapshotNotFound(NotFound):
     code = "snapshot_not_found"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no snapshot {name[:200]!r}; list the snapshots to see which exist")
+        problem = f"there is no snapshot {name[:200]!r}"
+        super().__init__(f"{problem}; list the snapshots to see which exist", problem)
 
 
 class VariableUntold(IngleError):
@@ -205,7 +214,8 @@ class TaskNotFound(NotFound):
     code = "task_not_found"
 
     def __init__(self, task_id: str) -> None:
-        super().__init__(f"there is no task {task_id[:80]!r}; list the tasks (old ones are removed after they end)")
+        problem = f"there is no task {task_id[:80]!r}"
+        super().__init__(f"{problem}; list the tasks (old ones are removed after they end)", problem)
 
 
 class FileNotThere(NotFound):
@@ -223,25 +233,30 @@ class SessionExists(Conflict):
     code = "session_exists"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"a session {session_id!r} exists already; use it, end it first, or choose another name")
+        problem = f"a session {session_id!r} exists already"
+        super().__init__(f"{problem}; use it, end it first, or choose another name", problem)
 
 
 class Busy(Conflict):
     code = "busy"
 
-    def __init__(self, cell: int, seconds: float) -> None:
-        super().__init__(f"busy: cell {cell} has run for {seconds:.1f} s; wait, or interrupt")
+    def __init__(self, cell: int, seconds: float, *, waiting: bool = False) -> None:
+        """`waiting`: the cell waits for input."""
+        if waiting:
+            problem, remedy = f"busy: cell {cell} waits for input", "answer it, or interrupt"
+        else:
+            problem, remedy = f"busy: cell {cell} has run for {seconds:.1f} s", "wait, or interrupt"
+        super().__init__(f"{problem}; {remedy}", problem)
         self.cell = cell
+        self.waiting = waiting
 
 
 class NotWaiting(Conflict):
     code = "not_waiting"
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(
-            f"session {session_id!r} is not waiting for input, so the text was not sent; "
-            "send it when the status is waiting_for_input"
-        )
+        problem = f"session {session_id!r} is not waiting for input, so the text was not sent"
+        super().__init__(f"{problem}; send it when the status is waiting_for_input", problem)
 
 
 class ShellBusy(Busy):
@@ -254,6 +269,7 @@ class ShellBusy(Busy):
             "wait for it, cancel it, or use another shell",
         )
         self.cell = 0
+        self.waiting = False
 
 
 class TaskOver(Conflict):
@@ -267,9 +283,9 @@ class InputClosed(Conflict):
     code = "input_closed"
 
     def __init__(self, task_id: str) -> None:
+        problem = f"task {task_id} has no open stdin, so the text was not sent"
         super().__init__(
-            f"task {task_id} has no open stdin, so the text was not sent; "
-            "set interactive or pty at its start to send input later, or stdin to send it at once"
+            f"{problem}; set interactive or pty at its start to send input later, or stdin to send it at once", problem
         )
 
 

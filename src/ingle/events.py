@@ -154,6 +154,8 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
     lines: Truncated = Truncated()
     shown: list[int] = field(default_factory=list)
     """The sequence number of the event of each display in the result."""
+    value_event: int = 0
+    """The sequence number of the event of the result's value, if it has one."""
 
 
 AnyEvent = Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Done

@@ -244,14 +244,12 @@ async def refusal(client: Client, tool: str, **given: Any) -> str:
 
 @pytest.mark.req("mcp.readable", "mcp.handles")
 async def test_a_session_that_is_not_there_is_an_error_that_says_how_to_go_on(client: Client) -> None:
-    assert await refusal(client, "wait") == (
-        "there is no session 'main'; list the sessions, or create it first. There is no session yet. "
-        "python_session(code=…) creates it"
-    )
+    creates = "create_repl_session(session_id='gone') creates it; 'main' needs no creating"
+    said = await refusal(client, "wait", session_id="gone")
+    assert said == f"there is no session 'gone'. There is no session yet. {creates}"
     await client.call_tool("python_session", {"code": "1"})
     said = await refusal(client, "python_session", code="1", session_id="gone")
-    assert "Sessions: main" in said
-    assert "create_repl_session(session_id='gone') creates it" in said
+    assert said == f"there is no session 'gone'. Sessions: main. {creates}"
 
 
 @pytest.mark.req("mcp.readable", "cell.busy")
@@ -259,8 +257,7 @@ async def test_a_busy_session_refuses_and_names_the_tools_that_help(model: Clien
     await model.call_tool("python_session", {"code": "import time; time.sleep(60)", "wait": 0})
     said = await refusal(model, "python_session", code="print('never')")
     assert said.startswith("busy: cell 1 has run for")
-    assert "Nothing was run. Call wait(session_id='main')" in said
-    assert "interrupt(session_id='main')" in said
+    assert said.endswith(" s. Nothing was run. Call wait() for its result, or interrupt(), or use another session")
     stopped = text_of(await model.call_tool("interrupt"))
     assert "KeyboardInterrupt" in stopped
     assert text_of(await model.call_tool("python_session", {"code": "'free'"})) == "'free'"
@@ -482,7 +479,10 @@ async def test_sessions_are_made_listed_used_apart_and_ended(client: Client) -> 
     assert "session calc is ready" in text_of(made)
     taken = await client.call_tool("create_repl_session", {"session_id": "calc"})
     assert taken.is_error is True
-    assert "Pass session_id='calc' to python_session to use it" in text_of(taken)
+    assert text_of(taken) == (
+        "a session 'calc' exists already. Use it with session_id='calc', choose another session_id, or end it with "
+        "destroy_repl_session(session_id='calc')"
+    )
     await client.call_tool("python_session", {"code": "x = 'of calc'", "session_id": "calc"})
     await client.call_tool("python_session", {"code": "x = 'of main'; z = 1"})
     result = await client.call_tool("python_session", {"code": "x", "session_id": "calc"})

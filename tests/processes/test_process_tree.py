@@ -35,7 +35,7 @@ from support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.both_levels, pytest.mark.fresh_service]
 
-WORKER_NOTICE = "the session's variables, functions and imports are lost, and a fresh worker takes its place"
+WORKER_NOTICE = "the session's variables, functions and imports are lost, and a new process takes its place"
 
 
 def launcher_of(service: Service) -> Launcher:
@@ -272,7 +272,7 @@ async def test_a_cell_that_kills_its_init_takes_all_below_with_it_and_is_told_so
     kept = await daemons(service, "neighbour", 1)
     result = await service.execute("main", "print('last words')\nos.kill(os.getppid(), 9)\ntime.sleep(600)")
     assert (result.status, result.stdout, result.exit) == ("exit", "last words\n", killed_from_within())
-    assert result.notices == [f"the worker the session's process tree was killed from within; {WORKER_NOTICE}"]
+    assert result.notices == [f"the session's process tree was killed from within; {WORKER_NOTICE}"]
     # When the end is told, nothing is left, though others had to see to it.
     assert not any(map(is_there, strays))
     assert all(map(is_there, kept))
@@ -397,7 +397,7 @@ async def test_every_deadly_signal_arrives_by_name(service: Service) -> None:
         result = await service.execute("main", f"import os, signal; os.kill(os.getpid(), signal.{name})")
         message = f"was killed by {name}{meaning}"
         assert (result.status, result.exit) == ("exit", Exit(signal=name, message=message))
-        assert result.notices[-1] == f"the worker {message}; {WORKER_NOTICE}"
+        assert result.notices[-1] == f"the session's process {message}; {WORKER_NOTICE}"
     result = await service.execute("main", "import os, signal; os.kill(os.getpid(), signal.SIGRTMIN + 3)")
     number = signal.SIGRTMIN + 3
     assert result.exit == Exit(signal=f"signal {number}", message=f"was killed by signal {number}")

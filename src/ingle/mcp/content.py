@@ -37,6 +37,9 @@ MAX_NOTICES = 100
 
 NAMES_SHOWN = 40
 
+FAILURE_CHARS = 2000
+"""Characters of a refusal: it may quote what was asked for, and that may have any length."""
+
 
 class ToolHints(Hints):
     """Hints that name the next MCP tool."""
@@ -66,10 +69,16 @@ class Answer:
     is_error: bool = False
 
 
-def failure(error: IngleError, advice: str = "") -> Answer:
-    """Return the answer for an error of ingle, with the next step in the words of the tools."""
-    text = error.message if not advice else f"{error.message}. {advice}"
-    return Answer([Text(text)], {ERROR_KEY: {"code": error.code, "message": error.message}}, is_error=True)
+def failure(error: IngleError, text: str | None = None) -> Answer:
+    """Return the answer for an error of ingle: its own message, or this text with the next step."""
+    shown = shortened(text or error.message, FAILURE_CHARS)
+    about = {"code": error.code, "message": shortened(error.message, FAILURE_CHARS)}
+    return Answer([Text(shown)], {ERROR_KEY: about}, is_error=True)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return the text, or its beginning and its end if it is longer than so many characters."""
+    return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import msgspec
 from ingle import errors
 from ingle.events import Result, Task
 from ingle.mcp import arguments, content, texts, tools
+from ingle.mcp.advice import MAIN, refusal_text
 from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
 from ingle.render.model import Text, weight
@@ -22,17 +23,19 @@ from ingle.requests import NewCell, NewSession, NewTask
 from ingle.service import Service
 from ingle_worker.wire import states
 
-MAIN = "main"
+PROGRESS_SECONDS = 3.5
+"""Clients are promised the first progress within 4 s, and then progress every 5 s."""
 
-PROGRESS_SECONDS = 4.0
-"""Clients are promised progress every 5 s."""
+INTERRUPT_SECONDS = 1.0
+"""Least time that an interrupt waits for its effect, so that its answer has the traceback."""
+
+NEEDS_NO_MAIN = ("create_repl_session", "load_repl_session", "destroy_repl_session")
+"""Tools for which a missing `main` is not created."""
 
 RENDER_SECONDS = 0.5
 """Part of the longest wait that is reserved for rendering the answer."""
 
 LINE_SHOWN = 200
-
-SESSIONS_NAMED = 20
 
 MAX_INLINE_CHARS = 20_000
 """Characters that are rendered in a few milliseconds; longer answers are rendered in a thread."""
@@ -81,55 +84,25 @@ class Tools:
         try:
             checked = arguments.read(name, tool.arguments, given)
             async with asyncio.timeout(self._longest):
-                answer: Answer = await handler(checked, progress)
+                try:
+                    answer: Answer = await handler(checked, progress)
+                except errors.SessionNotFound:
+                    if session_id != MAIN or tool.name in NEEDS_NO_MAIN:
+                        raise
+                    await self._make_main()
+                    answer = await handler(checked, progress)
                 return answer
         except TimeoutError:
-            slow = errors.Unavailable(f"{name} did not finish within {self._longest:g} s")
-            return content.failure(slow, "Nothing was started by this call; retry")
+            slow = f"{name} did not finish within {self._longest:g} s. Nothing was started by this call; retry"
+            return content.failure(errors.Unavailable(slow))
         except errors.IngleError as error:
-            return content.failure(error, await self._advice(error, session_id))
-
-    async def _advice(self, error: errors.IngleError, session_id: str) -> str:
-        """Return the next step in the words of the tools."""
-        if isinstance(error, errors.Busy):
-            return (
-                f"Nothing was run. Call wait(session_id={session_id!r}) for its result, or "
-                f"interrupt(session_id={session_id!r}), or use another session"
-            )
-        if isinstance(error, errors.CheckpointNotFound):
-            return (
-                f"rollback_repl_session(session_id={session_id!r}, action='checkpoint', checkpoint=…) stores the "
-                "current state; create_repl_session(checkpoints='auto') makes a session whose last cell can be undone"
-            )
-        if isinstance(error, errors.SessionNotFound):
-            names = [info.session_id for info in await self.service.list_sessions()]
-            known = f"Sessions: {', '.join(names[:SESSIONS_NAMED])}" if names else "There is no session yet"
-            remedy = (
-                "python_session(code=…) creates it"
-                if session_id == MAIN
-                else f"create_repl_session(session_id={session_id!r}) creates it; the default {MAIN!r} needs no "
-                "creating"
-            )
-            return f"{known}. {remedy}"
-        if isinstance(error, errors.SessionExists):
-            return (
-                f"Pass session_id={session_id!r} to python_session to use it, "
-                "or destroy_repl_session it first, or leave session_id out for a new name"
-            )
-        return ""
+            return content.failure(error, await refusal_text(error, session_id, self.service))
 
     # --- cells ---
 
     async def _python_session(self, given: arguments.PythonSession, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
-        new = NewCell(given.code, given.timeout)
-        try:
-            cell = await self.service.begin_cell(given.session_id, new)
-        except errors.SessionNotFound:
-            if given.session_id != MAIN:
-                raise
-            await self._make_main()
-            cell = await self.service.begin_cell(MAIN, new)
+        cell = await self.service.begin_cell(given.session_id, NewCell(given.code, given.timeout))
         return await self._show(await self._follow(given.session_id, cell, deadline, progress))
 
     async def _python(self, given: arguments.Python, progress: Progress) -> Answer:
@@ -143,7 +116,10 @@ class Tools:
 
     async def _wait(self, given: arguments.WaitFor, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
-        return await self._show(await self._follow(given.session_id, None, deadline, progress, given.from_event))
+        last = (await self.service.get_session(given.session_id)).execution_count
+        if not last:
+            return _nothing_yet(given.session_id)
+        return await self._show(await self._follow(given.session_id, last, deadline, progress, given.from_event))
 
     async def _send_input(self, given: arguments.SendInput, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
@@ -154,11 +130,14 @@ class Tools:
         return await self._show(await self._follow(given.session_id, taken.cell, deadline, progress, from_event))
 
     async def _interrupt(self, given: arguments.Interrupt, progress: Progress) -> Answer:
-        deadline = self._deadline(given.wait)
+        deadline = self._deadline(max(given.wait, INTERRUPT_SECONDS))
         stopped = await self.service.interrupt(given.session_id, wait=0)
         if stopped is None:
             return Answer([Text(f"[nothing was running · session {given.session_id}]")])
-        return await self._show(await self._follow(given.session_id, stopped.cell, deadline, progress))
+        result = await self._follow(given.session_id, stopped.cell, deadline, progress)
+        if result.status not in states.FINAL_STATUSES:
+            result.notices = [*result.notices, texts.no_effect_text(result)]
+        return await self._show(result)
 
     def _deadline(self, wait: float) -> float:
         return self._clock() + min(wait, max(0.0, self._longest - RENDER_SECONDS))
@@ -199,6 +178,8 @@ class Tools:
         cell = given.cell
         if cell is None:
             cell = (await self.service.get_session(given.session_id)).execution_count
+            if not cell:
+                return _nothing_yet(given.session_id)
         page = await self.service.read_output(
             given.session_id,
             cell,
@@ -224,8 +205,11 @@ class Tools:
             interactive=given.interactive,
             session_id=given.session_id,
         )
-        begun = await self.service.run_task(new, max(0.0, min(self._interval, deadline - self._clock())))
-        return await _show_task(await self._follow_task(begun, deadline, progress))
+        task = await self.service.run_task(new, max(0.0, min(self._interval, deadline - self._clock())))
+        if _shell_runs(task):
+            await self._report_task(task, progress, self._interval)
+            task = await self._follow_task(task, deadline, progress)
+        return await _show_task(task)
 
     async def _shell_status(self, given: arguments.ShellStatus, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
@@ -243,14 +227,20 @@ class Tools:
         return await _show_task(await self._follow_task(task, deadline, progress, from_line), from_line)
 
     async def _follow_task(self, task: Task, deadline: float, progress: Progress, from_line: int = 0) -> Task:
-        """Wait until the command has ended or until the deadline, and report progress."""
+        """Wait until the command's shell has ended or until the deadline, and report progress.
+
+        If the shell had already ended, wait for the processes that it left running.
+        """
         began = self._clock()
-        while task.status == "running" and (left := deadline - self._clock()) > 0:
+        for_all = not _shell_runs(task)
+        while (task.status == "running" if for_all else _shell_runs(task)) and (left := deadline - self._clock()) > 0:
             task = await self.service.shell_status(task.task_id, wait=min(left, self._interval), from_line=from_line)
             if task.status == "running" and deadline > self._clock():
-                line = last_line(task.stdout, task.stderr) or f"task {task.task_id} is running"
-                await progress(self._clock() - began, line)
+                await self._report_task(task, progress, self._clock() - began)
         return task
+
+    async def _report_task(self, task: Task, progress: Progress, seconds: float) -> None:
+        await progress(seconds, last_line(task.stdout, task.stderr) or f"task {task.task_id} is running")
 
     # --- sessions ---
 
@@ -358,6 +348,15 @@ class Tools:
         info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count)
         self._shown.pop(given.session_id, None)
         return Answer([Text(f"ended: {content.session_line(info)}")], content.data("ingle/session", info))
+
+
+def _shell_runs(task: Task) -> bool:
+    """Return whether the shell of a command runs. Processes that it has left running do not count."""
+    return task.status == "running" and task.exit_code is None and task.signal is None
+
+
+def _nothing_yet(session_id: str) -> Answer:
+    return Answer([Text(f"[nothing has run yet · session {session_id}]")])
 
 
 async def _show_task(task: Task, from_line: int = 0) -> Answer:

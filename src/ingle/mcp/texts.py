@@ -5,6 +5,7 @@ import time
 from ingle.events import (
     CheckpointInfo,
     Restored,
+    Result,
     RolledBack,
     Saved,
     SessionInfo,
@@ -20,12 +21,24 @@ from ingle.render.model import NOTICE_CHARS, QUICK_SECONDS, TEXT_LIMIT
 from ingle.render.phrases import counted, duration, size
 from ingle.render.terminal_text import clean
 from ingle.render.truncate import HEAD_SHARE, Omitted, cut, passage, shares
+from ingle_worker.wire import states
 
 STATUS_CHARS = 600
 """Characters reserved for the last lines."""
 
 PREVIEW_CHARS = 100
 PROCESSES_NAMED = 5
+
+
+def no_effect_text(result: Result) -> str:
+    """Return why an interrupt has not stopped the code, and what would."""
+    end = f'destroy_repl_session(session_id="{result.session_id}") ends the session, and its variables are lost'
+    if result.status == states.WAITING:
+        return f"the code waits for input in spite of the interrupt. Answer it, or {end}"
+    return (
+        "the interrupt has had no effect so far: the code is in a call that does not listen to it, or catches "
+        f"KeyboardInterrupt. Wait for it, or {end}"
+    )
 
 
 def task_text(task: Task, from_line: int = 0) -> str:

@@ -22,7 +22,7 @@ from ingle.workers.exit_status import signal_name
 
 RUNNING, PAUSED, DONE, CANCELLED, KILLED = "running", "paused", "done", "cancelled", "killed"
 
-MAX_DRAIN_SECONDS = 0.5
+MAX_DRAIN_SECONDS = 0.4
 """Time that an answer waits for output of processes that the shell has left running."""
 
 MIN_SECONDS_FOR_LIMIT_CHECK = 0.05

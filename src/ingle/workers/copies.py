@@ -77,7 +77,7 @@ class Forks:
     async def _make(self, origin: "Worker", count: int) -> Copies:
         async with self._lock:
             if not origin.alive:
-                raise StartFailed("the worker has ended, and cannot be copied")
+                raise StartFailed("the session's process has ended, and cannot be copied")
             self._tickets += 1
             self._current = Forking(origin, self._tickets, count)
             try:
@@ -128,7 +128,7 @@ class Forking:
             ends: list[asyncio.Future[Any]] = [self._copied, origin.gone]
             await asyncio.wait(ends, timeout=2 * FORK_PATIENCE_SECONDS + 1, return_when="FIRST_COMPLETED")
             if origin.gone.done():
-                raise StartFailed(f"the worker {origin.gone.result().message} while it was copied")
+                raise StartFailed(f"the session's process {origin.gone.result().message} while it was copied")
             if not self._copied.done():
                 raise StartFailed("the session did not come to it: a task of its event loop blocks it; try again")
             copied = self._copied.result()

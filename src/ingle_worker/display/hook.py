@@ -16,6 +16,7 @@ from ingle_worker.display.matplotlib_figures import Figures, choose_backends
 from ingle_worker.display.mime import PLAIN, Bundle, add_raw, make, methods_of, plain, shorten
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import OutputStreams
+from ingle_worker.session.traceback_text import extend_bdb, extend_pdb
 from ingle_worker.wire.messages import Display, KeepImage, Result
 
 MAX_NOTICES = 20
@@ -45,6 +46,8 @@ class DisplayHook:
         builtins.display, builtins.update_display = names.display, names.update_display  # type: ignore[attr-defined]
         watch.call_after("plotly.io._renderers", self._patch_plotly)
         watch.call_after("altair", _patch_altair)
+        watch.call_after("bdb", extend_bdb)
+        watch.call_after("pdb", extend_pdb)
 
     def _patch_plotly(self, module: Any) -> None:
         """Make `figure.show()` work without a notebook package."""
@@ -70,7 +73,9 @@ class DisplayHook:
             builtins._ = None  # type: ignore[attr-defined]
             if id(type(value)) in PLAIN:
                 data = {"text/plain": shorten(repr(value))}
-                if self.value is None:
+                if self._link.abandoned:
+                    self._output.stdout.write(data["text/plain"] + "\n")
+                elif self.value is None:
                     self.value = data
                 else:
                     self._send_result(data)
@@ -82,6 +87,10 @@ class DisplayHook:
 
     def _send_result(self, data: dict[str, str], metadata: dict[str, Any] | None = None) -> None:
         """Store a result without metadata for the cell's Done, or send it."""
+        if self._link.abandoned:
+            # A process forked by the cell has no wire, but its output is captured.
+            self._output.stdout.write(data["text/plain"] + "\n")
+            return
         self.send_value()
         if metadata:
             self._link.queue(Result(self._output.cell, data, metadata))
@@ -93,6 +102,11 @@ class DisplayHook:
         if self.value is not None:
             self._link.queue(Result(self._output.cell, self.value))
             self.value = None
+
+    def input_waits(self) -> None:
+        """Show everything before a reader waits for input, because the reader's answer may depend on it."""
+        self.send_value()
+        self.figures.input_waits()
 
     def _show_result(self, value: object) -> None:
         cls = type(value)

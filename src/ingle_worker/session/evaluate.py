@@ -69,6 +69,8 @@ class Evaluator:
                 outcome.error = describe_safely(exc)
             except KeyboardInterrupt:
                 outcome.status, outcome.error = states.INTERRUPTED, traceback_text.bare(exc, ask=False)
+        if sys.gettrace() is not None:
+            traceback_text.end_stepping()
         if PYPLOT in MODULES or self.figures.any:
             try:
                 self.figures.cell_ends(interrupted=outcome.status == states.INTERRUPTED)

@@ -51,6 +51,8 @@ class Input:
         self._waits = 0
         self.bytes = ByteInput(self)
         self.text = TextInput(self.bytes)
+        self.announces = True
+        """Whether the host is told of waits. In a process that user code forked, it finds blocked reads itself."""
         self.before_wait: Callable[[], None] | None = None
         """Called before a reader waits, while interrupts are possible."""
 
@@ -69,6 +71,11 @@ class Input:
         """Forget all waiting readers, in a copy: they wait in the original."""
         self._pending.clear()
         self._calls.clear()
+
+    def forked(self) -> None:
+        """Read without announcements, in a process that user code forked. Other threads' reads are not in it."""
+        self.reset_in_copy()
+        self.announces = False
 
     # --- one call ---
 
@@ -96,6 +103,10 @@ class Input:
         Normally the host is told at once that the wait is over. A call that reads to the end reports it only when it
         ends or waits again. Until then the host must not drop input, because the call still has to read its end.
         """
+        if not self.announces:
+            data = self._read()
+            call.local += data
+            return bool(data)
         announced = goes_on = False
         if self.before_wait is not None:
             try:

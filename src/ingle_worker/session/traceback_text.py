@@ -1,5 +1,6 @@
 """Text of an exception for people and models: frames of the user only, with source lines.
 
+Debuggers and printed stacks show frames of the user only, too: `traceback`, `inspect`, `bdb` and `pdb` are extended.
 Sources of cells are in `linecache` under `<cell 12>`, where `traceback`, `pdb` and `inspect` find them.
 """
 
@@ -9,12 +10,16 @@ import os
 import re
 import sys
 import traceback
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
 
 from ingle_worker.wire.messages import Raised
 
 GUEST_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+RUNS_CELLS = os.path.join(GUEST_FOLDER, "session", "evaluate.py")
+"""The module whose frames call the code of cells."""
+
 MAX_VALUE_CHARS = 100_000
 MAX_TRACEBACK_CHARS = 1_000_000
 
@@ -154,5 +159,63 @@ def _getfile_of_cells(obj: Any) -> str:
         raise
 
 
+# --- stacks and debuggers ----------------------------------------------------------------------------------
+
+_walk_stack = traceback.walk_stack
+_getouterframes = inspect.getouterframes
+Entry = TypeVar("Entry")
+
+
+def _users(entries: Iterable[Entry], frame_of: Any) -> Iterator[Entry]:
+    """Yield the entries of a stack, innermost first, that belong to the running cell and not to the guest."""
+    for entry in entries:
+        filename = frame_of(entry).f_code.co_filename
+        if filename == RUNS_CELLS:
+            return
+        if not filename.startswith(GUEST_FOLDER):
+            yield entry
+
+
+def _walk_users_stack(f: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+    # Without a frame, `traceback` counts its callers, and a wrapper would be one more.
+    return _walk_stack(f) if f is None else _users(_walk_stack(f), lambda entry: entry[0])
+
+
+def _users_outer_frames(frame: Any, context: int = 1) -> list[Any]:
+    return list(_users(_getouterframes(frame, context), lambda entry: entry[0]))
+
+
+def extend_bdb(bdb: Any) -> None:
+    """Keep debuggers out of the guest: its frames are neither listed nor stepped into."""
+    get_stack, stop_here = bdb.Bdb.get_stack, bdb.Bdb.stop_here
+
+    def get_users_stack(self: Any, f: Any, t: Any) -> tuple[list[Any], int]:
+        stack, place = get_stack(self, f, t)
+        shown = list(_users(reversed(stack), lambda entry: entry[0]))[::-1]
+        return (shown, place - (len(stack) - len(shown))) if shown else (stack, place)
+
+    def stop_at_users(self: Any, frame: Any) -> bool:
+        return not frame.f_code.co_filename.startswith(GUEST_FOLDER) and bool(stop_here(self, frame))
+
+    bdb.Bdb.get_stack, bdb.Bdb.stop_here = get_users_stack, stop_at_users
+
+
+def extend_pdb(pdb: Any) -> None:
+    """Have an interrupt at the prompt of `pdb` end the cell. By default `pdb` would only ask again."""
+    pdb.Pdb._cmdloop = lambda self: self.cmdloop()
+
+
+def end_stepping() -> None:
+    """End the steps of a debugger with the cell, or the debugger would stop in the next one."""
+    debugger: Any = getattr(sys.gettrace(), "__self__", None)
+    bdb = sys.modules.get("bdb")
+    # -1: it goes on to the next breakpoint.
+    if isinstance(debugger, getattr(bdb, "Bdb", ())) and getattr(debugger, "stoplineno", 0) != -1:
+        sys.settrace(None)
+
+
 def install() -> None:
     inspect.getfile = _getfile_of_cells  # type: ignore[assignment]
+    inspect.getouterframes = _users_outer_frames
+    # The module that cells import; the guest has a private copy.
+    sys.modules["traceback"].walk_stack = _walk_users_stack  # type: ignore[attr-defined]

@@ -102,7 +102,7 @@ class Worker:
         self._compiler = Compiler()
         self._cell = 0
         self._display = hook.DisplayHook(self.link, self._output)
-        self._input.before_wait = self._display.figures.input_waits
+        self._input.before_wait = self._display.input_waits
         self._main = types.ModuleType("__main__")
         self._reset_main()
         self._first_names = frozenset(vars(self._main))
@@ -223,6 +223,7 @@ class Worker:
         elif self._pid not in (-1, os.getpid()):
             self.link.abandon()
             self._interrupts.abandon()
+            self._input.forked()
 
     # --- the loop ---
 

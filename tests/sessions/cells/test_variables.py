@@ -345,7 +345,7 @@ async def test_a_cell_waits_while_a_variable_is_told_and_an_interrupt_stops_that
 async def test_a_repr_that_cannot_be_stopped_costs_the_worker_and_is_named(service: Service, run: Run) -> None:
     stubborn = "while True:\n            try:\n                time.sleep(1)\n            except BaseException: pass"
     await run(HANGING.format(stubborn))
-    with pytest.raises(errors.VariableUntold, match="the worker ended while it told of p"):
+    with pytest.raises(errors.VariableUntold, match="the session's process ended while it described p"):
         await service.variable("s", "p", limit=0.1)
     result = await run("1 + 1")
     assert result.result == {"text/plain": "2"}

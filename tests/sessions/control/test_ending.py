@@ -41,9 +41,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def subject(ended: str, process: str) -> str:
+    """The sentence of an end, which names the process unless the end itself does."""
+    return ended if ended.startswith("the session's") else f"{process} {ended}"
+
+
 def fresh(ended: str, cell: int) -> str:
     return (
-        f"this is a fresh worker: the one before {ended} after cell {cell}, "
+        f"this is a new process: {subject(ended, 'the one before')} after cell {cell}, "
         "and its variables, functions and imports are gone"
     )
 
@@ -273,8 +278,8 @@ async def test_a_crash_is_named_with_the_last_output_and_the_next_call_works(
     else:
         assert result.stderr == "!\n"
     assert result.notices == [
-        f"the worker {message}; the session's variables, functions and imports are lost, "
-        "and a fresh worker takes its place"
+        subject(message, "the session's process") + "; the session's variables, functions and imports are lost, "
+        "and a new process takes its place"
     ]
     await check_fresh(service, sid, message, 2)
 

@@ -144,7 +144,7 @@ async def test_a_hostile_cell_costs_its_own_session_only(service: Service, tmp_p
     else:
         assert state.error is not None
         assert state.error.name == "NameError"
-        assert any("fresh worker" in notice for notice in (*result.notices, *after.notices)), (result, after)
+        assert any("new process" in notice for notice in (*result.notices, *after.notices)), (result, after)
 
     stop.touch()
     ended = await service.wait("neighbour", streaming, wait=60)

@@ -140,7 +140,7 @@ async def race_deaths(service: Service, chance: random.Random, count: int) -> Co
             assert result.exit is not None
             assert (result.exit.code, result.exit.signal) == (None, "SIGKILL"), result
             assert f"token {number}\n".startswith(result.stdout), result
-            assert "are lost, and a fresh worker takes its place" in result.notices[-1]
+            assert "are lost, and a new process takes its place" in result.notices[-1]
         seen[result.status] += 1
         # A worker that finished its cell may die a moment later: with the next cell, or before it.
         assert await until(lambda pid=pid: session.worker is None or session.worker.pid != pid), result
@@ -152,7 +152,7 @@ async def race_deaths(service: Service, chance: random.Random, count: int) -> Co
             {"text/plain": str(-number - 1)},
         ), after
         assert len(after.notices) == 1
-        assert after.notices[0].startswith("this is a fresh worker: the one before was killed by SIGKILL")
+        assert after.notices[0].startswith("this is a new process: the one before was killed by SIGKILL")
     await service.end_session(sid)
     return seen
 

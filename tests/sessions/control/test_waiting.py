@@ -279,11 +279,11 @@ async def test_the_timeout_is_kept_to_within_a_quarter_of_a_second(service: Serv
 
 
 LOST = (
-    "the worker did not stop within 1 s of its timeout of 0.2 s, and was killed; "
-    "the session's variables, functions and imports are lost, and a fresh worker takes its place"
+    "the session's process did not stop within 1 s of its timeout of 0.2 s, and was killed; "
+    "the session's variables, functions and imports are lost, and a new process takes its place"
 )
 FRESH = (
-    "this is a fresh worker: the one before did not stop within 1 s of its timeout of 0.2 s, and was killed "
+    "this is a new process: the one before did not stop within 1 s of its timeout of 0.2 s, and was killed "
     "after cell 2, and its variables, functions and imports are gone"
 )
 

@@ -144,12 +144,12 @@ async def test_a_checkpoint_survives_the_end_of_the_worker(service: Service, mai
     assert result.exit is not None
     assert result.exit.code == 9
     assert result.notices == [
-        "the worker ended with exit code 9; the session's variables, functions and imports are lost, and a fresh "
-        "worker takes its place; roll back to have checkpoint 'base' of cell 1 again"
+        "the session's process ended with exit code 9; the session's variables, functions and imports are lost, and a "
+        "new process takes its place; roll back to have checkpoint 'base' of cell 1 again"
     ]
     back = await service.rollback(main, "base")
     result = await service.execute(main, "print(x, os.path.exists(file.name))")
-    # Nothing is said any more of a fresh worker: this is not one.
+    # Nothing is said any more of a new process: this is not one.
     assert (result.stdout, result.notices) == ("7 True\n", [back.notice])
 
 

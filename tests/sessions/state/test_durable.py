@@ -605,7 +605,7 @@ async def test_a_save_that_nobody_can_vouch_for_is_kept_as_a_snapshot(kept: Path
         (snapshot,) = await second.list_snapshots()
         (notice,) = result.notices
         assert "no save of this session can be used" in notice
-        assert f"it is kept as the snapshot {snapshot.name!r}; this is a fresh worker" in notice
+        assert f"it is kept as the snapshot {snapshot.name!r}; the session begins without variables" in notice
         for cell in (4, 5):
             await second.execute("s", "y = 1")
             await saved(second, cell)
@@ -816,7 +816,7 @@ async def test_when_no_save_is_whole_the_session_begins_anew_and_says_why(kept: 
         assert back.result == {"text/plain": "False"}
         (notice,) = back.notices
         assert notice.startswith("no save of this session can be used: ")
-        assert notice.endswith("this is a fresh worker")
+        assert notice.endswith("the session begins without variables")
 
 
 BAD = "import os\nclass Bad:\n    def __reduce__(self): return (os._exit, (7,))\nbad = Bad()"

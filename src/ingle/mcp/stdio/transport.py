@@ -7,6 +7,7 @@ An invalid message gets an error, and the next line is read.
 
 import asyncio
 import contextlib
+import json
 import os
 from collections import deque
 from collections.abc import Callable
@@ -109,20 +110,30 @@ class Pipe(asyncio.Protocol):
             try:
                 decoded = msgspec.json.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self._refuse(PARSE_ERROR, "the line is not JSON; send one JSON-RPC message per line")
+                self._refuse_unreadable(line)
                 return
             if message is None or "id" in decoded:
-                self._refuse(INVALID_REQUEST, "the line is not one JSON-RPC 2.0 message")
+                self._refuse(INVALID_REQUEST, "the line is not one JSON-RPC 2.0 message", _id_of(decoded))
                 return
         if isinstance(message, JSONRPCRequest):
             self._unanswered.add(message.id)
         self._messages.append(SessionMessage(message))
         self._wake()
 
-    def _refuse(self, code: int, text: str) -> None:
+    def _refuse_unreadable(self, line: bytes) -> None:
+        """Refuse a line that is not JSON, or only by the rules of Python's own parser, which allows half characters."""
+        try:
+            lenient = json.loads(line)
+        except (ValueError, RecursionError):
+            self._refuse(PARSE_ERROR, "the line is not JSON; send one JSON-RPC message per line")
+            return
+        text = "the message holds half of a character (a lone surrogate) or a number that is not JSON; nothing was run"
+        self._refuse(INVALID_REQUEST, text, _id_of(lenient))
+
+    def _refuse(self, code: int, text: str, id: str | int | None = None) -> None:
         # A host that sends invalid lines and does not read gets no more answers.
         if self._writer.is_writable:
-            self._writer.write(_encode({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}))
+            self._writer.write(_encode({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}))
 
     def eof_received(self) -> bool:
         self._end_of_input()
@@ -246,6 +257,12 @@ class _Writer(asyncio.Protocol):
 
     async def flush(self) -> None:
         await self._writable.wait()
+
+
+def _id_of(message: Any) -> str | int | None:
+    """Return the id of a request that cannot be served. Its sender waits for an answer with this id."""
+    id = message.get("id") if isinstance(message, dict) else None
+    return id if isinstance(id, str) or (type(id) is int and abs(id) < 1 << 63) else None
 
 
 def _encode(message: dict[str, Any]) -> bytes:

@@ -12,6 +12,9 @@ from ingle_worker.wire import messages, states
 NO_TEXT = Truncated()
 NO_FILES = FileChanges()
 
+INTERRUPTED_WAIT_SECONDS = 1.0
+"""Time in which an interrupted wait for input ends. Only after that does it count as a wait again."""
+
 
 class RunningCell:
     def __init__(self, number: int, turn: Turn, deadline: Deadline, notices: list[str]) -> None:
@@ -24,6 +27,8 @@ class RunningCell:
         self.status: str = states.RUNNING
         self.value: MimeBundle | None = None
         self.value_metadata: Metadata = {}
+        self.value_event = 0
+        """Number of the event that showed the value."""
         self.displays = Displays()
         self.error: CellError | None = None
         self.exit: Exit | None = None
@@ -45,8 +50,9 @@ class RunningCell:
         self.last_line = ""
         self.raw_wait = False
         self.waits: dict[int, messages.InputWait] = {}
-        self.waits_shown = 0
-        self.interrupted_wait = 0
+        self._waits_shown = 0
+        self._interrupted_wait = 0
+        self._wait_ends_by = 0.0
         self.answers = 0
         self.final: Result | None = None
         """Result of a cell that has ended, without its text."""
@@ -62,8 +68,14 @@ class RunningCell:
 
         A wait that was interrupted is about to end, and does not count.
         """
-        return self.status not in (states.RUNNING, states.WAITING) or (
-            self.status == states.WAITING and self.waits_shown != self.interrupted_wait
+        return self.status != states.RUNNING and not self._wait_is_ending
+
+    @property
+    def _wait_is_ending(self) -> bool:
+        return (
+            self.status == states.WAITING
+            and self._waits_shown == self._interrupted_wait
+            and time.monotonic() < self._wait_ends_by
         )
 
     @property
@@ -73,18 +85,33 @@ class RunningCell:
 
     def wait_for_input(self, prompt: str, secret: bool) -> None:
         self.prompt, self.prompt_secret = prompt, secret
-        self.waits_shown += 1
+        self._waits_shown += 1
         self.status = states.WAITING
+        self.turn.waiting = True
+
+    def interrupt(self) -> None:
+        """Interrupt the code. A wait for input that is interrupted is about to end."""
+        if self.status == states.WAITING:
+            self._interrupted_wait = self._waits_shown
+            self._wait_ends_by = time.monotonic() + INTERRUPTED_WAIT_SECONDS
+        self.deadline.interrupt()
 
     def resume(self) -> None:
         """Go on running: the input was taken."""
         self.prompt, self.prompt_secret = None, False
         self.status = states.RUNNING
+        self.turn.waiting = False
 
-    def take_done(self, done: messages.Done) -> None:
-        """Take over what the worker reports of the cell's end."""
+    def show_value(self, seq: int, data: MimeBundle, metadata: Metadata) -> None:
+        """Make this the cell's value. The value before it becomes a display."""
+        if self.value is not None:
+            self.displays.add(self.value_event, self.value, self.value_metadata, None, False)
+        self.value, self.value_metadata, self.value_event = data, metadata, seq
+
+    def take_done(self, done: messages.Done, seq: int) -> None:
+        """Take over what the worker reports of the cell's end. `seq` is the number of the next event."""
         if done.value is not None:
-            self.value = done.value
+            self.show_value(seq, done.value, {})
         self.needs_more_input = done.needs_more_input
         self.execution_time = done.execution_time
         self.notices += done.notices
@@ -128,21 +155,24 @@ class RunningCell:
         while not self.settled and loop.time() < deadline:
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.add(waiter)
-            timer = loop.call_at(deadline, _set, waiter)
+            left = deadline - loop.time()
+            if self._wait_is_ending:
+                # A wait that goes on in spite of the interrupt is one to answer.
+                left = min(left, max(0.0, self._wait_ends_by - time.monotonic()))
+            timer = loop.call_later(left, _set, waiter)
             try:
                 await waiter
             finally:
                 timer.cancel()
                 self._waiters.discard(waiter)
-        # If the cell goes on waiting in spite of the interrupt, the next request is answered at once.
-        self.interrupted_wait = 0
 
     def result(self, session_id: str) -> Result:
         """Return the result as it is now, without text."""
+        ending = self._wait_is_ending
         return Result(
             session_id,
             self.number,
-            self.status,
+            states.RUNNING if ending else self.status,
             self.status == states.OK,
             result=self.value,
             displays=list(self.displays.bundles),
@@ -153,8 +183,8 @@ class RunningCell:
             timed_out=self.timed_out,
             needs_more_input=self.needs_more_input,
             execution_time=self.age if self.execution_time is None else self.execution_time,
-            prompt=self.prompt,
-            prompt_secret=self.prompt_secret,
+            prompt=None if ending else self.prompt,
+            prompt_secret=self.prompt_secret and not ending,
             notices=[*self.notices, *self.displays.notices(self.number)],
             files=self.files,
         )

@@ -4,7 +4,6 @@ Only the numbers of each cell's first and last event are kept here. All else is 
 Reading changes nothing and can be repeated.
 """
 
-import sys
 from array import array
 from collections.abc import AsyncIterator
 
@@ -98,17 +97,19 @@ class History:
         if running is not None and running.number == cell:
             result = running.result(self._session_id)
             characters, lines = running.counted()
-            shown = running.displays.events
+            shown, value_event = running.displays.events, running.value_event
         else:
             done = await self._done(last)
             result = msgspec.structs.replace(done.result)
-            characters, lines, shown = done.characters, done.lines, done.shown
+            characters, lines, shown, value_event = done.characters, done.lines, done.shown, done.value_event
         result.next_event = last + 1
         before = NO_TEXT
         if from_event > first:
             recent = [place for place, seq in enumerate(shown) if seq >= from_event]
             result.displays = [result.displays[place] for place in recent]
             result.displays_metadata = [result.displays_metadata[place] for place in recent]
+            if value_event < from_event:
+                result.result, result.result_metadata = None, {}
             all_lines = lines
             first, (characters, lines) = from_event, await self._count_text(from_event, last)
             before = Truncated(all_lines.stdout - lines.stdout, all_lines.stderr - lines.stderr)
@@ -168,8 +169,11 @@ class History:
             last = self._first_events[cell] - 1 if cell < self.count else self._timeline.next_seq - 1
         if reading.stream in PRINTED:
             return await self._landmarks.read(first, last, reading, self._session_id, cell)
-        # So far ahead, a result has no printed text.
-        texts = whole(shown_texts(await self.result(cell, running, sys.maxsize), reading.stream))
+        if running is not None and running.number == cell:
+            result = running.result(self._session_id)
+        else:
+            result = (await self._done(last)).result
+        texts = whole(shown_texts(result, reading.stream))
         return await read_lines(texts, reading, self._session_id, cell)
 
     async def cells(self, first: int, count: int, running: RunningCell | None) -> list[CellInfo]:

@@ -16,7 +16,7 @@ from ingle.output.image_store import ImageStore
 from ingle.output.timeline import Timeline
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.history import History
-from ingle.sessions.cells.notices import Notices
+from ingle.sessions.cells.notices import BackgroundOutput, Notices
 from ingle.sessions.cells.output import OutputDecoder
 from ingle.settings import Settings
 from ingle_worker.wire import messages, states
@@ -33,6 +33,7 @@ class Journal:
         self.notices = Notices()
         self._images = ImageStore(f"{folder}/figures", settings.figures_disk)
         self._output = OutputDecoder(session_id, self.timeline, self._images)
+        self._background = BackgroundOutput()
         self._cell: RunningCell | None = None
         self._state: str = states.STARTING
 
@@ -74,8 +75,18 @@ class Journal:
 
     def begin_cell(self, cell: RunningCell) -> None:
         """Begin a cell. Its first event is the change of state that follows."""
+        cell.notices += self._background.take(*self._last_cell)
         self.history.begin()
         self._cell = cell
+
+    @property
+    def _last_cell(self) -> tuple[str, int]:
+        last = self.history.count
+        return (f"after cell {last}" if last else "before the first cell"), last
+
+    def background_notice(self) -> list[str]:
+        """Return a notice of what was printed since the last cell, if something was."""
+        return self._background.notice(*self._last_cell) if self._cell is None else []
 
     def flush_background(self) -> None:
         """Show what is left of characters that threads wrote before the cell began."""
@@ -84,7 +95,7 @@ class Journal:
 
     def take_done(self, cell: RunningCell, done: messages.Done) -> None:
         """Take over what the worker reports of the cell's end."""
-        cell.take_done(done)
+        cell.take_done(done, self.timeline.next_seq)
         if done.value is not None:
             self.append(events.ResultShown, done.value)
 
@@ -92,6 +103,7 @@ class Journal:
         """End a cell. Its `done` is its last event."""
         if self._output.undecided[False]:
             self._output.flush(cell, background=False)
+        cell.notices += self._background.take(f"during cell {cell.number}", cell.number)
         cell.end(status, exit, self.timeline.broken or "this session's share of the disk for output is used up")
         if cell.error is not None:
             self.append(events.ErrorRaised, cell.error.name, cell.error.value, cell.error.traceback)
@@ -110,6 +122,7 @@ class Journal:
                 characters,
                 lines,
                 cell.displays.events,
+                cell.value_event,
             ),
             0 if cell.left_nothing else None,
         )
@@ -118,7 +131,10 @@ class Journal:
     # --- output ---
 
     def output(self, stream: int, data: bytes, background: bool) -> None:
-        self._output.output(self._cell, stream, data, background or self._cell is None)
+        background = background or self._cell is None
+        if background:
+            self._background.add(data)
+        self._output.output(self._cell, stream, data, background)
 
     def shown(self, shown: messages.Result | messages.Display) -> None:
         """Add a display, or a value that the running cell showed before its end."""

@@ -1,6 +1,10 @@
 """Notices of a session: for the result of the next cell, and for listings."""
 
 from ingle.events import Exit
+from ingle.render.phrases import counted
+
+MAX_TAIL_BYTES = 200
+"""Bytes of background output that its notice shows."""
 
 
 class Notices:
@@ -36,12 +40,47 @@ class Notices:
         return [*dict.fromkeys([*self.of_start, *self._lasting, *self._pending])]
 
 
+class BackgroundOutput:
+    """Output of threads, tasks and processes of earlier cells that no answer has announced yet."""
+
+    def __init__(self) -> None:
+        self._lines = 0
+        self._bytes = 0
+        self._tail = b""
+
+    def add(self, data: bytes) -> None:
+        self._lines += data.count(b"\n")
+        self._bytes += len(data)
+        self._tail = (self._tail + data[-MAX_TAIL_BYTES:])[-MAX_TAIL_BYTES:]
+
+    def notice(self, when: str, cell: int) -> list[str]:
+        """Return a notice if there was output. `when` says when, and the output is read with this cell's."""
+        if not self._bytes:
+            return []
+        lines = self._lines + (not self._tail.endswith(b"\n"))
+        end = "…" if self._bytes > len(self._tail) else ""
+        tail = self._tail.decode("utf-8", "replace").strip()
+        where = f"; all of it is in the stream 'background' of cell {cell}" if cell else ""
+        return [f"code in the background printed {counted(lines, 'line')} {when}: {end}{tail!r}{where}"]
+
+    def take(self, when: str, cell: int) -> list[str]:
+        """Return the notice, and begin to count anew."""
+        taken = self.notice(when, cell)
+        self._lines = self._bytes = 0
+        self._tail = b""
+        return taken
+
+
 def loss_notice(exit: Exit, cell: int | None, *, restores: bool) -> str:
     """Return the notice for the next cell after a worker was lost, in this cell or between cells."""
     if restores:
-        return f"the worker {exit.message}"
+        return process_ended(exit)
     after = f"cell {cell}" if cell is not None else "the last cell"
-    return (
-        f"this is a fresh worker: the one before {exit.message} after {after}, and its variables, "
-        "functions and imports are gone"
-    )
+    ended = process_ended(exit, "the one before")
+    return f"this is a new process: {ended} after {after}, and its variables, functions and imports are gone"
+
+
+def process_ended(exit: Exit, process: str = "the session's process") -> str:
+    """Return how the process of a session has ended, as a sentence without its full stop."""
+    message = exit.message or "ended"
+    return message if message.startswith("the session's") else f"{process} {message}"

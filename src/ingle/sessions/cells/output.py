@@ -12,7 +12,8 @@ from ingle.events import AnyEvent
 from ingle.output.image_store import ImageStore
 from ingle.output.timeline import Timeline
 from ingle.sessions.cells.cell import RunningCell
-from ingle.workers.io.output_order import STDOUT
+from ingle.sessions.cells.crash_text import CrashText
+from ingle.workers.io.output_order import STDERR, STDOUT
 from ingle_worker.wire import messages
 
 CHUNK = 65536
@@ -42,6 +43,7 @@ class OutputDecoder:
         self._decoders: dict[bool, list[codecs.IncrementalDecoder]] = {}
         self.undecided = {False: False, True: False}
         """Whether there was output since the last flush, so that a decoder may hold half a character."""
+        self._crash = {False: CrashText(), True: CrashText()}
 
     @property
     def behind(self) -> bool:
@@ -56,6 +58,8 @@ class OutputDecoder:
         except KeyError:
             decoders = self._decoders[background] = [_Decoder("backslashreplace"), _Decoder("backslashreplace")]
         text = decoders[stream].decode(data)
+        if stream != STDOUT:
+            text = self._crash[background].filter(text)
         if text:
             self._add(running, stream, text, background)
 
@@ -66,6 +70,8 @@ class OutputDecoder:
             if decoder.getstate()[0]:
                 self._add(running, number, decoder.decode(b"", final=True), background)
                 decoder.reset()
+        if held := self._crash[background].flush():
+            self._add(running, STDERR, held, background)
 
     def _add(self, running: RunningCell | None, stream: int, text: str, background: bool) -> None:
         if "\0" in text:
@@ -85,9 +91,10 @@ class OutputDecoder:
 
     def result(self, running: RunningCell, shown: messages.Result) -> None:
         """Add a value that was shown before the cell's end. The last one is the cell's result."""
-        running.value, running.value_metadata = shown.data, bounded(shown.metadata)
+        metadata = bounded(shown.metadata)
+        running.show_value(self._timeline.next_seq, shown.data, metadata)
         if not self._timeline.exhausted:
-            self._append(running, events.ResultShown, running.value, running.value_metadata)
+            self._append(running, events.ResultShown, shown.data, metadata)
 
     def display(self, running: RunningCell | None, shown: messages.Display) -> None:
         background = shown.background or running is None

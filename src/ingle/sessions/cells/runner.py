@@ -12,6 +12,7 @@ from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.cells.file_changes import FileTracker
 from ingle.sessions.cells.input_waits import Prompt
 from ingle.sessions.cells.journal import Journal
+from ingle.sessions.cells.notices import process_ended
 from ingle.sessions.cells.turns import Turn, Turns
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.process.slot import SESSION_STATES, ProcessSlot, SlotState
@@ -97,16 +98,17 @@ class CellRunner:
             await cell.wait_settled(seconds)
             if cell.final is not None and not (from_event or cell.kept_text):
                 return msgspec.structs.replace(cell.final)
-        return await self._journal.history.result(number, self.running, from_event)
+        result = await self._journal.history.result(number, self.running, from_event)
+        if number == self.count:
+            result.notices = [*result.notices, *self._journal.background_notice()]
+        return result
 
     def interrupt(self) -> int | None:
         """Interrupt the running cell. Return its number."""
         cell = self.running
         if cell is None:
             return None
-        if cell.status == states.WAITING:
-            cell.interrupted_wait = cell.waits_shown
-        cell.deadline.interrupt()
+        cell.interrupt()
         return cell.number
 
     # --- standard input ---
@@ -194,11 +196,11 @@ class CellRunner:
             self.end(states.EXIT, exit)
             return
         if self._slot.restores:
-            notice = f"the worker {exit.message}; the session comes back as it was when it was last saved"
+            notice = f"{process_ended(exit)}; the session comes back as it was when it was last saved"
         else:
             notice = (
-                f"the worker {exit.message}; the session's variables, functions and imports are lost, "
-                f"and a fresh worker takes its place{way_back}"
+                f"{process_ended(exit)}; the session's variables, functions and imports are lost, "
+                f"and a new process takes its place{way_back}"
             )
         cell.notices.append(notice)
         self.end(states.INTERRUPTED if cell.timed_out else states.EXIT, exit)

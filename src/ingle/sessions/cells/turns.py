@@ -17,12 +17,14 @@ CELL: Final = "cell"
 class Turn:
     """Permission to use the worker, for the purpose that `label` names."""
 
-    __slots__ = ("_began", "label", "number")
+    __slots__ = ("_began", "label", "number", "waiting")
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.number = 0
         """Number of the cell, once it has begun."""
+        self.waiting = False
+        """Whether the cell waits for input."""
         self._began = 0.0
 
     def begin_cell(self, number: int) -> None:
@@ -34,7 +36,7 @@ class Turn:
         """Return the error for a request that this turn refuses."""
         if not self.number:
             return errors.Busy(next_cell, 0.0)
-        return errors.Busy(self.number, time.monotonic() - self._began)
+        return errors.Busy(self.number, time.monotonic() - self._began, waiting=self.waiting)
 
 
 class _Waiter:

@@ -261,8 +261,10 @@ class AutoSave:
                 # The next save would replace it.
                 kept = await self._set_aside(all=True)
                 self._journal.notify(
-                    f"no save of this session can be used: {error.message}{kept}; this is a fresh worker"
+                    f"no save of this session can be used: {error.message}{kept}; the session begins without variables"
                 )
+            elif self._outputs_lost:
+                self._journal.notify("nothing of this session was saved before the server was started again")
             return None
         except (errors.SnapshotDamaged, errors.SnapshotUntrusted, errors.LoadFailed) as error:
             self._failures += 1
@@ -334,7 +336,8 @@ class AutoSave:
 def describe_save(save: Save, failed: list[Skipped]) -> str:
     """Return a sentence about a session that was brought back from this save."""
     age = duration(max(0.0, time.time() - save.time))
-    text = f"this session is as it was after cell {save.cell}, saved {age} ago"
+    empty = "" if save.names else ", without any variable"
+    text = f"this session is as it was after cell {save.cell}, saved {age} ago{empty}"
     names = {each.name: _named(each) for each in (*save.missing, *failed)}
     return f"{text}; missing: {some(list(names.values()))}" if names else text
 

@@ -135,7 +135,7 @@ class WorkerCalls:
         answer = await self._ask(worker, question, messages.Asked, limit, deadline)
         if answer is None:
             raise errors.VariableUntold(
-                f"the worker ended while it told of {name}, and its variables are lost"
+                f"the session's process ended while it described {name}, and its variables are lost"
                 if worker.gone.done()
                 else f"the session did not come to telling of {name}: a task of its event loop blocks it; try again"
             )

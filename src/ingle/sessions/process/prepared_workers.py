@@ -109,6 +109,6 @@ class _Started:
     def on_gone(self, exit: Exit) -> None:
         if not self.future.done():
             self.future.set_exception(
-                errors.StartFailed(f"the worker ended while it started ({exit.message}); try again")
+                errors.StartFailed(f"the session's process ended while it started ({exit.message}); try again")
             )
             self.future.exception()  # retrieved here, since the launcher may have given up waiting

@@ -238,7 +238,7 @@ class ProcessSlot:
         if not self._started.done():
             self._trusts_pool = False
             self._started.set_exception(
-                errors.StartFailed(f"the worker ended while it started ({exit.message}); try again")
+                errors.StartFailed(f"the session's process ended while it started ({exit.message}); try again")
             )
             self._started.exception()  # retrieved here, since the launcher may try again by itself
 
@@ -357,7 +357,7 @@ class ProcessSlot:
             # The start of a worker of the pool fails only on a full disk, so the first cell may follow at once.
             await self._started
         if self.worker is not worker:
-            raise errors.StartFailed("the worker ended as soon as it had started; try again")
+            raise errors.StartFailed("the session's process ended as soon as it had started; try again")
 
     async def _load_library(self, worker: Worker, library: Library, *, run: bool) -> None:
         """Load the user's library as far as possible. It never keeps a session from starting."""
@@ -368,7 +368,7 @@ class ProcessSlot:
                 self._library_failed = True
                 how = worker.gone.result().message or "ended" if worker.gone.done() else "ended"
                 self._journal.note(f"the user's library is not loaded: it ended the process, which {how}")
-                raise errors.StartFailed("the user's library ended the worker")
+                raise errors.StartFailed("the user's library ended the session's process")
             self.names.update(loaded.names)
             problem = loaded.problem
         if problem:

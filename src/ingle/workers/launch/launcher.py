@@ -201,7 +201,7 @@ class Launcher:
             except TimeoutError:
                 worker.kill()
                 raise StartFailed(
-                    f"a worker did not start within {self._settings.start_patience:g} s; "
+                    f"a session's process did not start within {self._settings.start_patience:g} s; "
                     "preload fewer modules, or raise start_patience"
                 ) from None
             except WorkerEnded:
@@ -223,7 +223,8 @@ class Launcher:
             return worker
         why = self._zygotes.last.last_words if self._zygotes.last is not None else ""
         raise StartFailed(
-            f"workers end before they are ready{f' ({why})' if why else ''}; try again, or name another interpreter"
+            f"processes of sessions end before they are ready{f' ({why})' if why else ''}; try again, or name another "
+            "interpreter"
         )
 
     @property

@@ -1,0 +1,255 @@
+"""Conversations of a model with its sessions, call by call, over stdio and over HTTP."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.mcp_host import Host, text_of
+from support.mcp_model import Model, over_http
+from support.waiting import wait_until
+
+WAITS = {
+    "input": "input('who? ')",
+    "readline": "import sys; sys.stdin.readline()",
+    "getpass": "import getpass; getpass.getpass()",
+    "pdb": "breakpoint()",
+    "a raw read": "import os; os.read(0, 5)",
+    "a child": "import subprocess; subprocess.run(['cat'])",
+}
+
+CRASH = "import os; os.kill(os.getpid(), 9)"
+
+
+@pytest.fixture(scope="module")
+def stdio_host() -> Iterator[Host]:
+    with (
+        tempfile.TemporaryDirectory(prefix="ingle-home-") as home,
+        tempfile.TemporaryDirectory() as project,
+        Host(Path(home), cwd=Path(project)) as host,
+    ):
+        host.initialize()
+        yield host
+
+
+@pytest.fixture
+def stdio(stdio_host: Host) -> Iterator[Model]:
+    model = Model(lambda method, params: stdio_host.request(method, params))
+    yield model
+    for info in model.raw("list_repl_sessions")["_meta"]["ingle/sessions"]:
+        model("destroy_repl_session", session_id=info["session_id"])
+
+
+@pytest.fixture(params=["stdio", "http"])
+def model(request: pytest.FixtureRequest) -> Model:
+    if request.param == "stdio":
+        found: Model = request.getfixturevalue("stdio")
+        return found
+    return Model(over_http(request.getfixturevalue("server").client))
+
+
+# --- interrupts ---
+
+
+@pytest.mark.req("int.cell")
+@pytest.mark.parametrize("wait", [10, 0])
+@pytest.mark.parametrize("kind", WAITS)
+def test_an_interrupt_of_a_wait_answers_with_its_traceback_when_the_session_is_ready(
+    model: Model, kind: str, wait: float
+) -> None:
+    assert "waiting for" in model.run(WAITS[kind])
+    stopped = model("interrupt", wait=wait)
+    assert "KeyboardInterrupt\n" in stopped
+    assert stopped.splitlines()[-1] == "[cell 1 · interrupted]"
+    assert model.run("1 + 1") == "2"
+
+
+def test_an_interrupt_without_effect_says_so_and_what_would_help(model: Model) -> None:
+    model.run("import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    assert "running" in model.run("time.sleep(60)", wait=0)
+    told = model("interrupt", wait=0)
+    assert "the interrupt has had no effect so far" in told
+    assert 'destroy_repl_session(session_id="main") ends the session' in told
+    model("destroy_repl_session", session_id="main")
+    assert model.run("1") == "1"
+
+
+def test_a_wait_that_outlives_its_interrupt_is_still_one_to_answer(model: Model) -> None:
+    model.run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
+    model.run("input('go on? ')")
+    told = model("interrupt")
+    assert "the code waits for input in spite of the interrupt" in told
+    assert told.splitlines()[-1].startswith("[cell 2 · waiting for input: 'go on?'")
+    assert model("send_input", text="yes").splitlines()[0] == "'yes'"
+
+
+def test_code_sent_to_a_cell_that_waits_for_input_is_told_how_to_answer_it(model: Model) -> None:
+    model.run("name = input('who? ')")
+    refusal = model.refused("python_session", code="1")
+    assert refusal.startswith("busy: cell 1 waits for input")
+    assert "send_input(text=…)" in refusal
+    assert model("send_input", text="Ada")
+    assert model.run("name") == "'Ada'"
+
+
+# --- input of forked processes ---
+
+
+@pytest.mark.req("in.surfaces")
+@pytest.mark.parametrize("reading", ["input('child? ')", "__import__('sys').stdin.readline()"])
+def test_a_forked_process_that_reads_is_answered(model: Model, reading: str) -> None:
+    code = f"import os\nif not (pid := os.fork()):\n    print([{reading}]); os._exit(0)\nos.waitpid(pid, 0)[1]"
+    assert "waiting for input" in model.run(code)
+    answered = model("send_input", text="from outside")
+    assert "from outside" in answered
+    assert answered.endswith("\n0")
+
+
+# --- what code shows ---
+
+
+def test_every_value_that_a_cell_shows_is_kept(model: Model) -> None:
+    single = "exec(compile('{}', '<typed>', 'single'))"
+    assert model.run(f"{single.format('1 + 1')}; {single.format('2 + 2')}; 5") == "2\n4\n5"
+    assert model.run(f"{single.format('1 + 1')}; {single.format('2 + 2')}; x = 5") == "2\n4"
+    model.run("import code; code.interact(banner='')")
+    assert model("send_input", text="6 * 7").splitlines()[0] == "42"
+    assert model("send_input", text="print('text')").splitlines()[0] == "text"
+    rest = model("send_input", text="'a'\n'b'", eof=True).splitlines()
+    assert rest[-2:] == ["'a'", "'b'"]
+    assert "42" not in rest
+
+
+@pytest.mark.req("out.attributed")
+def test_output_of_the_background_is_announced_in_the_next_answer(model: Model) -> None:
+    model.run(
+        "import threading\ngo, over = threading.Event(), threading.Event()\n"
+        "def work():\n    go.wait()\n    print('from a thread')\n    over.set()\n"
+        "thread = threading.Thread(target=work); thread.start()\n"
+        "threading.Timer(0.05, go.set).start()"
+    )
+    announced = (
+        "[note: code in the background printed 1 line after cell 1: 'from a thread'; "
+        "all of it is in the stream 'background' of cell 1]"
+    )
+    assert wait_until(lambda: model("wait").splitlines()[-1] == announced)
+    assert model.run("1") == f"1\n{announced}"
+    assert model.run("2") == "2"
+    assert model("read_output", cell=1, stream="background").splitlines()[0] == "from a thread"
+
+
+@pytest.mark.req("cell.traceback")
+def test_stacks_and_debuggers_show_frames_of_the_user_only(model: Model) -> None:
+    printed = model.run("import traceback\ndef f(): traceback.print_stack()\nf()")
+    assert printed.splitlines()[1:] == [
+        '  File "<cell 1>", line 3, in <module>',
+        "    f()",
+        '  File "<cell 1>", line 2, in f',
+        "    def f(): traceback.print_stack()",
+    ]
+    assert model.run("import inspect\n[each.function for each in inspect.stack()]") == "['<module>']"
+    assert model.run("breakpoint()").splitlines()[:2] == ["--Return--", "> <cell 3>(1)<module>()->None"]
+    assert model("send_input", text="w").splitlines()[:2] == ["> <cell 3>(1)<module>()->None", "-> breakpoint()"]
+    assert "Oldest frame" in model("send_input", text="up")
+    # A step out of the cell ends it, and the next cell is not stepped through.
+    assert model("send_input", text="next") == "[cell 3 · ok]"
+    assert model.run("x = 1\nx") == "1"
+
+
+@pytest.mark.req("exit.crash")
+def test_a_segfault_is_told_in_a_few_lines(model: Model) -> None:
+    told = model.run("import ctypes, _json, _elementtree\ndef f(): ctypes.string_at(0)\nf()")
+    assert len(told) < 700
+    assert '  File "<cell 1>", line 2 in f\n  File "<cell 1>", line 3 in <module>\n' in told
+    assert "ingle_worker" not in told
+    assert "Extension modules" not in told
+    assert told.splitlines()[-1] == "[cell 1 · exit: SIGSEGV]"
+
+
+def test_a_session_that_comes_back_empty_says_so(stdio: Model) -> None:
+    stdio.run("x = 1")
+    stdio.run("import sys; sys.exit(3)")
+    fresh = stdio.run("1")
+    assert "this is a new process: the one before ended with exit code 3 after cell 2" in fresh
+    saved = Model.raw
+    assert wait_until(lambda: saved(stdio, "list_repl_sessions")["_meta"]["ingle/sessions"][0]["saved_cell"] == 3)
+    stdio.run(CRASH)
+    assert ", without any variable]" in stdio.run("1")
+
+
+# --- main needs no creating ---
+
+
+@pytest.mark.req("mcp.handles")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "answer"),
+    [
+        ("get_session_namespace", {}, "[session main has no variables]"),
+        ("interrupt", {}, "[nothing was running · session main]"),
+        ("wait", {}, "[nothing has run yet · session main]"),
+        ("read_output", {}, "[nothing has run yet · session main]"),
+        ("clear_repl_session", {}, "session main is cleared; its next cell is 1."),
+        ("shell", {"command": "echo here", "session_id": "main"}, "here"),
+    ],
+)
+def test_the_first_call_may_be_any_that_is_about_main(
+    model: Model, tool: str, arguments: dict[str, str], answer: str
+) -> None:
+    assert model(tool, **arguments) == answer
+    assert model.run("1 + 1") == "2"
+
+
+# --- commands ---
+
+
+@pytest.mark.req("shell.bounds")
+def test_a_command_that_leaves_a_process_running_does_not_hold_up_the_call(model: Model) -> None:
+    # The bound is the call's own: with the process it would take all of `wait`.
+    told = model("shell", command="sleep 40 & echo started", wait=30)
+    assert told.splitlines()[0] == "started"
+    assert "exit code 0 · left running: sleep 40" in told
+    task = model.raw("shell_status", task_id=model.task_id(told), wait=0)["_meta"]["ingle/task"]
+    assert task["execution_time"] < 20
+    assert "cancelled" in model("shell_status", task_id=task["task_id"], action="cancel")
+
+
+@pytest.mark.req("mcp.patient")
+def test_the_first_progress_of_a_command_comes_before_the_second_is_due(stdio_host: Host) -> None:
+    number = stdio_host.begin(
+        "tools/call",
+        {
+            "name": "shell",
+            "arguments": {"command": "echo begun; sleep 5.5", "wait": 20},
+            "_meta": {"progressToken": "patient"},
+        },
+    )
+    stdio_host.answer(number)
+    told = [each["params"] for each in stdio_host.notifications if each["method"] == "notifications/progress"]
+    assert [(each["progressToken"], each["message"]) for each in told] == [("patient", "begun")]
+    assert told[0]["progress"] <= 4
+
+
+# --- the pipe ---
+
+
+def test_a_request_with_half_a_character_is_answered_with_its_id(stdio_host: Host) -> None:
+    message = {
+        "jsonrpc": "2.0",
+        "id": "mine",
+        "method": "tools/call",
+        "params": {"name": "python_session", "arguments": {"code": "'\ud800'"}},
+    }
+    stdio_host.send_bytes(json.dumps(message).encode() + b"\n")
+    error = stdio_host.answer("mine")["error"]  # type: ignore[arg-type]
+    assert (error["code"], "half of a character" in error["message"]) == (-32600, True)
+    stdio_host.send_bytes(b'{"jsonrpc": "1.0", "id": 5000, "method": "ping"}\n')
+    assert stdio_host.answer(5000)["error"]["code"] == -32600
+    assert "result" in stdio_host.request("tools/call", {"name": "list_repl_sessions", "arguments": {}})
+
+
+def test_the_texts_of_a_result_have_no_internal_words(model: Model) -> None:
+    told = model.run(CRASH) + model.run("1")
+    assert "worker" not in told
+    assert text_of(model.raw("list_repl_sessions"))
