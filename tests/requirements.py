@@ -122,8 +122,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_later("11. Files and effects", "there are no probes yet", "probe.clean"),
     *_later("11. Files and effects", "frames of a failed cell are not retained yet", "failure.kept"),
     *_later("12. Environments and grants", "there are no named environments yet", "env.named", "env.hint"),
-    *_proven("12. Environments and grants", "env.shell"),
-    *_later("12. Environments and grants", "grants are fixed when the server starts", "grant.live"),
+    *_proven("12. Environments and grants", "env.shell", "grant.live"),
     *_later("12. Environments and grants", "there is no request for many runs yet", "batch.map"),
     *_later("12. Environments and grants", "sessions are counted, not yet weighed against the machine", "scale.bounds"),
     *_later(

@@ -25,6 +25,7 @@ An exception in a user's cell is a result, not an error of ingle.
     │   ├── FileNotThere        404  file_not_found
     │   ├── VariableNotFound    404  variable_not_found
     │   ├── SnapshotNotFound    404  snapshot_not_found
+    │   ├── GrantNotFound       404  grant_not_found
     │   └── TaskNotFound        404  task_not_found       unknown, or ended and removed
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
@@ -208,6 +209,13 @@ class SnapshotNotFound(NotFound):
 
 class VariableUntold(IngleError):
     code, status = "variable_untold", 504
+
+
+class GrantNotFound(NotFound):
+    code = "grant_not_found"
+
+    def __init__(self, grant_id: str) -> None:
+        super().__init__(f"there is no grant {grant_id[:80]!r}; list the grants with `ingle grant --list`")
 
 
 class TaskNotFound(NotFound):

@@ -54,8 +54,9 @@ def _is_of(kind: Any, value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def setting(default: Any, help: str, choices: tuple[str, ...] = (), unit: str = "") -> Any:
-    metadata = {"help": help, "choices": choices, "unit": unit}
+def setting(default: Any, help: str, choices: tuple[str, ...] = (), unit: str = "", word: str = "") -> Any:
+    """Describe a setting. A list with a `word` takes one value at each use of its flag, commas included."""
+    metadata = {"help": help, "choices": choices, "unit": unit, "word": word}
     if isinstance(default, list):
         return dataclass_field(default_factory=default.copy, metadata=metadata)
     return dataclass_field(default=default, metadata=metadata)
@@ -125,6 +126,11 @@ class Settings:
         ["index"],
         "Hosts that sandboxes may reach in addition to pip's package index, each HOST or HOST:PORT; "
         "`none` takes the index away.",
+    )
+    folder: list[str] = setting(  # noqa: RUF009
+        [],
+        "Folder of yours that sessions may use, DIR, or DIR:ro for reading only; yours start in the first.",
+        word="DIR",
     )
     mount: list[str] = setting(  # noqa: RUF009
         [], "Folders of the host that sessions may use, each DIR, or DIR:ro for reading only."

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -467,3 +468,42 @@ def test_the_bundle_and_the_registrys_entry_are_of_one_version_and_name_every_to
     assert len(entry["description"]) <= 100
     assert entry["packages"][0]["version"] == entry["version"] == manifest["version"] == __version__
     assert f"mcp-name: {entry['name']}" in (path.parent.parent / "README.md").read_text()
+
+
+# --- folders ---
+
+
+def configured_args(home: Path) -> list[str]:
+    entry = programs.configured(BY_NAME["claude-desktop"], home / ".config/Claude/claude_desktop_config.json")
+    assert entry is not None
+    args: list[str] = entry["args"]
+    return args[args.index("mcp") :]
+
+
+def test_install_writes_the_folders_that_sessions_may_use(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "work").mkdir()
+    done = run("install", "claude-desktop", "--folder", "work", "--folder", "data:ro", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert configured_args(tmp_path) == ["mcp", "--folder", f"{tmp_path}/work", "--folder", f"{tmp_path}/data:ro"]
+    for wrong, why in (("nothing there", "there is no folder"), (".", "is your home"), ("/", "is your home")):
+        refused = run("install", "claude-desktop", "--folder", wrong, home=tmp_path)
+        assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr
+
+
+def test_install_asks_for_a_folder_at_a_terminal_where_the_host_has_no_project(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    done = run("install", "claude-desktop", home=tmp_path)
+    assert "sees no file of yours; share one with --folder DIR" in done.stderr, "nobody can be asked"
+    assert configured_args(tmp_path) == ["mcp"]
+    mine, its = pty.openpty()
+    try:
+        os.write(mine, b"work\n")
+        environment = {**os.environ, "HOME": str(tmp_path)}
+        command = [sys.executable, "-m", "ingle", "install", "claude-desktop"]
+        asked = subprocess.run(command, env=environment, stdin=its, capture_output=True, cwd=tmp_path, timeout=60)
+    finally:
+        os.close(mine)
+        os.close(its)
+    assert asked.returncode == 0, asked.stderr
+    assert configured_args(tmp_path) == ["mcp", "--folder", f"{tmp_path}/work"]

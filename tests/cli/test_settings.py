@@ -85,7 +85,9 @@ def test_a_flag_beats_the_environment_which_beats_the_file(
     assert chosen() == in_file
     monkeypatch.setenv(f"INGLE_{setting.name.upper()}", text(in_environment))
     assert chosen() == in_environment
-    assert chosen("--" + setting.name.replace("_", "-"), text(in_flag)) == in_flag
+    flag = "--" + setting.name.replace("_", "-")
+    values = in_flag if setting.metadata["word"] else [text(in_flag)]
+    assert chosen(*(word for value in values for word in (flag, value))) == in_flag
 
 
 def test_an_empty_list_can_be_given_over_a_default(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,8 +47,10 @@ def test_a_session_starts_in_granted_folders_only(tmp_path: Path, granted: Path)
     (tmp_path / "granted-not").mkdir()
     (granted / "link").symlink_to("/etc")
     for elsewhere in ("/", "/etc", str(tmp_path), f"{granted}-not", f"{granted}/..", f"{granted}/link"):
-        with pytest.raises(errors.NotGranted, match="--mount"):
+        with pytest.raises(errors.NotGranted, match="ingle grant"):
             operator.settle(NewSession(cwd=elsewhere))
+        with pytest.raises(errors.NotGranted, match="--mount"):
+            operator.settle(NewSession(cwd=elsewhere, tenant="other"))
     for nowhere in (f"{granted}/not there", "granted", "", "\0", __file__):
         with pytest.raises(errors.InvalidRequest, match="there is no folder"):
             operator.settle(NewSession(cwd=nowhere))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ingle.callers import Limits
+from ingle.grants import OPEN_LEVELS
 from ingle.http.auth import tokens_file
-from ingle.isolation.policy import OPEN_LEVELS
 from ingle.requests import Bounds
 from support.attack_runner import AS_ROOT
 from support.attacked_server import LIMITS, Fort

@@ -66,6 +66,9 @@ class FakeWorkspace:
         self.folders = SimpleNamespace(workspace="/workspace", user=0)
         self.tmp = ""
 
+    def use(self, launcher: Any) -> None:
+        pass
+
     def assign(self, *about: Any) -> None: ...
 
     async def limit(self, *about: Any) -> None: ...

@@ -6,6 +6,7 @@ from ingle import __version__
 from ingle.cli.commands.control import interrupt, stop
 from ingle.cli.commands.doctor import doctor
 from ingle.cli.commands.fork import fork
+from ingle.cli.commands.grant import grant
 from ingle.cli.commands.install import install
 from ingle.cli.commands.logs import logs
 from ingle.cli.commands.mcp import mcp
@@ -27,6 +28,7 @@ for command in (
     config,
     doctor,
     fork,
+    grant,
     install,
     interrupt,
     load,

@@ -42,6 +42,8 @@ class Job:
     """Run the next step also after an error."""
     output: str | None = None
     """File to write the executed notebook to."""
+    folders: tuple[str, ...] = ()
+    """Folders that the code may use, each DIR or DIR:ro. It starts in the first."""
 
 
 def of_code(code: str, arguments: list[str]) -> Job:

@@ -17,7 +17,7 @@ from ingle.cli.services import ACT_SECONDS, Target
 from ingle.cli.show import Show
 from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.client import AsyncClient, AsyncSession, OtherEvent, Result
-from ingle.client.address import file_path, session_path
+from ingle.client.address import Folder, file_path, session_path
 from ingle.events import Done, InputWanted
 
 
@@ -25,6 +25,9 @@ def run_in_session(job: Job, target: Target, name: str) -> int:
     """Run the job in the session of that name, and return the exit code."""
 
     async def main() -> int:
+        if job.folders and target.address.path is not None:
+            for folder in map(Folder.read, job.folders):
+                target.ask("POST", "/v1/grants", {"folder": folder.path, "read_only": folder.read_only})
         async with AsyncClient(str(target.address), target.address.token, start=False) as client:
             return await SessionRun(job, await _session(client, job, target, name), target).main()
 
@@ -33,14 +36,20 @@ def run_in_session(job: Job, target: Target, name: str) -> int:
 
 
 async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> AsyncSession:
-    """Return the session of that name. On this machine, a new one starts in the current folder if that is granted."""
+    """Return the session of that name. A new one starts in the first folder of the job.
+
+    Without such a folder, one on this machine starts in the current folder if that is granted.
+    """
+    if job.folders:
+        async with client.session(name, python=job.python, cwd=Folder.read(job.folders[0]).path, keep=True) as session:
+            return session
     cwd = os.getcwd() if target.address.path is not None else None
     try:
         async with client.session(name, python=job.python, cwd=cwd, keep=True) as session:
             return session
     except errors.NotGranted:
         async with client.session(name, python=job.python, keep=True) as session:
-            own = f"ingle: session {name} starts in its own folder; `ingle serve --mount {cwd}` grants this one\n"
+            own = f"ingle: session {name} starts in its own folder; `ingle grant {cwd}` grants this one\n"
             await Output().write(2, own)
             return session
 

@@ -17,6 +17,7 @@ from ingle.cli.options import load_settings
 from ingle.cli.show import Show
 from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.events import Done, InputWanted, Result
+from ingle.grants import OPEN_LEVELS
 from ingle.requests import NewCell
 from ingle.service import Service
 from ingle.settings import Settings, data_folder
@@ -27,23 +28,26 @@ OWN_FOLDER = (
 )
 
 
-def own_settings(python: str | None) -> Settings:
+def own_settings(python: str | None, folders: tuple[str, ...] = ()) -> Settings:
     """Return the settings for the user's own code, which is confined only on request."""
     # There will be only one session, so nothing is pre-started for a second.
-    settings = load_settings({"preload": [], "pool": 0})
+    settings = load_settings({"preload": [], "pool": 0, "folder": list(folders) or None})
     if settings.isolation == "auto":
         settings = replace(settings, isolation="none")
     return settings if python is None else replace(settings, pythons=[*settings.pythons, python])
 
 
 def run_in_own_service(
-    main: Callable[[Service, str | None], Coroutine[Any, Any, int]], python: str | None = None
+    main: Callable[[Service, str | None], Coroutine[Any, Any, int]],
+    python: str | None = None,
+    folders: tuple[str, ...] = (),
 ) -> int:
     """Run `main` with a service that it starts and ends, and the folder for its code. Return the exit code.
 
-    The folder is the current one if code may run there. Otherwise it is None, and the user is told.
+    The folder is the first of `folders`, or else the current one if code may run there. Otherwise it is None, and the
+    user is told.
     """
-    settings = own_settings(python)
+    settings = own_settings(python, folders)
 
     async def whole() -> int:
         service, folder = Service.beginning_in(os.getcwd(), settings, data_folder(), "local")
@@ -57,7 +61,7 @@ def run_in_own_service(
 
 def run_job(job: Job) -> int:
     """Run the code to its end, and return the exit code."""
-    return run_in_own_service(lambda service, folder: Run(job, service, folder).main(), job.python)
+    return run_in_own_service(lambda service, folder: Run(job, service, folder).main(), job.python, job.folders)
 
 
 class Run:
@@ -93,6 +97,8 @@ class Run:
     async def _work(self) -> int:
         job = self._job
         session = await self._service.create_session(python=job.python, cwd=self._folder, env=job.env)
+        if session.isolation not in OPEN_LEVELS and not job.as_json:
+            await Output().write(2, f"ingle: {(await self._service.reach()).files}\n")
         self._session_id = session.session_id
         await self._next()
         # Until the end of the session, because exit handlers and threads may print after the last cell.

@@ -26,6 +26,31 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 """Pauses between retries; each is about twice the last."""
 
 
+READ_ONLY = ":ro"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of this machine that sessions may use."""
+
+    path: str
+    """Absolute."""
+    read_only: bool = False
+
+    @classmethod
+    def read(cls, given: "str | os.PathLike[str]") -> "Folder":
+        """Return the folder that was written as `DIR` or `DIR:ro`."""
+        text = os.fspath(given)
+        path = os.path.abspath(os.path.expanduser(text.removesuffix(READ_ONLY)))
+        if not os.path.isdir(path):
+            raise InvalidRequest(f"there is no folder {path!r}; create it, or name another")
+        return cls(path, text.endswith(READ_ONLY))
+
+    @property
+    def text(self) -> str:
+        return self.path + (READ_ONLY if self.read_only else "")
+
+
 @dataclass(frozen=True)
 class Address:
     """Address of a service, and its token."""

@@ -52,9 +52,11 @@ def find(home: Path) -> Local | None:
 class Child:
     """`ingle serve` as a child process. It ends when its standard input is closed, also by the death of this one."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, folder: str | None) -> None:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         command = [sys.executable, "-P", "-m", "ingle", "serve", "--host", "127.0.0.1", "--port", "0", "--until-eof"]
+        if folder is not None:
+            command += ["--folder", folder]
         try:
             self.process = subprocess.Popen(
                 command,
@@ -101,8 +103,9 @@ class Child:
         self._said.close()
 
 
-def start(home: Path) -> Local:
-    child = Child(home)
+def start(home: Path, folder: str | None = None) -> Local:
+    """Start a service whose sessions may use this folder, DIR or DIR:ro, and start in it."""
+    child = Child(home, folder)
     try:
         return child.wait_until_found(home)
     except BaseException:

@@ -13,7 +13,7 @@ from ingle import errors
 from ingle.http.auth.guard import SERVICE, Guard, Owner
 from ingle.http.auth.principals import Principals
 from ingle.http.problems import ProblemMiddleware
-from ingle.http.routes import bodies, cells, execute, files, forks, library, sessions, shell, snapshots
+from ingle.http.routes import bodies, cells, execute, files, forks, grants, library, sessions, shell, snapshots
 from ingle.http.routes.events import Watch
 from ingle.http.routes.server import Reference, ServerState
 from ingle.http.routes.table import Operation, make_router
@@ -79,6 +79,7 @@ def operations(service: Service) -> list[Operation]:
         *snapshots.operations(),
         *shell.operations(),
         *library.operations(),
+        *grants.operations(),
         *cells.interpreter_operations(),
     ]
     return [*rows, *Reference(rows).operations()]

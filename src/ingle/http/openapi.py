@@ -36,6 +36,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "name": {"type": "string", "minLength": 1},
     "file": {"type": "string", "minLength": 1},
     "task_id": {"type": "string", "minLength": 1},
+    "grant_id": {"type": "string", "minLength": 1},
 }
 
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")

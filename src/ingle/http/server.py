@@ -127,7 +127,8 @@ async def _serve(
             tcp = Listener(service, app, listener, ConnectionLimit(settings.max_connections))
             tcp.open()
             await tcp.opened()
-            print(banner(shown, token, (await service.isolation()).sentence), file=sys.stderr, flush=True)
+            held = (await service.isolation()).sentence
+            print(banner(shown, token, held, (await service.reach()).files), file=sys.stderr, flush=True)
             # Loaded modules stay for ever, so the garbage collector need not walk them.
             gc.collect()
             gc.freeze()
@@ -290,8 +291,11 @@ def url(host: str, listener: socket.socket) -> str:
     return f"http://{shown}:{listener.getsockname()[1]}"
 
 
-def banner(url: str, token: Token | None, held: str) -> str:
-    """Return the text shown at the start: the address, how to sign in, how to stop. It never holds the token."""
+def banner(url: str, token: Token | None, held: str, files: str) -> str:
+    """Return the text shown at the start: the address, how to sign in, how to stop. It never holds the token.
+
+    `held` says how code is confined, and `files` which folders it may use.
+    """
     # curl reads the header from standard input: other users could see a token on its command line.
     if token is None:
         where, header = "none needed, by anybody on this machine", "printf ''"
@@ -306,6 +310,7 @@ def banner(url: str, token: Token | None, held: str) -> str:
         f"  token   {where}\n"
         f'  try     {header} | curl -sH @- {url}/v1/sessions -d \'{{"session_id": "main"}}\'\n'
         f"  code    {held}\n"
+        f"  files   {files}\n"
         f"  stop    Ctrl-C"
     )
 

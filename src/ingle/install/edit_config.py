@@ -198,6 +198,25 @@ def put_toml(text: str, path: Path, entry: Entry) -> str:
     return _check(made.replace("\n", newline) if whole else made, expected, read_toml, new.rstrip())
 
 
+def change_list(text: str, name: str, value: str, *, remove: bool) -> str:
+    """Return TOML with a value added to the list `name`, or removed from it. All else stays as it is written."""
+    import tomlkit
+
+    old = read_toml(text)
+    values = old.get(name, [])
+    if not isinstance(values, list) or (value in values) != remove:
+        return text
+    document = tomlkit.parse(text)
+    if name not in document:
+        document.add(name, tomlkit.array())
+    changed: Any = document[name]
+    if remove:
+        changed.remove(value)
+    else:
+        changed.append(value)
+    return tomlkit.dumps(document)
+
+
 def _edited_toml(text: str, path: Path, entry: Entry) -> str:
     """Return the text with the new values where the old ones are, or inside the inline table that there is."""
     import tomlkit

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,12 +66,14 @@ class Command:
     args: tuple[str, ...]
 
     @classmethod
-    def ours(cls) -> "Command":
+    def ours(cls, folders: Iterable[str] = ()) -> "Command":
+        """Return the command whose sessions may use these folders, each an absolute DIR or DIR:ro."""
+        args = ("mcp", *(arg for folder in folders for arg in ("--folder", folder)))
         script = Path(sys.executable).absolute().parent / "ingle"
         if script.is_file():
-            return cls(str(script), ("mcp",))
+            return cls(str(script), args)
         # `-P` keeps the current folder, which sessions may write, off the module path.
-        return cls(sys.executable, ("-P", "-m", "ingle", "mcp"))
+        return cls(sys.executable, ("-P", "-m", "ingle", *args))
 
     def through_wsl(self, distribution: str) -> "Command":
         return Command("wsl.exe", ("-d", distribution, "--exec", self.program, *self.args))
@@ -105,6 +107,8 @@ class Host:
     entry: Callable[[Command], Entry]
     kind: str = "json"
     after: str = "Restart it to use ingle there."
+    starts_in_project: bool = True
+    """Whether the host starts its servers in the user's project folder. Others start them in `/` or the home folder."""
 
 
 def _claude_desktop(place: Place) -> Path:
@@ -121,7 +125,15 @@ HOSTS = (
         Command.typed_entry,
         after="Open a new Claude Code session to use ingle there.",
     ),
-    Host("claude-desktop", "Claude Desktop", _claude_desktop, None, ("mcpServers", NAME), Command.entry),
+    Host(
+        "claude-desktop",
+        "Claude Desktop",
+        _claude_desktop,
+        None,
+        ("mcpServers", NAME),
+        Command.entry,
+        starts_in_project=False,
+    ),
     Host(
         "cursor",
         "Cursor",
@@ -163,6 +175,7 @@ HOSTS = (
         ("extensions", NAME),
         Command.goose_entry,
         "yaml",
+        starts_in_project=False,
     ),
 )
 
@@ -180,8 +193,8 @@ def file_of(host: Host, place: Place, project: bool) -> Path:
     return place.folder / host.project_file
 
 
-def command_for(host: Host, place: Place) -> Command:
-    command = Command.ours()
+def command_for(host: Host, place: Place, folders: Iterable[str] = ()) -> Command:
+    command = Command.ours(folders)
     if host.name == "claude-desktop" and place.windows_roaming is not None:
         return command.through_wsl(place.environment["WSL_DISTRO_NAME"])
     return command

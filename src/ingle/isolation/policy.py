@@ -12,11 +12,12 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle.errors import InterpreterRefused, InvalidRequest, NotGranted
+from ingle.grants import OPEN_LEVELS
 from ingle.isolation.egress import package_index
 from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, read_entry
 from ingle.isolation.limits import limits
@@ -28,9 +29,6 @@ logger = logging.getLogger(__name__)
 READ_ONLY = ":ro"
 
 NO_LIMITS = SessionLimits()
-
-OPEN_LEVELS = ("none", "limits")
-"""Levels at which code has the rights of the server."""
 
 OWN_FOLDERS = ("workspace", "tenants")
 """Folders in the data folder that have a subfolder for each tenant."""
@@ -88,9 +86,9 @@ def read_mount(text: str) -> Mount:
     path = os.path.expanduser(text.removesuffix(READ_ONLY) if read_only else text)
     folder = os.path.realpath(path)
     if not os.path.isdir(folder):
-        raise InvalidRequest(f"there is no folder {path!r} to mount; create it, or remove it from --mount")
+        raise InvalidRequest(f"there is no folder {path!r} to grant; create it, or name another")
     if folder == "/":
-        raise InvalidRequest("the whole file system cannot be mounted; name the folders that sessions need")
+        raise InvalidRequest("the whole file system cannot be granted; name the folders that sessions need")
     return Mount(folder, read_only)
 
 
@@ -107,21 +105,30 @@ def can_be_granted(folder: str, home: Path) -> bool:
 class Policy:
     """The grants of a server. `level` is the level in force, with `auto` resolved."""
 
-    def __init__(self, settings: Settings, home: Path, level: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings, home: Path, level: str | None = None, more_folders: Iterable[str] = ()
+    ) -> None:
+        """`more_folders` are for the owner's sessions, as `settings.folder` is, and no session starts there."""
         self.level = level or ("none" if settings.isolation == "auto" else settings.isolation)
         self._settings = settings
         self._home = os.path.realpath(home)
-        self.mounts = tuple(read_mount(text) for text in settings.mount)
+        self._owners = tuple(read_mount(text) for text in (*settings.folder, *more_folders))
+        self._shared = tuple(read_mount(text) for text in settings.mount)
+        own = {mount.folder for mount in self._owners}
+        self.mounts = (*self._owners, *(mount for mount in self._shared if mount.folder not in own))
+        """Folders that the owner's sessions may use. Those of other tenants may use some of them."""
+        self.start = self._owners[0].folder if settings.folder else None
+        """Folder in which the owner's sessions start; None is each session's own."""
         for mount in self.mounts:
             if Mount(self._home).holds(mount.folder) or (mount.holds(self._home) and not mount.read_only):
                 raise InvalidRequest(
-                    f"sessions could write the server's own data through --mount {mount.folder}; "
-                    "mount another folder, or set INGLE_HOME to another place"
+                    f"sessions could write the server's own data in {self._home} through {mount.folder}; "
+                    "grant another folder, or set INGLE_HOME to another place"
                 )
             if self.level == "restricted" and mount.holds(self._home):
                 raise InvalidRequest(
-                    f"sessions at 'restricted' could read the server's own data and its token through --mount "
-                    f"{mount.folder}:ro; mount folders beside {self._home}, or set INGLE_HOME to another place"
+                    f"sessions at 'restricted' could read the server's own data and its token through "
+                    f"{mount.folder}:ro; grant folders beside {self._home}, or set INGLE_HOME to another place"
                 )
         self.limits = limits.of_settings(settings) if self.level != "none" else SessionLimits()
         self._own_python = self._listed(settings.python)
@@ -174,8 +181,12 @@ class Policy:
             cwd=None if wanted.cwd is None else self.folder(wanted.cwd, wanted.tenant, free=free),
             python=self._python(wanted.python, free),
             environment={} if level in OPEN_LEVELS else self._index.environment,
-            mounts=(*self._index_folders, *self.mounts, *self._own_part(wanted.cwd, wanted.tenant), *self._kept),
+            mounts=self.all_mounts(wanted.cwd, wanted.tenant),
         )
+
+    def all_mounts(self, cwd: str | None, tenant: str) -> tuple[Mount, ...]:
+        """Return every folder of the host that a session gets, in the order of `Grant.mounts`."""
+        return (*self._index_folders, *self.mounts_of(tenant), *self._own_part(cwd, tenant), *self._kept)
 
     def _level(self, wanted: NewSession) -> str:
         floor = _stricter(LEVELS, self.level, wanted.bounds.isolation)
@@ -226,20 +237,31 @@ class Policy:
 
     # --- folders ---
 
+    def mounts_of(self, tenant: str) -> tuple[Mount, ...]:
+        """Return the granted folders that a tenant's sessions may use."""
+        return self._shared if tenant else self.mounts
+
     def folder(self, path: str, tenant: str = "", *, free: bool | None = None) -> str:
         """Return the folder that a request names, with every link resolved, or raise if it is not granted."""
         if free is None:
             free = self.level in OPEN_LEVELS and not tenant
-        if "\0" in path or not os.path.isabs(path) or not os.path.isdir(path):
+        if "\0" in path or not os.path.isabs(path):
             raise InvalidRequest(f"there is no folder {path[:200]!r} to start in; give an absolute path")
         real = os.path.realpath(path)
+        granted = any(mount.holds(real) for mount in (*self.mounts_of(tenant), *self._own_part(real, tenant)))
+        # Another tenant is not told whether a folder exists that it may not use.
+        if (granted or not tenant) and not os.path.isdir(path):
+            raise InvalidRequest(f"there is no folder {path[:200]!r} to start in; name another, or leave cwd out")
         if free:
             return path
-        if any(mount.holds(real) for mount in (*self.mounts, *self._own_part(real, tenant))):
+        if granted:
             return real
+        how = (
+            f"grant it with `ingle grant {path[:200]}`" if not tenant else f"ask the operator for --mount {path[:200]}"
+        )
         raise NotGranted(
             f"{path[:200]!r} is not in a folder that sessions may use; leave cwd out to start in the session's own "
-            f"folder, or ask the operator for --mount {path[:200]}"
+            f"folder, or {how}"
         )
 
     def _own_part(self, path: str | None, tenant: str) -> tuple[Mount, ...]:

@@ -32,6 +32,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.grants import GrantChange, GrantInfo, NewGrant
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Bounds, NewCell, NewSession, NewTask
 
@@ -47,6 +48,9 @@ class Node(Protocol):
 
     @property
     def library(self) -> "Library": ...
+
+    @property
+    def grants(self) -> "Grants": ...
 
     async def start(self) -> None: ...
 
@@ -259,3 +263,15 @@ class Library(Protocol):
         ...
 
     async def list(self, tenant: str) -> Stdlib: ...
+
+
+class Grants(Protocol):
+    """Folders and hosts that sessions of a node may use."""
+
+    async def add(self, new: NewGrant) -> GrantChange:
+        """Grant a folder or host, until the node ends. What is granted already is never narrowed."""
+        ...
+
+    async def remove(self, grant_id: str) -> GrantChange: ...
+
+    async def list(self) -> list[GrantInfo]: ...

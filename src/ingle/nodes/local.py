@@ -17,6 +17,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.nodes.grants import LocalGrants
 from ingle.nodes.snapshots import LocalSnapshots
 from ingle.nodes.tasks import LocalTasks
 from ingle.output.pages import OutputPage, Reading
@@ -36,6 +37,7 @@ class LocalNode:
         self.tasks = LocalTasks(settings, home, self.manager)
         self.snapshots = LocalSnapshots(self.manager)
         self.library = self.manager.libraries
+        self.grants = LocalGrants(self.manager)
 
     async def start(self) -> None:
         await self.manager.start()

@@ -11,12 +11,13 @@ from pathlib import Path
 from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
 from ingle.events import Isolation, Metrics
-from ingle.isolation.policy import can_be_granted
+from ingle.isolation.policy import can_be_granted, read_mount
 from ingle.nodes import Node
 from ingle.nodes.local import LocalNode
 from ingle.service.access import Access, Shared
 from ingle.service.cells import Cells
 from ingle.service.files import Files
+from ingle.service.grants import Grants
 from ingle.service.sessions import Sessions
 from ingle.service.shell import Shell
 from ingle.service.snapshots import Snapshots
@@ -29,7 +30,7 @@ PROBE = Caller("probe", ".probe")
 PROBE_SECONDS = 10.0
 
 
-class Service(Sessions, Cells, Shell, Files, Snapshots):
+class Service(Sessions, Cells, Shell, Files, Snapshots, Grants):
     """All verbs, for one caller, and the start and stop of the node that carries them out."""
 
     def __init__(
@@ -48,21 +49,30 @@ class Service(Sessions, Cells, Shell, Files, Snapshots):
         self.access = Access(caller, node, self._shared)
 
     @classmethod
-    def local(cls, settings: Settings, home: Path | None = None, kind: str = "local") -> "Service":
+    def local(
+        cls, settings: Settings, home: Path | None = None, kind: str = "local", folder: str | None = None
+    ) -> "Service":
         """Return a service whose sessions run on this machine. Needs a running event loop.
 
-        Durable sessions come back in the next service of this kind that is started in the same folder.
+        Durable sessions come back in the next service of this kind with the same folder. Default: the current folder.
         """
         home = home or data_folder()
-        return cls(settings, LocalNode(settings, home, f"{kind}:{os.getcwd()}"), workspace=home / "workspace")
+        place = f"{kind}:{folder or os.getcwd()}"
+        return cls(settings, LocalNode(settings, home, place), workspace=home / "workspace")
 
     @classmethod
     def beginning_in(cls, folder: str, settings: Settings, home: Path, kind: str) -> tuple["Service", str | None]:
-        """Return a service whose sessions may start in a folder, and that folder; None if it cannot be granted."""
-        granted = can_be_granted(folder, home)
-        if granted:
-            settings = replace(settings, mount=[*settings.mount, folder])
-        return cls.local(settings, home, kind), folder if granted or settings.isolation == "none" else None
+        """Return a service whose sessions start in the first of `settings.folder`, or else in this folder.
+
+        Also return where they start. None: this folder cannot be granted, and each starts in its own.
+        """
+        if not settings.folder and can_be_granted(folder, home):
+            settings = replace(settings, folder=[folder])
+        if settings.folder:
+            start: str | None = read_mount(settings.folder[0]).folder
+        else:
+            start = folder if settings.isolation == "none" else None
+        return cls.local(settings, home, kind, start), start
 
     def acting_for(self, caller: Caller) -> "Service":
         """Return the same service with the rights and the sessions of this caller."""

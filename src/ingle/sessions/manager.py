@@ -15,6 +15,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Load, Metrics
+from ingle.grants import GrantInfo
 from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.policy import Grant, Policy
 from ingle.requests import Bounds, NewSession
@@ -101,9 +102,30 @@ class Manager:
 
     # --- making sessions ---
 
+    async def regrant(self, listed: list[GrantInfo]) -> None:
+        """Put these grants in force. A live session that is confined has them from its next process on."""
+        await self.grants.change(listed)
+        self.egress.allowed = self.grants.policy.hosts()
+        self.shell_sandboxes.renew()
+        for session in self._known():
+            self._renew(session)
+        if not self._making:
+            hidden = self.shell_sandboxes.sessions
+            used = {launcher for session in (*self._known(), *hidden) for launcher in session.slot.used_launchers}
+            await self._launchers.stop_retired(used)
+
+    def _renew(self, session: Session) -> None:
+        """Take the session's next worker from the launcher that has the grants of now."""
+        session.slot.next_launcher = self.grants.renewed(session.spec.grant, session.spec.tenant)
+
+    def _known(self) -> list[Session]:
+        return [*self._sessions.values(), *(session for session in self._making.values() if session is not None)]
+
     async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
         """Return a new session that is ready for its first cell. `prepare` is done before others can find it."""
         self._check_running()
+        if wanted.cwd is None and not wanted.tenant and self.grants.policy.start is not None:
+            wanted = msgspec.structs.replace(wanted, cwd=self.grants.policy.start)
         name = wanted.session_id
         if name is None:
             name = _random_name()
@@ -209,6 +231,9 @@ class Manager:
     def _register(self, made: list[Session], began: float) -> None:
         for session in made:
             self._sessions[session.key] = session
+            if self.grants.changed:
+                # They may have changed since its launcher was chosen, or a fork have the launcher of its original.
+                self._renew(session)
             grant = session.spec.grant
             self.telemetry.session_made(session.key, time.monotonic() - began, grant.isolation, grant.network)
 
@@ -329,6 +354,10 @@ class Manager:
         if session is None:
             raise errors.SessionNotFound(key.rpartition("/")[2])
         return session
+
+    def everyone(self) -> list[Session]:
+        """Return the sessions of all tenants."""
+        return list(self._sessions.values())
 
     def all(self, tenant: str = "") -> list[Session]:
         return [session for session in self._sessions.values() if tenant_of(session.key) == tenant]

@@ -66,7 +66,6 @@ class Session:
         self.id = spec.session_id
         self.key = spec.key
         self.spec = spec
-        self.launcher = launcher
         self._settings = settings
         self._requests = requests or Idempotency(KEYS)
         self._tasks = Tasks()
@@ -272,6 +271,11 @@ class Session:
     @property
     def worker(self) -> Worker | None:
         return self.slot.worker
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher of its worker."""
+        return self.slot.launcher
 
     @property
     def folders(self) -> SessionFolders:

@@ -1,32 +1,72 @@
 """`ingle install`: configures a host to start `ingle mcp`."""
 
+import sys
+
 import click
 
-from ingle.cli.failure import plain_failures
+from ingle.cli.failure import Failure, plain_failures
 
 NAMES = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "goose", "json")
+
+
+def granted_folder(text: str) -> str:
+    """Return a folder as the server will be given it: absolute. Raise an error if sessions cannot have it."""
+    from ingle.client.address import Folder
+    from ingle.isolation.policy import can_be_granted
+    from ingle.settings import data_folder
+
+    folder = Folder.read(text)
+    if not folder.read_only and not can_be_granted(folder.path, data_folder()):
+        raise Failure(f"sessions cannot have {folder.path}: it is your home, contains it, or overlaps ingle's data")
+    return folder.text
+
+
+def ask_folder(title: str) -> list[str]:
+    """Ask for the folder of sessions at a terminal. Return no folder if none is wanted or nobody can be asked."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        click.echo(
+            f"{title} has no project, so each session starts in an empty folder and sees no file of yours; "
+            "share one with --folder DIR.",
+            err=True,
+        )
+        return []
+    given = click.prompt(f"{title} has no project. Folder that sessions may use (empty: none)", default="")
+    return [granted_folder(given)] if given else []
 
 
 @click.command(epilog="Example: ingle install claude-code --dry-run")
 @click.argument("host", type=click.Choice(NAMES), metavar="HOST")
 @click.option("--project", is_flag=True, help="Configure this folder only, in the host's project file.")
+@click.option(
+    "--folder",
+    "folders",
+    multiple=True,
+    metavar="DIR",
+    help="Let sessions use this folder, DIR, or DIR:ro for reading only, and start in the first; may be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
-def install(host: str, project: bool, dry_run: bool) -> None:
+def install(host: str, project: bool, folders: tuple[str, ...], dry_run: bool) -> None:
     """Add ingle to a host: claude-code, claude-desktop, cursor, vscode, codex, gemini or goose.
 
     Shows the change in the host's settings, leaves everything else there as it is, and makes a backup of the old file.
     A file that cannot be read is not changed. `json` prints the entry for any other host.
+
+    Without --folder, sessions start in the folder in which the host starts ingle: the project, where it has one. For a
+    host without projects, this command asks for a folder at a terminal.
     """
     with plain_failures():
         from ingle.install import programs
 
+        granted = [granted_folder(each) for each in folders]
         if host == "json":
-            click.echo(programs.snippet(programs.Command.ours()))
+            click.echo(programs.snippet(programs.Command.ours(granted)))
             return
         place = programs.Place.here()
         found = programs.BY_NAME[host]
+        if not granted and not found.starts_in_project:
+            granted = ask_folder(found.title)
         file, folder = programs.file_of(found, place, project), place.folder if project else None
-        change = programs.plan(found, file, programs.command_for(found, place), folder)
+        change = programs.plan(found, file, programs.command_for(found, place, granted), folder)
         if not change.needed:
             click.echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
             return

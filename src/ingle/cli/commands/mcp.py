@@ -50,8 +50,9 @@ async def local_socket(service: "Service", home: Path, kind: str) -> AsyncIterat
 def mcp(tools: list[str] | None, **given: Any) -> None:
     """Serve one MCP host over standard input and output.
 
-    Hosts start this command themselves; configure them with `ingle install HOST`. Sessions start in the folder in which
-    it was started, and end with it.
+    Hosts start this command themselves; configure them with `ingle install HOST`. Sessions start in the first --folder,
+    or else in the folder in which it was started, and end with it. The root, the home folder and a folder that overlaps
+    ingle's data are not granted by themselves: there each session starts in a folder of its own.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         click.echo("ingle mcp waits for messages of a host; configure one with `ingle install HOST`.", err=True)

@@ -35,6 +35,15 @@ env_option = click.option(
 )
 
 
+folder_option = click.option(
+    "--folder",
+    "folders",
+    multiple=True,
+    metavar="DIR",
+    help="Let the code use this folder, DIR, or DIR:ro for reading only, and start in the first; may be repeated.",
+)
+
+
 class ProgramCommand(click.Command):
     """Command whose options end at the program that it runs, as those of `python` do.
 
@@ -101,6 +110,7 @@ def make_job(source: str | None, arguments: list[str], module: str | None, code:
 @click.option("--keep-going", is_flag=True, help="Run all cells of a notebook, also after an error.")
 @click.option("--figures", metavar="DIR", help="Save the images that the code shows in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document; stream nothing.")
+@folder_option
 @click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
 @click.option(
     "--timeout",
@@ -119,6 +129,7 @@ def run(
     keep_going: bool,
     figures: str | None,
     as_json: bool,
+    folders: tuple[str, ...],
     python: str | None,
     timeout: float | None,
     env: dict[str, str],
@@ -127,9 +138,9 @@ def run(
 
     The first argument is a file, a notebook or code; with -, or from a pipe, the code is read from standard input. A
     file runs as with `python`: the arguments after it are its own (sys.argv), and sys.exit() ends it. A notebook runs
-    cell by cell until an error. The session starts in this folder. The value of the last expression of code is
-    printed, and input() reads this command's standard input. Ctrl-C interrupts the code; a second one within 2 s ends
-    the command. Options go before the file.
+    cell by cell until an error. The session starts in this folder, or in the first --folder. The value of the
+    last expression of code is printed, and input() reads this command's standard input. Ctrl-C interrupts the code; a
+    second one within 2 s ends the command. Options go before the file.
 
     With -s the code runs in an existing or new session that is kept: of `ingle serve` on this machine, or at --url.
 
@@ -151,6 +162,7 @@ def run(
             figures=figures,
             keep_going=keep_going,
             output=output,
+            folders=folders,
         )
         if session is None:
             from ingle.cli.run_local import run_job

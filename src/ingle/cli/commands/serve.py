@@ -38,6 +38,11 @@ def gather_words(context: click.Context, option: click.Parameter, given: tuple[s
     return [word for each in given for word in split_words(context, option, each) or []] if given else None
 
 
+def gather_values(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> list[str] | None:
+    """Return the values over several uses of the option, each as it was given."""
+    return list(given) or None
+
+
 def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
     choices = setting.metadata["choices"]
     text = f"{setting.metadata['help']}  [default: {default_text(setting)}]"
@@ -47,8 +52,14 @@ def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
         return click.option(flag_of(setting), setting.name, type=Quantity(unit), help=text)
     if setting.type in (int, float, str):
         return click.option(flag_of(setting), setting.name, type=setting.type, help=text)
+    word = setting.metadata["word"]
     return click.option(
-        flag_of(setting), setting.name, metavar="A,B,...", multiple=True, callback=gather_words, help=text
+        flag_of(setting),
+        setting.name,
+        metavar=word or "A,B,...",
+        multiple=True,
+        callback=gather_values if word else gather_words,
+        help=text,
     )
 
 

@@ -19,6 +19,7 @@ from ingle.client.address import (
     LOCAL_URL,
     RETRY_SECONDS,
     Address,
+    Folder,
     Retries,
     deadline_after,
     given_address,
@@ -26,7 +27,7 @@ from ingle.client.address import (
 )
 from ingle.client.aio.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, in_thread, sleep
 from ingle.client.decode import read_event
-from ingle.client.minimal import failure, reason
+from ingle.client.minimal import MinimalClient, failure, reason
 from ingle.settings import data_folder
 from ingle.support.running_servers import connect, reachable
 
@@ -35,6 +36,9 @@ ANSWER_SLACK_SECONDS = 20.0
 """Time that a server may take in addition to the requested wait."""
 
 WRITE_SECONDS = 60.0
+
+GRANT_SECONDS = 60.0
+"""Time for a service to grant a folder: it starts an interpreter that sees it."""
 
 KEEP_ALIVE_SECONDS = 30.0
 """Idle connections are closed before the server does (after 75 s), so that no request meets a closed one."""
@@ -56,9 +60,11 @@ TOO_BIG = 1009
 class AsyncConnection:
     """Connection to a service, opened on first use. Tasks and threads may share it."""
 
-    def __init__(self, url: str | None, token: str | None, start: bool) -> None:
+    def __init__(self, url: str | None, token: str | None, start: bool, folder: Folder | None = None) -> None:
+        """`folder` is granted to the sessions of a service on this machine."""
         self._address = given_address(url, token)
         self._start = start
+        self._folder = folder
         self._opening = Lock()
         self._resources = ExitStack()
         self._http: HttpClient | None = None
@@ -93,9 +99,14 @@ class AsyncConnection:
         if found is None:
             if not self._start:
                 raise errors.Unreachable(f"no service runs on {home}; start one with `ingle serve`, or pass a URL")
-            found = discovery.start(home)
+            found = discovery.start(home, None if self._folder is None else self._folder.text)
             self._child = found.child
-        return Address(LOCAL_URL, path=found.path)
+            return Address(LOCAL_URL, path=found.path)
+        address = Address(LOCAL_URL, path=found.path)
+        if self._folder is not None:
+            wanted = {"folder": self._folder.path, "read_only": self._folder.read_only}
+            MinimalClient(address).request("POST", "/v1/grants", wanted, timeout=GRANT_SECONDS)
+        return address
 
     def _make_http(self, address: Address) -> HttpClient:
         timeout = httpx.Timeout(ANSWER_SLACK_SECONDS, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=None)

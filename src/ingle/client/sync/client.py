@@ -1,12 +1,14 @@
 # Generated from ../aio/client.py by tools/unasync.py: edit that file, and run the script.
 """`Client`: the connection to a service, which it finds or starts."""
 
+import os
+from os import PathLike
 from types import TracebackType
 from typing import Any
 
 from msgspec import Struct
 
-from ingle.client.address import snapshot_path
+from ingle.client.address import Folder, snapshot_path
 from ingle.client.decode import read
 from ingle.client.sync.connection import Connection
 from ingle.client.sync.session import Session
@@ -40,12 +42,23 @@ class Client(Shell):
     socket, which needs no token. If there is none, it starts one that ends with this client, together with its
     sessions; `start=False` prevents that. With a `url` pass the `token` too, or set `INGLE_TOKEN`.
 
+    Sessions start in the `folder` and may read and write it, or with `DIR:ro` read it. A service on this machine is
+    asked to grant it to this user's sessions. The service at a `url` has to grant it already.
+
     It connects on first use. Any number of threads may share a synchronous client, and any number of tasks of one
     event loop an asynchronous one. A synchronous client needs no event loop, and works while one is running.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, start: bool = True) -> None:
-        super().__init__(Connection(url, token, start))
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        folder: str | PathLike[str] | None = None,
+        start: bool = True,
+    ) -> None:
+        self._folder = None if folder is None else Folder.read(folder)
+        super().__init__(Connection(url, token, start, self._folder))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._connection.where}>"
@@ -68,7 +81,7 @@ class Client(Shell):
         name: str | None = None,
         *,
         python: str | None = None,
-        cwd: str | None = None,
+        cwd: str | PathLike[str] | None = None,
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
         include_stdlib: bool | None = None,
@@ -78,13 +91,16 @@ class Client(Shell):
     ) -> Session:
         """Return the session of that name, which is created if missing; without a name, a new one.
 
-        The options apply when it is created, and have no effect on an existing session. `include_stdlib=False` leaves
-        out the user's library. `checkpoints="auto"` stores the state before each cell. A `durable` session is saved
-        after each cell, and outlives the service.
+        The options apply when it is created, and have no effect on an existing session. A relative `cwd` starts at this
+        program's folder; the default is the client's `folder`. `include_stdlib=False` leaves out the user's library.
+        `checkpoints="auto"` stores the state before each cell. A `durable` session is saved after each cell, and
+        outlives the service.
         """
+        if cwd is None and self._folder is not None:
+            cwd = self._folder.path
         options = {
             "python": python,
-            "cwd": cwd,
+            "cwd": None if cwd is None else os.path.abspath(cwd),
             "env": env,
             "idle_timeout": idle_timeout,
             "include_stdlib": include_stdlib,

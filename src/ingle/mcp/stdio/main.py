@@ -74,7 +74,7 @@ async def _serve(
     service, start = Service.beginning_in(folder, settings, home, "mcp")
     if start is None:
         logger.warning(
-            "sessions start in their own folders, because %s cannot be granted; start ingle in a project folder", folder
+            "sessions start in their own folders, because %s cannot be granted; name a folder with --folder DIR", folder
         )
     starting = loop.create_task(service.start())
     loaded = asyncio.Event()
@@ -121,6 +121,7 @@ async def _warm(service: Service, starting: "asyncio.Task[None]") -> None:
     try:
         await asyncio.shield(starting)
         _print_line((await service.isolation()).summary)
+        _print_line((await service.reach()).files)
         await service.warm()
     except errors.IngleError as error:
         # Creating a session reports the same error.

@@ -13,6 +13,7 @@ from ingle import errors
 from ingle.events import CheckpointInfo
 from ingle.render.phrases import duration
 from ingle.support import processes
+from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
 AUTO = ".auto"
@@ -32,6 +33,8 @@ class Moment:
     cwd: str
     tmp: str
     """Folder of temporary files."""
+    launcher: Launcher
+    """Launcher that the process came from."""
 
 
 @dataclass(frozen=True, eq=False)

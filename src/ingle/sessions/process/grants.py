@@ -1,12 +1,20 @@
-"""Grants of this node: the level of isolation in force, found out once, and what the policy grants to each session."""
+"""Grants of this node: the level of isolation in force, found out once, and what the policy grants to each session.
+
+The owner may add and remove folders and hosts later. Each change makes a new policy, which passes the same checks.
+"""
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from ingle import errors
+from ingle.grants import FOLDER, HOST, GrantInfo, Source, Tenants, grant_id
 from ingle.isolation.limits.apply import LimitApplier
-from ingle.isolation.policy import Grant, Policy
+from ingle.isolation.policy import INDEX, NO_HOSTS, READ_ONLY, Grant, Policy, read_mount
 from ingle.isolation.self_test import STRONGEST_FIRST, Verdict, candidates
 from ingle.requests import NewSession
 from ingle.sessions.metrics import Telemetry
@@ -15,6 +23,9 @@ from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
 
 logger = logging.getLogger(__name__)
+
+ANY_TENANT = "any"
+"""Stands for all tenants but the owner: the same folders are granted to each."""
 
 
 class Grants:
@@ -26,6 +37,10 @@ class Grants:
         self._loop = asyncio.get_running_loop()
         # With the level that every machine has, until the level in force is known.
         self.policy = Policy(settings, home)
+        self.listed = _of_settings(settings)
+        """Folders and hosts that are granted now."""
+        self.changed = False
+        """Whether the owner has changed them since the start."""
         self.bounding = LimitApplier(self.policy.limits, settings.nice)
         self._settling: asyncio.Task[Verdict] | None = None
         self._verdict: Verdict | None = None
@@ -72,7 +87,7 @@ class Grants:
 
     async def _try(self, level: str) -> tuple[Policy, LimitApplier]:
         """Return the policy and the limits of this level. Its zygote is being started."""
-        policy = Policy(self._settings, self._home, level)
+        policy = self._policy(level, self.listed)
         bounding = LimitApplier(policy.limits, self._settings.nice)
         await asyncio.to_thread(bounding.find)
         launcher = self._launchers.get(policy.settle(NewSession()), bounding)
@@ -83,6 +98,43 @@ class Grants:
             await asyncio.to_thread(bounding.close)
             raise
         return policy, bounding
+
+    # --- changes by the owner ---
+
+    def _policy(self, level: str, listed: Sequence[GrantInfo]) -> Policy:
+        """Return the policy with these grants. Blocks. Raise InvalidRequest for a grant that would not be safe."""
+        folders = [each for each in listed if each.kind == FOLDER]
+        own = [each for each in folders if each.tenants == "owner"]
+        hosts = [each.name for each in listed if each.kind == HOST]
+        settings = replace(
+            self._settings,
+            folder=[_text(each) for each in own if each.source == "settings"],
+            mount=[_text(each) for each in folders if each.tenants == "all"],
+            allow_host=hosts if INDEX in hosts else [NO_HOSTS, *hosts],
+        )
+        policy = Policy(settings, self._home, level, [_text(each) for each in own if each.source == "owner"])
+        policy.hosts()  # raises an error for a host that cannot be read
+        return policy
+
+    async def change(self, listed: list[GrantInfo]) -> None:
+        """Put these grants in force for every session that is made from now on."""
+        await self.settled()
+        policy = await asyncio.to_thread(self._policy, self.policy.level, listed)
+        grant = policy.settle(NewSession())
+        if policy.all_mounts(None, "") != self.policy.all_mounts(None, ""):
+            launcher = self.launcher(grant)
+            try:
+                # Proves that workers can be confined with these folders.
+                await launcher.hold()
+            except BaseException:
+                await self._launchers.drop(launcher)
+                raise
+        self.policy, self.listed, self.changed = policy, listed, True
+        self._launchers.retire(policy.all_mounts(None, tenant) for tenant in ("", ANY_TENANT))
+
+    def renewed(self, grant: Grant, tenant: str) -> Launcher:
+        """Return the launcher for the next worker of a session that had this grant. Blocks for a moment."""
+        return self.launcher(replace(grant, mounts=self.policy.all_mounts(grant.cwd, tenant)))
 
     async def grant(self, wanted: NewSession, key: str) -> Grant:
         """Return what the operator's policy grants, if this machine can hold it."""
@@ -110,3 +162,25 @@ class Grants:
 
     async def close(self) -> None:
         await asyncio.to_thread(self.bounding.close)
+
+
+def _of_settings(settings: Settings) -> list[GrantInfo]:
+    """Return the grants with which a server starts."""
+    found = [folder_grant(text, "owner") for text in settings.folder]
+    found[:1] = [msgspec.structs.replace(each, start=True) for each in found[:1]]
+    found += [folder_grant(text, "all") for text in settings.mount]
+    given = settings.allow_host
+    hosts = [] if not given or NO_HOSTS in given else [INDEX]
+    hosts += [text for text in given if text not in (INDEX, NO_HOSTS)]
+    found += [GrantInfo(grant_id(HOST, text), HOST, text) for text in hosts]
+    return [*{each.id: each for each in reversed(found)}.values()][::-1]
+
+
+def folder_grant(text: str, tenants: Tenants, source: Source = "settings") -> GrantInfo:
+    """Return the grant of a folder that was written as `DIR` or `DIR:ro`. Blocks."""
+    mount = read_mount(text)
+    return GrantInfo(grant_id(FOLDER, mount.folder, tenants), FOLDER, mount.folder, mount.read_only, tenants, source)
+
+
+def _text(grant: GrantInfo) -> str:
+    return grant.name + (READ_ONLY if grant.read_only else "")

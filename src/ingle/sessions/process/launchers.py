@@ -4,6 +4,7 @@ import asyncio
 import functools
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from ingle.isolation.levels import Confinement
@@ -14,6 +15,9 @@ from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
+CONFINED_LEVELS = ("restricted", "sandbox")
+"""Levels at which a worker sees the granted folders only. It cannot get more of them later."""
+
 
 class Launchers:
     def __init__(self, settings: Settings, home: Path, prepared: PreparedWorkers) -> None:
@@ -23,12 +27,14 @@ class Launchers:
         self._data = Mount(self._home)
         self._loop = asyncio.get_running_loop()
         self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
+        self._retired: list[Launcher] = []
+        """Launchers with grants of the past. Processes of live sessions may have come from them."""
 
     def get(self, grant: Grant, bounding: LimitApplier) -> Launcher:
         """Return the launcher of workers that are confined as the grant says."""
         path = shutil.which(grant.python) or grant.python
-        mounts = tuple(mount for mount in grant.mounts if not self._data.holds(mount.folder))
-        key = (path, grant.isolation, mounts if grant.isolation in ("restricted", "sandbox") else ())
+        mounts = self._outer(grant.mounts)
+        key = (path, grant.isolation, mounts if grant.isolation in CONFINED_LEVELS else ())
         if key not in self._launchers:
             confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts, bounding)
             launcher = self._launchers[key] = Launcher(self._loop, path, self._settings, bounding, confinement)
@@ -36,6 +42,10 @@ class Launchers:
                 # At "restricted" a worker's access rules name its session's folders, and cannot be changed later.
                 launcher.prepare = functools.partial(self._prepare, grant, launcher, bounding)
         return self._launchers[key]
+
+    def _outer(self, mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
+        """Return the mounts outside of the data folder. The others are mounted for each session."""
+        return tuple(mount for mount in mounts if not self._data.holds(mount.folder))
 
     async def _prepare(self, grant: Grant, launcher: Launcher, bounding: LimitApplier, worker: Worker) -> None:
         await self._prepared.prepare(grant, launcher, bounding, worker)
@@ -46,9 +56,23 @@ class Launchers:
             del self._launchers[key]
         await launcher.stop()
 
+    def retire(self, valid: Iterable[tuple[Mount, ...]]) -> None:
+        """Use launchers of confined workers for no new session, except those with one of these sets of mounts."""
+        kept = {self._outer(mounts) for mounts in valid}
+        for key in [key for key in self._launchers if key[1] in CONFINED_LEVELS and key[2] not in kept]:
+            launcher = self._launchers.pop(key)
+            launcher.retire()
+            self._retired.append(launcher)
+
+    async def stop_retired(self, used: set[Launcher]) -> None:
+        """Stop the retired launchers that no session uses."""
+        unused = [launcher for launcher in self._retired if launcher not in used]
+        self._retired = [launcher for launcher in self._retired if launcher in used]
+        await asyncio.gather(*(launcher.stop() for launcher in unused))
+
     @property
     def all(self) -> list[Launcher]:
-        return list(self._launchers.values())
+        return [*self._launchers.values(), *self._retired]
 
     def _confinement(self, level: str, mounts: tuple[Mount, ...], bounding: LimitApplier) -> Confinement:
         settings = self._settings
@@ -68,4 +92,4 @@ class Launchers:
         )
 
     async def stop(self) -> None:
-        await asyncio.gather(*(launcher.stop() for launcher in self._launchers.values()))
+        await asyncio.gather(*(launcher.stop() for launcher in self.all))

@@ -15,6 +15,8 @@ class ShellSandboxes:
     def __init__(self, make: Callable[[str, NewSession], Awaitable[Session]]) -> None:
         self._make = make
         self._sandboxes: dict[tuple[str, str | None, Bounds], asyncio.Task[Session]] = {}
+        self._former: list[asyncio.Task[Session]] = []
+        """Sandboxes with grants of the past, in which commands may still run."""
 
     async def get(self, tenant: str, folder: str | None, bounds: Bounds) -> Session:
         """Return the session whose sandbox has this folder. Make it when it is first needed."""
@@ -33,9 +35,19 @@ class ShellSandboxes:
             raise
         return session
 
+    @property
+    def sessions(self) -> list[Session]:
+        """The hidden sessions that have started."""
+        made = [*self._sandboxes.values(), *self._former]
+        return [each.result() for each in made if each.done() and not each.cancelled() and each.exception() is None]
+
+    def renew(self) -> None:
+        """Make new sandboxes for later commands, because the grants have changed. Commands that run go on."""
+        self._former += self._sandboxes.values()
+        self._sandboxes.clear()
+
     async def stop(self) -> list[Session]:
         """Return all hidden sessions, for the caller to end."""
-        if self._sandboxes:
-            await asyncio.wait(self._sandboxes.values())
-        made = self._sandboxes.values()
-        return [each.result() for each in made if not each.cancelled() and each.exception() is None]
+        if made := [*self._sandboxes.values(), *self._former]:
+            await asyncio.wait(made)
+        return self.sessions

@@ -108,7 +108,12 @@ class ProcessSlot:
     ) -> None:
         """`free_process` is awaited before a hibernated session is restored."""
         self._spec = spec
-        self._launcher = launcher
+        self.launcher = launcher
+        """Launcher of the current worker, or of the last one."""
+        self.next_launcher = launcher
+        """Launcher of the next worker. It differs after a change of the grants."""
+        self.used_launchers = {launcher}
+        """Launchers that its worker and its checkpoints may come from."""
         self.workspace = workspace
         self._calls = calls
         self._journal = journal
@@ -275,7 +280,7 @@ class ProcessSlot:
         self.names.update([name for name in names[:capacity] if len(name) <= MAX_NAME_CHARS])
 
     def moment(self, cell: int) -> Moment:
-        return Moment(cell, frozenset(self.names), self.cwd, self.workspace.tmp)
+        return Moment(cell, frozenset(self.names), self.cwd, self.workspace.tmp, self.launcher)
 
     # --- a fresh worker ---
 
@@ -324,7 +329,10 @@ class ProcessSlot:
     async def _take_worker(self) -> Worker:
         prepared, self._prepared = self._prepared, None
         if prepared is None or not prepared.worker.alive:
-            return await self._launcher.take(self._adopt, self._spec.grant.network, self.workspace.folders.user)
+            self.launcher = self.next_launcher
+            self.used_launchers.add(self.launcher)
+            self.workspace.use(self.launcher)
+            return await self.launcher.take(self._adopt, self._spec.grant.network, self.workspace.folders.user)
         self.attach(prepared.worker)
         self.workspace.send_start(prepared.worker, self._spec.cwd, self._spec.env)
         return prepared.worker
@@ -432,6 +440,7 @@ class ProcessSlot:
         self.on_started()
         self.names = set(parked.moment.names)
         self.cwd, self.workspace.tmp = parked.moment.cwd, parked.moment.tmp
+        self.launcher = parked.moment.launcher
         # Notices about the worker that is replaced are not true of this one.
         self._journal.notices.replace([text, *parked.notices])
         if before is not None:

@@ -34,6 +34,10 @@ class Workspace:
         """Folder of temporary files that the host removes. Empty if the sandbox has its own file system for them."""
         self._own_root = launcher.confinement is not None and launcher.confinement.has_own_root
 
+    def use(self, launcher: Launcher) -> None:
+        """Take the next worker from this launcher, which confines it at the same level."""
+        self._launcher = launcher
+
     def assign(self, worker: Worker, grant: Grant, cwd: str | None, env: dict[str, str]) -> None:
         """Give a worker that has run nothing its folders and its environment. The worker may still be starting."""
         self._told_tmp = self._new_tmp()

@@ -292,8 +292,15 @@ class Launcher:
     def prepared(self) -> int:
         return len(self._pool)
 
+    def retire(self) -> None:
+        """Prepare no more workers, and end those of the pool. Sessions go on."""
+        self.rest()
+        pool, self._pool = self._pool, []
+        for worker in pool:
+            self._dismiss(worker)
+
     def rest(self) -> None:
-        """Prepare no more workers, because the server stops."""
+        """Prepare no more workers."""
         self._stopped = True
         if self._soon is not None:
             self._soon.cancel()

@@ -1,0 +1,37 @@
+"""Verbs for grants: the owner lists, adds and removes folders and hosts that sessions may use."""
+
+from ingle import errors
+from ingle.callers import ADMIN, DEFAULT_TENANT
+from ingle.grants import FOLDER, HOST, GrantChange, GrantInfo, NewGrant, Reach
+from ingle.service.verbs import Verbs
+
+
+class Grants(Verbs):
+    async def list_grants(self) -> list[GrantInfo]:
+        self._check_owner()
+        return await self._node.grants.list()
+
+    async def add_grant(self, new: NewGrant) -> GrantChange:
+        """Grant a folder or host until the server ends."""
+        self._check_owner()
+        return await self._node.grants.add(new)
+
+    async def remove_grant(self, grant_id: str) -> GrantChange:
+        self._check_owner()
+        return await self._node.grants.remove(grant_id)
+
+    async def reach(self) -> Reach:
+        """Return what the caller's sessions may use."""
+        isolation = await self._node.isolation()
+        owns = self.access.caller.tenant == DEFAULT_TENANT
+        found = [each for each in await self._node.grants.list() if owns or each.tenants == "all"]
+        folders = [each for each in found if each.kind == FOLDER]
+        start = next((each.name for each in folders if each.start), None)
+        return Reach(
+            isolation.level, isolation.network, folders, [each.name for each in found if each.kind == HOST], start
+        )
+
+    def _check_owner(self) -> None:
+        self.access.check(ADMIN)
+        if self.access.caller.tenant != DEFAULT_TENANT:
+            raise errors.Forbidden("only the owner of the server may see and change its grants; ask the operator")
