@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from ingle import __version__
-from ingle.cli import main
+from ingle.cli import COMMANDS, main
 from support.checkout import beside
 from support.processes import marked_processes
 from support.waiting import wait_until
@@ -399,7 +399,7 @@ def help_of(*command: str) -> str:
     return shown.output
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in sorted(main.commands))], ids=" ".join)
+@pytest.mark.parametrize("command", [[], *([name] for name in sorted(COMMANDS))], ids=" ".join)
 def test_help_gives_an_example_and_stands_in_the_docs(command: list[str]) -> None:
     text = help_of(*command)
     assert re.search(r"Example: ingle \w+", text)

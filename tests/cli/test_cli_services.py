@@ -278,7 +278,100 @@ def test_ctrl_c_interrupts_the_cell_and_a_second_leaves_it(server: Server) -> No
     assert server.cell(2)["status"] == "running"
 
 
+# new, clear, checkpoint, rollback, sh -s
+
+
+def test_a_session_is_made_cleared_taken_back_and_removed(server: Server) -> None:
+    assert outcome("new", "work", "--durable", "--memory", "1G", "--idle-timeout", "1h30m") == (0, "work\n", "")
+    info = json.loads(ingle("ls", "--json").stdout)["servers"][0]["sessions"][0]
+    assert (info["session_id"], info["durable"], info["idle_timeout"]) == ("work", True, 5400)
+    assert info["limits"]["memory"] == 1024**3
+    code, _, said = outcome("new", "work")
+    assert (code, "exists" in said) == (2, True)
+    assert outcome("checkpoint", "work") == (0, "session 'work' has no checkpoints\n", "")
+    server.execute("x = 1", "work")
+    assert outcome("checkpoint", "work", "before") == (0, "checkpoint before has the state after cell 1\n", "")
+    assert re.fullmatch(r"before +\S+ \S+  after cell 1\n", ingle("checkpoint", "work").stdout)
+    server.execute("x = 2", "work")
+    code, out, _ = outcome("rollback", "work", "before")
+    assert (code, "before" in out) == (0, True)
+    assert outcome("vars", "work", "x") == (0, "1\n", "")
+    assert json.loads(ingle("rollback", "work", "before", "--json").stdout)["checkpoint"]["cell"] == 1
+    assert outcome("checkpoint", "work", "before", "--delete") == (0, "checkpoint before is deleted\n", "")
+    assert outcome("save", "work", "kept")[1].startswith("saved 1 variable of work as kept: ")
+    assert ingle("load").stdout.rstrip().endswith("1 variable of work")
+    assert outcome("clear", "work") == (0, "session 'work' has no variables any more\n", "")
+    assert outcome("vars", "work") == (0, "no variables\n", "")
+    assert outcome("rm", "work") == (0, "session 'work' has ended\n", "")
+    code, _, said = outcome("rollbak", "work")
+    assert (code, "there is no command 'rollbak'; did you mean 'rollback'?" in said) == (2, True)
+
+
+def test_a_shell_command_runs_in_the_folder_of_a_session(server: Server) -> None:
+    server.make_session("main")
+    server.execute("open('data.txt', 'w').write('from the session')")
+    assert outcome("sh", "-s", "main", "cat data.txt; cat; echo bad >&2; exit 3", input="typed\n") == (
+        3,
+        "from the sessiontyped\n",
+        "bad\n",
+    )
+    assert json.loads(ingle("sh", "-s", "main", "--json", "echo $A", "--env", "A=1").stdout)["stdout"] == "1\n"
+    assert outcome("sh", "-s", "main", "--timeout", "300ms", "sleep 60")[0] == 124
+    assert ingle("sh", "-s", "absent", "true").returncode == 2
+
+
+# completion
+
+
+def completions(shell: str, line: str, cwd: Path) -> list[str]:
+    """Return what a real bash offers after this line."""
+    words = line.split(" ")
+    script = (
+        'eval "$(ingle completion bash)"\n'
+        f"COMP_WORDS=({' '.join(repr(word) for word in words)})\nCOMP_CWORD={len(words) - 1}\n"
+        "_ingle_completion ingle\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n"
+    )
+    ended = subprocess.run([shell, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True, cwd=cwd)
+    assert ended.stderr == ""
+    return ended.stdout.split()
+
+
+def test_bash_completes_commands_options_and_sessions(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "ingle"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ingle "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("main", "make-ready", "other"):
+        server.make_session(name)
+    bash = shutil.which("bash")
+    assert bash is not None
+    assert completions(bash, "ingle roll", tmp_path) == ["rollback"]
+    assert completions(bash, "ingle vars ma", tmp_path) == ["main", "make-ready"]
+    assert completions(bash, "ingle run -s o", tmp_path) == ["other"]
+    assert completions(bash, "ingle logs --fol", tmp_path) == ["--follow"]
+
+
+@pytest.mark.parametrize(("shell", "check"), [("zsh", ["-n"]), ("fish", ["--no-execute"])])
+def test_other_shells_can_read_their_scripts(shell: str, check: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(ingle("completion", shell).stdout)
+    assert "_INGLE_COMPLETE" in script.read_text()
+    if (found := shutil.which(shell)) is not None:
+        subprocess.run([found, *check, str(script)], timeout=PATIENCE, check=True)
+
+
 # logs
+
+
+def test_logs_put_a_prompt_and_what_follows_on_lines_of_their_own(server: Server) -> None:
+    server.make_session("main")
+    server.execute("name = input('name? ')\nprint('hello', name)\nprint('no end', end='')", wait=PATIENCE)
+    server.client.post("/v1/sessions/main/input", json={"text": "Ada"})
+    lines = ingle("logs", "main").stdout.splitlines()
+    assert lines[4:7] == ["name? ", "hello Ada", "no end"]
+    assert lines[7].startswith("── cell 1: ok")
 
 
 def test_logs_show_cells_and_their_borders(server: Server) -> None:

@@ -141,7 +141,7 @@ class LocalSnapshots:
         return Saved(
             session_id=session.id,
             snapshot=target,
-            variables=summary.count,
+            variables=len(summary.variables),
             size=made.size,
             new_bytes=new,
             skipped=summary.skipped,

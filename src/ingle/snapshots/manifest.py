@@ -62,6 +62,8 @@ class Summary(Struct, frozen=True):
     cwd: str | None
     makers: list[str] = field(default_factory=list)
     """Cells that made the unsaved variables, in order. Their texts are among the sources."""
+    library: list[str] = field(default_factory=list)
+    """Names among those of the groups that are definitions of the user's library, and no variables."""
 
     def pieces(self) -> Iterator[Chunk]:
         """Yield all chunks in loading order, with repetitions."""
@@ -74,8 +76,9 @@ class Summary(Struct, frozen=True):
             yield from group.stream
 
     @property
-    def count(self) -> int:
-        return sum(len(group.names) for group in self.groups)
+    def variables(self) -> list[SnapshotName]:
+        library = set(self.library)
+        return [each for group in self.groups for each in group.names if each.name not in library]
 
 
 class Manifest(Struct, frozen=True):
@@ -104,7 +107,7 @@ class Manifest(Struct, frozen=True):
             isolation=self.isolation,
             cell=self.cell,
             size=self.size,
-            variables=[each for group in summary.groups for each in group.names],
+            variables=summary.variables,
             skipped=summary.skipped,
             packages=summary.packages,
         )

@@ -135,7 +135,8 @@ def describe(value: Any, variable: dict[str, Any], libraries: "Libraries") -> No
         length = _sized.get(kind)
         if length is not None:
             variable["length"] = length(value)
-        sized = kind if length is not None or kind in _plain else object
+        # Classes written in C have their own; `object` would read a field that generators use for something else.
+        sized = kind if length is not None or not _flags_of(kind) & HEAP_TYPE else object
         variable["size"] = sized.__sizeof__(value)  # type: ignore[call-arg]
         variable["preview"] = _cut(preview(value))
     except Exception:  # user code: a container may change meanwhile

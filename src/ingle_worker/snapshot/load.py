@@ -14,6 +14,7 @@ import types
 from typing import Any
 
 from ingle_worker.magics import packages
+from ingle_worker.session.variables import unlisted
 from ingle_worker.snapshot import chunks, reduce
 from ingle_worker.snapshot.rebuild.registry import CURRENT, FUTURE_MASK, MAKERS, MODULE, CannotRebuild, LoadState, Lost
 
@@ -78,6 +79,7 @@ class _Load:
             numpy = self._numpy()
             for number, group in enumerate(summary["groups"]):
                 self._load_group(number, group, numpy)
+            self._mark_library()
             self._restore_random(summary["random"], numpy)
             self._state.remember_sources()
             self._loaded.sources = {
@@ -153,6 +155,13 @@ class _Load:
             return
         self._space.update(names)
         self._loaded.names += names
+
+    def _mark_library(self) -> None:
+        """Mark definitions of the user's library again, which are no variables of the session."""
+        loaded = set(self._loaded.names)
+        library = {name: self._space[name] for name in self._summary.get("library", []) if name in loaded}
+        unlisted.update(library)
+        self._loaded.names = [name for name in self._loaded.names if name not in library]
 
     def _read(self, group: dict[str, Any], numpy: Any) -> Any:
         buffers = [self._incoming.buffer(sum(size for _, size in each), numpy) for each in group["buffers"]]

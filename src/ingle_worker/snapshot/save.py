@@ -161,6 +161,7 @@ class _Save:
                 "sources": [{"file": file, "chunks": names} for file, names in sorted(self._sources.items())],
                 "random": {"stream": names, "buffers": buffers},
                 "flags": self._flags,
+                "library": [_plain(name) for name, value in variables.unlisted.items() if space.get(name) is value],
                 "packages": _packages(),
                 **self._environment.changes(),
             }

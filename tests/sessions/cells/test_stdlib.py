@@ -48,6 +48,22 @@ async def test_what_was_added_is_there_in_new_sessions_and_never_in_running_ones
     assert late.error.name == "NameError"
 
 
+async def test_definitions_of_the_library_are_no_variables_after_a_load_either(service: Service) -> None:
+    await service.add_to_stdlib(DOUBLE)
+    await service.create_session("first")
+    await service.execute("first", "x = double(4)\ndef own(): pass")
+    saved = await service.save_session("first", "calc")
+    restored = await service.load_session("calc", session_id="second")
+    assert (saved.variables, restored.variables, restored.session.variables) == (2, 2, ["own", "x"])
+    assert {each.name for each in (await service.list_snapshots())[0].variables} == {"own", "x"}
+    await service.execute("second", "double(x)")
+    again = await service.get_session("second")
+    listed = [each.name for each in (await service.variables("second")).variables]
+    assert (again.variables, listed) == (["own", "x"], ["own", "x"])
+    await service.execute("second", "double = 5")
+    assert (await service.get_session("second")).variables == ["double", "own", "x"]
+
+
 async def test_a_worker_that_is_replaced_begins_with_the_library_of_its_session(service: Service) -> None:
     await service.add_to_stdlib(DOUBLE)
     await service.create_session("s")

@@ -44,6 +44,13 @@ async def test_a_fresh_session_has_no_variables(service: Service, run: Run) -> N
     assert await listed(service) == {}
 
 
+async def test_generators_have_the_size_of_their_frame(service: Service, run: Run) -> None:
+    await run("async def later(): pass\ng = (each for each in range(3)); next(g)\nc = later()")
+    sizes = {name: each.size for name, each in (await listed(service)).items() if name in ("g", "c")}
+    assert {name: size is not None and 0 < size < 10_000 for name, size in sizes.items()} == {"g": True, "c": True}
+    await run("c.close()")
+
+
 async def test_each_variable_is_told_by_type_extent_size_and_preview(service: Service, run: Run) -> None:
     await run(
         "import collections, datetime, os\n"

@@ -1,4 +1,4 @@
-"""`ingle interrupt` and `ingle stop`: end a cell, a session or a server."""
+"""`ingle new`, `clear`, `interrupt` and `stop`: the life of a session, and the end of a server."""
 
 import os
 import signal
@@ -7,8 +7,14 @@ from typing import Any
 
 import click
 
+from ingle import errors
+from ingle.cli.commands.run import env_option
+from ingle.cli.completion import complete_sessions, session_argument
 from ingle.cli.failure import Failure, plain_failures
-from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
+from ingle.cli.options import Quantity
+from ingle.cli.services import Choice, Target, find_or_choose, find_session, find_targets, service_options, several
+from ingle.quantities import BYTES, SECONDS
+from ingle.settings import LEVELS, NETWORKS
 from ingle.support import processes
 
 STOP_SECONDS = 60.0
@@ -17,8 +23,70 @@ STOP_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
 
+@click.command(epilog="Example: ingle new work --durable --memory 4G; ingle run -s work 'x = 1'")
+@click.argument("name", required=False)
+@service_options
+@click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
+@click.option("--cwd", metavar="DIR", help="Start in this folder. Default: this one if it is granted, else its own.")
+@env_option
+@click.option("--durable", is_flag=True, help="Save it after each cell, and bring it back after a restart.")
+@click.option("--isolation", type=click.Choice(LEVELS), help="Lowest isolation level; the server's may be stronger.")
+@click.option("--network", type=click.Choice(NETWORKS), help="Most network access; the server's may be less.")
+@click.option("--memory", type=Quantity(BYTES, least=1), help="Maximum memory of all its processes.")
+@click.option("--idle-timeout", type=Quantity(SECONDS), help="Time without use after which it counts as idle.")
+@click.option("--checkpoints", type=click.Choice(["manual", "auto"]), help="auto: one before each cell.")
+@click.option("--json", "as_json", is_flag=True, help="Print the session as one JSON document.")
+def new(
+    name: str | None,
+    choice: Choice,
+    cwd: str | None,
+    memory: float | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Create a session of a running service, and print its name.
+
+    Without NAME the service chooses one. `ingle run -s NAME` creates a session too; this command sets its options.
+    """
+    body = {key: value for key, value in given.items() if value}
+    if name is not None:
+        body["session_id"] = name
+    if memory is not None:
+        body["limits"] = {"memory": memory}
+    with plain_failures():
+        target = find_or_choose(choice, name or "")
+        here = os.getcwd() if target.address.path is not None else None
+        try:
+            place = os.path.abspath(cwd) if cwd is not None and here is not None else cwd or here
+            said = target.ask("POST", "/v1/sessions", body if place is None else {**body, "cwd": place})
+        except errors.NotGranted:
+            if cwd is not None:
+                raise
+            said = target.ask("POST", "/v1/sessions", body)
+    if as_json:
+        _print(said)
+        return
+    click.echo(said["session_id"])
+    for notice in said["notices"]:
+        click.echo(f"ingle: {notice}", err=True)
+
+
+@click.command(epilog="Example: ingle clear main")
+@session_argument
+@service_options
+@click.option("--json", "as_json", is_flag=True, help="Print the session as one JSON document.")
+def clear(session: str, choice: Choice, as_json: bool) -> None:
+    """Reset the namespace of a session; its name, folder and output are kept."""
+    with plain_failures():
+        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/clear", {})
+    if as_json:
+        _print(said)
+    else:
+        click.echo(f"session {session!r} has no variables any more")
+
+
 @click.command(epilog="Example: ingle interrupt main")
-@click.argument("session")
+@session_argument
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result of the cell as one JSON document.")
 def interrupt(session: str, choice: Choice, as_json: bool) -> None:
@@ -34,12 +102,15 @@ def interrupt(session: str, choice: Choice, as_json: bool) -> None:
 
 
 @click.command(epilog="Example: ingle stop main; ingle stop --server --pid 4711")
-@click.argument("session", required=False)
+@click.argument("session", required=False, shell_complete=complete_sessions)
 @service_options
 @click.option("--server", is_flag=True, help="Stop a server and all its sessions; not with --url.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def stop(session: str | None, choice: Choice, server: bool, as_json: bool) -> None:
-    """End a session with everything it started, or a whole server."""
+    """End a session with everything it started, or a whole server.
+
+    `ingle rm` is the same.
+    """
     if (session is None) != server:
         raise click.UsageError("name a session, or pass --server, but not both")
     with plain_failures():

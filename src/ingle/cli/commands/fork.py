@@ -1,13 +1,17 @@
-"""`ingle fork`: live copies of a session."""
+"""`ingle fork`, `checkpoint` and `rollback`: live copies of a session, and states to return to."""
+
+import time
+from typing import Any
 
 import click
 
+from ingle.cli.completion import session_argument
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import Choice, find_session, service_options
 
 
 @click.command(epilog="Example: ingle fork main try; ingle run -s try 'x += 1'")
-@click.argument("session")
+@session_argument
 @click.argument("name", required=False)
 @service_options
 @click.option("--count", "-n", type=click.IntRange(min=1), default=1, show_default=True, help="Number of copies.")
@@ -25,11 +29,77 @@ def fork(session: str, name: str | None, choice: Choice, count: int, reseed: boo
     with plain_failures():
         said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/fork", asked)
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.encode(said))
+        _print(said)
         return
     for made in said["sessions"]:
         click.echo(made["session_id"])
         for notice in made["notices"][1:]:
             click.echo(notice, err=True)
+
+
+@click.command(epilog="Example: ingle checkpoint main before; ingle rollback main before")
+@session_argument
+@click.argument("name", required=False)
+@service_options
+@click.option("--delete", is_flag=True, help="Remove the checkpoint instead of making it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_json: bool) -> None:
+    """Keep the state of a session in memory; without a name, list its checkpoints.
+
+    A checkpoint takes milliseconds. `ingle rollback` returns to it, as often as you like, until the session ends.
+    """
+    from urllib.parse import quote
+
+    path = f"/v1/sessions/{session}/checkpoints"
+    with plain_failures():
+        if delete and name is None:
+            raise click.UsageError("--delete needs the NAME of a checkpoint")
+        target = find_session(choice, session)
+        if name is None:
+            said = target.ask("GET", path)
+        elif delete:
+            target.ask("DELETE", f"{path}/{quote(name, safe='')}")
+            said = {"deleted": name}
+        else:
+            said = target.ask("POST", path, {"name": name})
+    if as_json:
+        _print(said)
+    elif name is None:
+        for line in [_line(each) for each in said["checkpoints"]] or [f"session {session!r} has no checkpoints"]:
+            click.echo(line)
+    elif delete:
+        click.echo(f"checkpoint {name} is deleted")
+    else:
+        click.echo(f"checkpoint {name} has the state after cell {said['cell']}")
+        for notice in said["notices"]:
+            click.echo(f"ingle: {notice}", err=True)
+
+
+@click.command(epilog="Example: ingle rollback main before")
+@session_argument
+@click.argument("name", required=False)
+@service_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
+    """Return a session to a checkpoint, or with automatic checkpoints to before its last cell."""
+    with plain_failures():
+        said = find_session(choice, session).ask(
+            "POST", f"/v1/sessions/{session}/rollback", {} if name is None else {"name": name}
+        )
+    if as_json:
+        _print(said)
+    else:
+        click.echo(said["notice"])
+
+
+def _line(checkpoint: dict[str, Any]) -> str:
+    made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(checkpoint["created_at"]))
+    return (
+        f"{checkpoint['name']:20} {made}  after cell {checkpoint['cell']}{'  automatic' if checkpoint['auto'] else ''}"
+    )
+
+
+def _print(said: Any) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.encode(said))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ingle.cli.completion import session_argument
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import Choice, Target, find_session, service_options
 
@@ -19,7 +20,7 @@ BROKEN_PIPE = 141
 
 
 @click.command(epilog="Example: ingle logs -f main")
-@click.argument("session")
+@session_argument
 @service_options
 @click.option("-f", "--follow", is_flag=True, help="Continue with new output until the session ends or Ctrl-C.")
 @click.option("-n", "--last", type=click.IntRange(0), metavar="N", help="Show only the last N cells; 0 shows none.")
@@ -60,11 +61,12 @@ def _show(session: "Session", follow: bool, last: int | None, as_json: bool) -> 
         until = session.first_event(count + 1) - 1
         if first > until:
             return
+    printer = Printer()
     for event in session.events(first, until):
         if as_json:
             click.echo(_encoded(event))
         else:
-            _print(event)
+            printer.print(event)
 
 
 def _encoded(event: "Event") -> bytes:
@@ -75,24 +77,45 @@ def _encoded(event: "Event") -> bytes:
     return msgspec.json.encode(event.fields if isinstance(event, OtherEvent) else event)
 
 
-def _print(event: "Event") -> None:
-    from ingle.client import kind_of
-    from ingle.client.decode import bundle_of
+class Printer:
+    """Prints events as text, each thing that is not output on lines of its own."""
 
-    kind, told = kind_of(event), event
-    if kind == "state" and getattr(told, "code", None) is not None:
-        at = time.strftime("%H:%M:%S", time.localtime(event.time))
-        click.echo(f"── cell {event.cell} ── {at}")
-        for line in str(getattr(told, "code", "")).rstrip("\n").split("\n"):
-            click.echo(f"│ {line}")
-    elif kind in ("stdout", "stderr"):
-        click.echo(getattr(told, "text", ""), nl=False, err=kind == "stderr")
-    elif kind in ("result", "display"):
-        click.echo(bundle_of(event).get("text/plain", ""))
-    elif kind == "error":
-        click.echo(str(getattr(told, "traceback", "")).rstrip("\n"), err=True)
-    elif kind == "notice":
-        click.echo(f"ingle: {getattr(told, 'text', '')}", err=True)
-    elif kind == "done":
-        result: Any = getattr(told, "result", None)
-        click.echo(f"── cell {event.cell}: {result.status} after {result.execution_time:.3g} s")
+    def __init__(self) -> None:
+        self._open = {"stdout": False, "stderr": False}
+        """Streams whose last line has no end yet: a prompt, or text printed with `end=""`."""
+
+    def print(self, event: "Event") -> None:
+        from ingle.client import kind_of
+        from ingle.client.decode import bundle_of
+
+        kind, told = kind_of(event), event
+        if kind in ("stdout", "stderr"):
+            text = getattr(told, "text", "")
+            click.echo(text, nl=False, err=kind == "stderr")
+            if text:
+                self._open[kind] = not text.endswith("\n")
+            return
+        if kind == "state" and getattr(told, "code", None) is None:
+            return
+        # The answer to a prompt, which ends its line on a terminal, is not in the log.
+        self._end_lines()
+        if kind == "state":
+            at = time.strftime("%H:%M:%S", time.localtime(event.time))
+            click.echo(f"── cell {event.cell} ── {at}")
+            for line in str(getattr(told, "code", "")).rstrip("\n").split("\n"):
+                click.echo(f"│ {line}")
+        elif kind in ("result", "display"):
+            click.echo(bundle_of(event).get("text/plain", ""))
+        elif kind == "error":
+            click.echo(str(getattr(told, "traceback", "")).rstrip("\n"), err=True)
+        elif kind == "notice":
+            click.echo(f"ingle: {getattr(told, 'text', '')}", err=True)
+        elif kind == "done":
+            result: Any = getattr(told, "result", None)
+            click.echo(f"── cell {event.cell}: {result.status} after {result.execution_time:.3g} s")
+
+    def _end_lines(self) -> None:
+        for stream, unfinished in self._open.items():
+            if unfinished:
+                click.echo("", err=stream == "stderr")
+                self._open[stream] = False

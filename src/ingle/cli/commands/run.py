@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ingle.cli.completion import complete_sessions
 from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, find_or_choose, service_options
@@ -103,6 +104,7 @@ def make_job(source: str | None, arguments: list[str], module: str | None, code:
     "-s",
     "--session",
     metavar="NAME",
+    shell_complete=complete_sessions,
     help="Run in this live session of a running service; it is created if missing, and kept.",
 )
 @service_options

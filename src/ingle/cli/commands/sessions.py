@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ingle.cli.completion import session_argument
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, list_sessions, service_options
 from ingle.errors import Unreachable
@@ -19,7 +20,7 @@ def ps(choice: Choice, as_json: bool) -> None:
     """List the live sessions of all your servers on this machine.
 
     Servers are those of `ingle serve`, of assistants and of client programs. A server that does not answer is listed
-    too.
+    too. `ingle ls` is the same.
     """
     with plain_failures():
         seen = [_look(target) for target in find_targets(choice)]
@@ -99,7 +100,7 @@ def _size(count: int | None) -> str:
 
 
 @click.command(name="vars", epilog="Example: ingle vars main; ingle vars main df")
-@click.argument("session")
+@session_argument
 @click.argument("name", required=False)
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

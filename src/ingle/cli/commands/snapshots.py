@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ingle.cli.completion import session_argument
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
 
@@ -15,7 +16,7 @@ BLOCK = 1 << 20
 
 
 @click.command(epilog="Example: ingle save main calc; ingle save main calc --to calc.ingle")
-@click.argument("session")
+@session_argument
 @click.argument("name")
 @service_options
 @click.option("--to", "file", metavar="FILE", help="Also write it as one portable file.")
@@ -31,7 +32,7 @@ def save(session: str, name: str, choice: Choice, file: str | None, as_json: boo
         _print(said)
         return
     new = f", {_size(said['new_bytes'])} of it new" if said["new_bytes"] < said["size"] else ""
-    click.echo(f"saved {said['variables']} variables of {session} as {name}: {_size(said['size'])}{new}")
+    click.echo(f"saved {_variables(said['variables'])} of {session} as {name}: {_size(said['size'])}{new}")
     _print_missing(said)
 
 
@@ -79,7 +80,7 @@ def load(
     if as_json:
         _print(said)
         return
-    click.echo(f"session {said['session']['session_id']} is ready with {said['variables']} variables of {name}")
+    click.echo(f"session {said['session']['session_id']} is ready with {_variables(said['variables'])} of {name}")
     _print_missing(said)
 
 
@@ -132,7 +133,7 @@ def _list(snapshots: list[dict[str, Any]]) -> None:
             continue
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["saved_at"]))
         count = len(each["variables"])
-        click.echo(f"{each['name']:20} {when}  {_size(each['size']):>9}  {count} variables of {each['session_id']}")
+        click.echo(f"{each['name']:20} {when}  {_size(each['size']):>9}  {_variables(count)} of {each['session_id']}")
 
 
 def _print_missing(said: dict[str, Any]) -> None:
@@ -141,6 +142,10 @@ def _print_missing(said: dict[str, Any]) -> None:
         click.echo(f"  without {each['name']} ({each['type']}): {each['reason']}{made_by}")
     for notice in said["notices"]:
         click.echo(f"  {notice}")
+
+
+def _variables(count: int) -> str:
+    return "1 variable" if count == 1 else f"{count} variables"
 
 
 def _size(count: int) -> str:

@@ -188,5 +188,5 @@ class SessionStore:
 
 
 def _save_of(made: Manifest) -> Save:
-    names = [each.name for group in made.summary.groups for each in group.names]
+    names = [each.name for each in made.summary.variables]
     return Save(made.cell, made.saved_at, made.python, names, made.summary.skipped)
