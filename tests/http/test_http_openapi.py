@@ -45,7 +45,7 @@ parameters = { "path.session_id" = "gone" }
     command = [
         sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", f"{server.url}/openapi.json",
         "--header", f"Authorization: Bearer {server.token}",
-        "--checks", CHECKS, "--max-examples", "25", "--workers", "1", "--generation-database", "none",
+        "--checks", CHECKS, "--max-examples", "10", "--workers", "1", "--generation-database", "none",
         "--phases", "examples,coverage,fuzzing", "--request-timeout", "20", "--no-color", "--seed", "1",
         "--suppress-health-check", "all",
     ]  # fmt: skip

@@ -16,6 +16,7 @@ from test_process_tree import is_there
 
 from ingle.errors import StartFailed
 from ingle.events import Exit
+from ingle.requests import NewCell
 from ingle.workers.copies import Copies
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
@@ -80,7 +81,7 @@ class Talk:
     def begin(self, code: str) -> int:
         self._cell += 1
         self._done[self._cell] = asyncio.get_running_loop().create_future()
-        self.worker.execute(self._cell, code, {}, crowded=False)
+        self.worker.execute(self._cell, NewCell(code), crowded=False)
         return self._cell
 
     async def end_of(self, cell: int) -> messages.Done:
@@ -527,21 +528,23 @@ async def test_blas_goes_on_on_both_sides(start: Start) -> None:
 async def test_a_hook_that_hangs_after_a_fork_costs_only_that_fork(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = await start()
-    await original.run(
-        "import os, time\nhang = True\nos.register_at_fork(after_in_child=lambda: hang and time.sleep(600))"
-    )
-    with pytest.raises(StartFailed, match="a copy ended before it was ready: was killed by SIGALRM"):
-        await original.fork()
-    with pytest.raises(StartFailed, match="a copy ended before it was ready"):
-        await original.fork(2)
-    await original.run(WITH_A_THREAD)
-    with pytest.raises(StartFailed, match="a copy ended before it was ready: was killed by SIGALRM"):
-        await original.fork()
-    await original.run("hang = False")
-    (copy,) = await original.fork()
-    assert await copy.ask("hang") is False
-    assert len(original.worker.siblings.members) == 2
+    hook = "import os, time\nhang = True\nos.register_at_fork(after_in_child=lambda: hang and time.sleep(600))"
+
+    async def hang(original: Talk, count: int, first: str) -> None:
+        await original.run(first)
+        await original.run(hook)
+        # Of several, the first that is missed is named, and the others are told to end.
+        reason = "was killed by SIGALRM" if count == 1 else ""
+        with pytest.raises(StartFailed, match=f"a copy ended before it was ready: {reason}"):
+            await original.fork(count)
+        await original.run("hang = False")
+        (copy,) = await original.fork()
+        assert await copy.ask("hang") is False
+        assert len(original.worker.siblings.members) == 2
+
+    # At once: each waits for the alarm.
+    one, two, three = [await start() for _ in range(3)]
+    await asyncio.gather(hang(one, 1, ""), hang(two, 2, ""), hang(three, 1, WITH_A_THREAD))
 
 
 @forks_only

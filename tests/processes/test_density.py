@@ -12,7 +12,7 @@ from support.service import make_settings
 
 pytestmark = pytest.mark.fresh_service
 
-MANY = 1000
+MANY = 400
 AT_ONCE = 20
 """Requests under way together: enough to overlap, few enough for two cores."""
 
@@ -53,14 +53,14 @@ async def create_use_and_end(service: Service, count: int) -> None:
     assert await service.list_sessions() == []
 
 
-async def test_a_thousand_idle_sessions_all_answer(service: Service) -> None:
+async def test_hundreds_of_idle_sessions_all_answer(service: Service) -> None:
     await create_use_and_end(service, MANY)
 
 
-async def test_memory_and_descriptors_stay_flat_over_ten_rounds(service: Service) -> None:
+async def test_memory_and_descriptors_stay_flat_over_rounds(service: Service) -> None:
     await create_use_and_end(service, 50)
     files, before = open_files(), memory()
-    for _ in range(10):
+    for _ in range(5):
         await create_use_and_end(service, 50)
     assert open_files() == files
     assert memory() - before < 10

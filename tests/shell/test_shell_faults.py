@@ -53,17 +53,17 @@ async def test_a_fork_bomb_is_ended_by_its_limit(clean: Service) -> None:
 
 @pytest.mark.req("shell.bounds", "out.bounded")
 @pytest.mark.timeout(300)
-async def test_a_gigabyte_of_output_neither_kills_nor_stalls(clean: Service) -> None:
-    task = await clean.shell("head -c 1000000000 /dev/zero | tr '\\0' x | fold -w 1000", wait=0)
+async def test_a_flood_of_output_neither_kills_nor_stalls(clean: Service) -> None:
+    task = await clean.shell("head -c 200000000 /dev/zero | tr '\\0' x | fold -w 1000", wait=0)
     answers, size = 0, 0
     while task.status == "running":
         assert (await clean.shell("echo beside", wait=60)).stdout == "beside\n"
         answers += 1
-        task = await clean.shell_status(task.task_id, wait=1)
+        task = await clean.shell_status(task.task_id, wait=0.1)
     size = len(task.stdout) + task.truncated.stdout
-    assert (task.status, task.exit_code, size) == ("done", 0, 1_001_000_000 - 1)
+    assert (task.status, task.exit_code, size) == ("done", 0, 200_200_000 - 1)
     assert answers > 3
-    page = await clean.shell_output(task.task_id, from_line=900_000, lines=1)
+    page = await clean.shell_output(task.task_id, from_line=180_000, lines=1)
     assert page.lines[0].text == "x" * 1000
     await clean.shell_cancel(task.task_id)
 

@@ -9,7 +9,7 @@ from ingle.events import Result
 from ingle.service import Service
 from support.waiting import until
 
-pytestmark = [pytest.mark.both_levels, pytest.mark.req("cell.await")]
+pytestmark = pytest.mark.req("cell.await")
 
 
 @pytest.fixture

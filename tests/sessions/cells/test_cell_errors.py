@@ -7,8 +7,6 @@ import pytest
 
 from ingle.service import Service
 
-pytestmark = pytest.mark.both_levels
-
 
 @pytest.fixture
 def run(run):

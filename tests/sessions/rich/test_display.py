@@ -14,8 +14,6 @@ from ingle.service import Service
 from ingle.settings import Settings
 from support.service import make_settings
 
-pytestmark = pytest.mark.both_levels
-
 RICH = """
 class Rich:
     def __repr__(self): return 'rich'
