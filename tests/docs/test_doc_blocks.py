@@ -1,4 +1,4 @@
-"""Every code block of the README, the tutorial, the how-to pages and the page of troubles does what the page shows."""
+"""Every code block of the README and of the documentation does what the page shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ from support.processes import MARK
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", DOCS / "tutorial.md", DOCS / "troubleshooting.md", *sorted((DOCS / "how-to").glob("*.md"))]
+COMPARED = DOCS / "reference" / "cli.md"
+"""Its blocks are compared with the output of `--help` by tests/unit/test_reference.py."""
+
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for path in DOCS.rglob("*.md") if path != COMPARED and "```" in path.read_text("utf-8")),
+]
 
 RUN = ("console", "python")
 PLAIN = ("text",)
