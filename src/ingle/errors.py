@@ -13,6 +13,7 @@ An exception in a user's cell is a result, not an error of ingle.
     ├── Forbidden               403  forbidden            a page of another origin, or a token without the scope
     │   ├── SnapshotUntrusted   403  snapshot_untrusted   not signed by this ingle for this tenant
     │   └── NotGranted          403  not_granted          a folder, interpreter, level or network that is not granted
+    ├── EnvironmentFailed       422  environment_failed   an environment could not be built
     ├── Misdirected             421  misdirected          a Host that this server does not serve
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
@@ -26,9 +27,11 @@ An exception in a user's cell is a result, not an error of ingle.
     │   ├── VariableNotFound    404  variable_not_found
     │   ├── SnapshotNotFound    404  snapshot_not_found
     │   ├── GrantNotFound       404  grant_not_found
+    │   ├── EnvironmentNotFound 404  environment_not_found
     │   └── TaskNotFound        404  task_not_found       unknown, or ended and removed
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
+    │   ├── EnvironmentInUse    409  environment_in_use   sessions use it, or it is being built
     │   ├── Busy                409  busy                 a cell is running; nothing was started
     │   │   └── ShellBusy       409  busy                 a command is running in that persistent shell
     │   ├── NotWaiting          409  not_waiting          no cell waits for input
@@ -120,6 +123,14 @@ class NotGranted(Forbidden):
     code = "not_granted"
 
 
+class EnvironmentFailed(IngleError):
+    code, status = "environment_failed", 422
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"the environment {name!r} could not be built; what was there before stays:\n{why}")
+        self.why = why
+
+
 class Misdirected(IngleError):
     code, status = "misdirected", 421
 
@@ -207,6 +218,15 @@ class SnapshotNotFound(NotFound):
         super().__init__(f"{problem}; list the snapshots to see which exist", problem)
 
 
+class EnvironmentNotFound(NotFound):
+    code = "environment_not_found"
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        there = f"there are: {', '.join(known)}" if known else "there is none yet"
+        problem = f"there is no environment {name[:80]!r}; {there}"
+        super().__init__(f"{problem}; create it with `ingle env create {name[:80]} PACKAGE...`", problem)
+
+
 class VariableUntold(IngleError):
     code, status = "variable_untold", 504
 
@@ -243,6 +263,10 @@ class SessionExists(Conflict):
     def __init__(self, session_id: str) -> None:
         problem = f"a session {session_id!r} exists already"
         super().__init__(f"{problem}; use it, end it first, or choose another name", problem)
+
+
+class EnvironmentInUse(Conflict):
+    code = "environment_in_use"
 
 
 class Busy(Conflict):

@@ -42,6 +42,8 @@ class NewSession(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     """Set by the service, as `bounds` is; a caller cannot choose it."""
     python: str | None = None
+    environment: str | None = None
+    """Name of the environment whose interpreter and packages it has. Not together with `python`."""
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     idle_timeout: float | None = None
@@ -70,6 +72,19 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """`sys.argv` while it runs."""
     file: str | None = None
     """Path of its source: its `__file__`, its name in tracebacks; its folder is first on `sys.path`. Null: no file."""
+
+
+class NewEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Request for an environment: an interpreter and its packages."""
+
+    python: str = ""
+    """Version, as `3.12`, or path of the interpreter. Default: the server's."""
+    packages: list[str] = field(default_factory=list)
+    """Requirements, as pip takes them."""
+    requirements: str = ""
+    """Text of a file of requirements."""
+    constraints: str = ""
+    """Text of a file of constraints."""
 
 
 class NewCell(Struct, frozen=True):

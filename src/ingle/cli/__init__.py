@@ -13,6 +13,7 @@ COMMANDS = {
     "completion": "completion:completion",
     "config": "commands.sessions:config",
     "doctor": "commands.doctor:doctor",
+    "env": "commands.env:env",
     "fork": "commands.fork:fork",
     "grant": "commands.grant:grant",
     "install": "commands.install:install",

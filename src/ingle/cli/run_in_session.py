@@ -41,14 +41,16 @@ async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> 
     Without such a folder, one on this machine starts in the current folder if that is granted.
     """
     if job.folders:
-        async with client.session(name, python=job.python, cwd=Folder.read(job.folders[0]).path, keep=True) as session:
+        async with client.session(
+            name, python=job.python, environment=job.environment, cwd=Folder.read(job.folders[0]).path, keep=True
+        ) as session:
             return session
     cwd = os.getcwd() if target.address.path is not None else None
     try:
-        async with client.session(name, python=job.python, cwd=cwd, keep=True) as session:
+        async with client.session(name, python=job.python, environment=job.environment, cwd=cwd, keep=True) as session:
             return session
     except errors.NotGranted:
-        async with client.session(name, python=job.python, keep=True) as session:
+        async with client.session(name, python=job.python, environment=job.environment, keep=True) as session:
             own = f"ingle: session {name} starts in its own folder; `ingle grant {cwd}` grants this one\n"
             await Output().write(2, own)
             return session

@@ -96,7 +96,9 @@ class Run:
 
     async def _work(self) -> int:
         job = self._job
-        session = await self._service.create_session(python=job.python, cwd=self._folder, env=job.env)
+        session = await self._service.create_session(
+            python=job.python, environment=job.environment, cwd=self._folder, env=job.env
+        )
         if session.isolation not in OPEN_LEVELS and not job.as_json:
             await Output().write(2, f"ingle: {(await self._service.reach()).files}\n")
         self._session_id = session.session_id

@@ -13,7 +13,19 @@ from ingle import errors
 from ingle.http.auth.guard import SERVICE, Guard, Owner
 from ingle.http.auth.principals import Principals
 from ingle.http.problems import ProblemMiddleware
-from ingle.http.routes import bodies, cells, execute, files, forks, grants, library, sessions, shell, snapshots
+from ingle.http.routes import (
+    bodies,
+    cells,
+    environments,
+    execute,
+    files,
+    forks,
+    grants,
+    library,
+    sessions,
+    shell,
+    snapshots,
+)
 from ingle.http.routes.events import Watch
 from ingle.http.routes.server import Reference, ServerState
 from ingle.http.routes.table import Operation, make_router
@@ -80,6 +92,7 @@ def operations(service: Service) -> list[Operation]:
         *shell.operations(),
         *library.operations(),
         *grants.operations(),
+        *environments.operations(),
         *cells.interpreter_operations(),
     ]
     return [*rows, *Reference(rows).operations()]

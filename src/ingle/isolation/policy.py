@@ -68,11 +68,13 @@ class Grant:
     python: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that configure pip and uv for the reachable package index."""
+    build: str = ""
+    """Folder of the environment that the session asked for; empty without one."""
     mounts: tuple[Mount, ...] = ()
     """Folders in addition to its own. A nested folder comes after its parent, and its rights take precedence."""
 
 
-NOTHING_ASKED = (None, None, None, None, SessionLimits())
+NOTHING_ASKED = (None, None, None, None, None, SessionLimits())
 MAX_CACHED_GRANTS = 1000
 """Cached grants: one for each token with its own bounds."""
 
@@ -135,6 +137,9 @@ class Policy:
         self._pythons = {self._own_python, *map(self._listed, settings.pythons)}
         self._kept = self._kept_from_writing()
         self._cached: dict[tuple[Bounds, bool], Grant] = {}
+        wheels = os.path.join(self._home, "wheels")
+        # Fixed at the start of a server, because all its workers are prepared for the same mounts.
+        self._wheels = wheels if os.path.isdir(wheels) else None
         prefix = os.path.dirname(os.path.dirname(self._own_python))
         self._index = package_index.find(prefix=prefix, written=self._is_left_to_sessions)
         self._index_folders = tuple(
@@ -159,10 +164,14 @@ class Policy:
                 raise InvalidRequest(f"--allow-host {text[:200]} is refused: {error}; give HOST or HOST:PORT") from None
         return AllowList(entries)
 
-    def settle(self, wanted: NewSession) -> Grant:
-        """Return the grant for a new session, or raise. Blocks if the request names files."""
-        if (wanted.isolation, wanted.network, wanted.cwd, wanted.python, wanted.limits) != NOTHING_ASKED:
-            return self._settle(wanted)
+    def settle(self, wanted: NewSession, build: str = "") -> Grant:
+        """Return the grant for a new session, or raise. Blocks if the request names files.
+
+        `build` is the folder of the environment that the request names.
+        """
+        asked = (wanted.isolation, wanted.network, wanted.cwd, wanted.python, wanted.environment, wanted.limits)
+        if asked != NOTHING_ASKED:
+            return self._settle(wanted, build)
         # Nearly all requests name nothing and get the same grant.
         key = (wanted.bounds, not wanted.tenant)
         if key not in self._cached:
@@ -171,7 +180,9 @@ class Policy:
             self._cached[key] = self._settle(wanted)
         return self._cached[key]
 
-    def _settle(self, wanted: NewSession) -> Grant:
+    def _settle(self, wanted: NewSession, build: str = "") -> Grant:
+        if wanted.environment is not None and wanted.python is not None:
+            raise InvalidRequest("a session has either `python` or `environment`; leave one of them out")
         level = self._level(wanted)
         free = level in OPEN_LEVELS and not wanted.tenant
         return Grant(
@@ -179,14 +190,35 @@ class Policy:
             network=self._network(wanted, level),
             limits=self._limits(wanted),
             cwd=None if wanted.cwd is None else self.folder(wanted.cwd, wanted.tenant, free=free),
-            python=self._python(wanted.python, free),
-            environment={} if level in OPEN_LEVELS else self._index.environment,
-            mounts=self.all_mounts(wanted.cwd, wanted.tenant),
+            python=os.path.join(build, "bin", "python") if build else self._python(wanted.python, free),
+            build=build,
+            environment=self._installing(level),
+            mounts=(*self.all_mounts(wanted.cwd, wanted.tenant), *self._shown(level, build)),
         )
 
     def all_mounts(self, cwd: str | None, tenant: str) -> tuple[Mount, ...]:
-        """Return every folder of the host that a session gets, in the order of `Grant.mounts`."""
+        """Return every folder of the host that a session gets, in the order of `Grant.mounts`.
+
+        Parts of the data folder are not among them: they are mounted for each session.
+        """
         return (*self._index_folders, *self.mounts_of(tenant), *self._own_part(cwd, tenant), *self._kept)
+
+    def _shown(self, level: str, build: str) -> tuple[Mount, ...]:
+        """Return the parts of the data folder that a session reads: its environment, and wheels of earlier builds."""
+        wheels = [] if self._wheels is None or level != "sandbox" else [self._wheels]
+        return tuple(Mount(each, read_only=True) for each in (*wheels, build) if each)
+
+    def _installing(self, level: str) -> dict[str, str]:
+        """Return variables that configure pip and uv: the package index, and the wheels of environments."""
+        given = {} if level in OPEN_LEVELS else self._index.environment
+        if self._wheels is None or level == "restricted":
+            return given
+        known = self._index.environment
+        return {
+            **given,
+            "PIP_FIND_LINKS": f"{known.get('PIP_FIND_LINKS', '')} {self._wheels}".strip(),
+            "UV_FIND_LINKS": ",".join(filter(None, (known.get("UV_FIND_LINKS", ""), self._wheels))),
+        }
 
     def _level(self, wanted: NewSession) -> str:
         floor = _stricter(LEVELS, self.level, wanted.bounds.isolation)

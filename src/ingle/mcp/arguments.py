@@ -122,6 +122,7 @@ class CreateSession(Struct, forbid_unknown_fields=True):
         ),
     ] = None
     python: Annotated[str | None, Meta(description="Path of another interpreter, CPython 3.10 or later.")] = None
+    environment: Annotated[str | None, Meta(description="Name of an environment with packages.")] = None
     cwd: Annotated[str | None, Meta(description="Absolute folder to start in.")] = None
     env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
     include_stdlib: Annotated[bool, Meta(description="False leaves out the user's library.")] = True

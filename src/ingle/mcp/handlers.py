@@ -248,6 +248,7 @@ class Tools:
         new = NewSession(
             session_id=given.session_id,
             python=given.python,
+            environment=given.environment,
             cwd=given.cwd or self._cwd,
             env=given.env or {},
             include_stdlib=given.include_stdlib,

@@ -14,6 +14,7 @@ from ingle.events import (
     AnyEvent,
     CellInfo,
     CheckpointInfo,
+    EnvironmentInfo,
     FileInfo,
     FileList,
     Isolation,
@@ -34,7 +35,7 @@ from ingle.events import (
 )
 from ingle.grants import GrantChange, GrantInfo, NewGrant
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import Bounds, NewCell, NewSession, NewTask
+from ingle.requests import Bounds, NewCell, NewEnvironment, NewSession, NewTask
 
 
 class Node(Protocol):
@@ -51,6 +52,9 @@ class Node(Protocol):
 
     @property
     def grants(self) -> "Grants": ...
+
+    @property
+    def environments(self) -> "Environments": ...
 
     async def start(self) -> None: ...
 
@@ -275,3 +279,17 @@ class Grants(Protocol):
     async def remove(self, grant_id: str) -> GrantChange: ...
 
     async def list(self) -> list[GrantInfo]: ...
+
+
+class Environments(Protocol):
+    """Named sets of packages for an interpreter."""
+
+    async def build(self, name: str, new: NewEnvironment, seconds: float) -> EnvironmentInfo:
+        """Build an environment beside the one of that name. Return it once it is built, or after `seconds`."""
+        ...
+
+    async def list(self) -> list[EnvironmentInfo]: ...
+
+    async def remove(self, name: str) -> None:
+        """Remove an environment that no session uses."""
+        ...

@@ -17,6 +17,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.nodes.environments import LocalEnvironments
 from ingle.nodes.grants import LocalGrants
 from ingle.nodes.snapshots import LocalSnapshots
 from ingle.nodes.tasks import LocalTasks
@@ -38,6 +39,7 @@ class LocalNode:
         self.snapshots = LocalSnapshots(self.manager)
         self.library = self.manager.libraries
         self.grants = LocalGrants(self.manager)
+        self.environments = LocalEnvironments(self.manager)
 
     async def start(self) -> None:
         await self.manager.start()
@@ -46,6 +48,7 @@ class LocalNode:
         await self.manager.warm()
 
     async def stop(self) -> None:
+        await self.environments.stop()
         await self.tasks.stop()
         await self.snapshots.stop()
         await self.manager.stop()

@@ -16,6 +16,7 @@ from ingle.nodes import Node
 from ingle.nodes.local import LocalNode
 from ingle.service.access import Access, Shared
 from ingle.service.cells import Cells
+from ingle.service.environments import Environments
 from ingle.service.files import Files
 from ingle.service.grants import Grants
 from ingle.service.sessions import Sessions
@@ -30,7 +31,7 @@ PROBE = Caller("probe", ".probe")
 PROBE_SECONDS = 10.0
 
 
-class Service(Sessions, Cells, Shell, Files, Snapshots, Grants):
+class Service(Sessions, Cells, Shell, Files, Snapshots, Environments, Grants):
     """All verbs, for one caller, and the start and stop of the node that carries them out."""
 
     def __init__(

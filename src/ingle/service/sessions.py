@@ -17,6 +17,7 @@ class Sessions(Verbs):
         session_id: str | None = None,
         *,
         python: str | None = None,
+        environment: str | None = None,
         cwd: str | None = None,
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
@@ -31,6 +32,7 @@ class Sessions(Verbs):
         new = NewSession(
             session_id=session_id,
             python=python,
+            environment=environment,
             cwd=cwd,
             env=env or {},
             idle_timeout=idle_timeout,

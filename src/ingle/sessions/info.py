@@ -1,5 +1,7 @@
 """Description of a session for listings."""
 
+import os
+
 from ingle.events import SessionInfo
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
@@ -47,4 +49,5 @@ def describe_session(
         saved_at=saved.time if saved is not None else None,
         saved_cell=saved.cell if saved is not None else None,
         limits=spec.grant.limits,
+        environment=os.path.basename(os.path.dirname(spec.grant.build)) or None,
     )

@@ -146,6 +146,7 @@ class Manager:
         finally:
             del self._making[key]
         self._register([session], began)
+        self._tidy_soon()
         return session
 
     async def _make(self, wanted: NewSession, name: str, key: str) -> Session:
@@ -268,6 +269,7 @@ class Manager:
             for its_key in keys:
                 del self._making[its_key]
         self._register(made, began)
+        self._tidy_soon()
         return made
 
     def _new_keys(self, tenant: str, names: list[str | None]) -> dict[str, str]:
@@ -388,7 +390,32 @@ class Manager:
         ending = self._loop.create_task(session.end())
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
+        ending.add_done_callback(lambda ending: self._tidy_soon())
         return ending
+
+    # --- environments ---
+
+    def _tidy_soon(self) -> None:
+        """Give up builds of environments that no session uses any more, without waiting for it."""
+        making = self._making.values()
+        if self._stopped or None in making or not self.grants.builds.held:
+            return
+        used = {session.spec.grant.build for session in (*self._sessions.values(), *filter(None, making))}
+        dropped = self.grants.builds.keep_only(used)
+        if dropped:
+            tidying = self._loop.create_task(self.drop_stale(dropped))
+            self._endings.add(tidying)
+            tidying.add_done_callback(self._endings.discard)
+
+    async def drop_stale(self, builds: list[Path]) -> None:
+        """Stop the launchers of builds that are neither current nor in use, and remove the builds."""
+        for build in builds:
+            current = await asyncio.to_thread(self.grants.builds.store.is_current, build)
+            if not current and build not in self.grants.builds.held:
+                for launcher in self._launchers.all:
+                    if launcher.python.startswith(f"{build}/"):
+                        await self._launchers.drop(launcher)
+                await asyncio.to_thread(self.grants.builds.store.sweep, build.parent.name)
 
     async def stop(self) -> None:
         """End everything that this manager has started, and leave the data folder clean."""

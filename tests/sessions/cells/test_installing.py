@@ -1,13 +1,10 @@
 """`%pip install` in a session: into its own folder, only what is missing, and usable on the next line."""
 
 import functools
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
-from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,30 +15,11 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle_worker.magics import packages
 from support.service import make_settings
+from support.wheels import make_wheel
 
 pytestmark = [pytest.mark.req("rich.magics"), pytest.mark.timeout(300)]
 
 Run = Callable[..., Awaitable[Result]]
-
-
-def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
-    """A wheel of one module that knows its version."""
-    info = f"{name}-{version}.dist-info"
-    needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
-    files = {
-        f"{name}.py": f"version = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(
-        f"{path},sha256={urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},{len(text)}\n"
-        for path, text in files.items()
-    )
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
-            archive.writestr(path, text)
-    return wheel
 
 
 @pytest.fixture

@@ -114,6 +114,7 @@ def make_job(source: str | None, arguments: list[str], module: str | None, code:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document; stream nothing.")
 @folder_option
 @click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
+@click.option("--environment", metavar="NAME", help="Use this environment, made by `ingle env create`.")
 @click.option(
     "--timeout",
     type=Quantity(SECONDS),
@@ -133,6 +134,7 @@ def run(
     as_json: bool,
     folders: tuple[str, ...],
     python: str | None,
+    environment: str | None,
     timeout: float | None,
     env: dict[str, str],
 ) -> None:
@@ -158,6 +160,7 @@ def run(
         job = replace(
             job,
             python=python,
+            environment=environment,
             timeout=timeout,
             env=env,
             as_json=as_json,

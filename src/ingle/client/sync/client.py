@@ -81,6 +81,7 @@ class Client(Shell):
         name: str | None = None,
         *,
         python: str | None = None,
+        environment: str | None = None,
         cwd: str | PathLike[str] | None = None,
         env: dict[str, str] | None = None,
         idle_timeout: float | None = None,
@@ -94,12 +95,13 @@ class Client(Shell):
         The options apply when it is created, and have no effect on an existing session. A relative `cwd` starts at this
         program's folder; the default is the client's `folder`. `include_stdlib=False` leaves out the user's library.
         `checkpoints="auto"` stores the state before each cell. A `durable` session is saved after each cell, and
-        outlives the service.
+        outlives the service. `environment` names an interpreter with packages, made by `ingle env create`.
         """
         if cwd is None and self._folder is not None:
             cwd = self._folder.path
         options = {
             "python": python,
+            "environment": environment,
             "cwd": None if cwd is None else os.path.abspath(cwd),
             "env": env,
             "idle_timeout": idle_timeout,

@@ -29,6 +29,7 @@ MAX_ELEMENTS = 100_000
 class Create(Struct, forbid_unknown_fields=True):
     session_id: Name | None = None
     python: str | None = None
+    environment: Name | None = None
     cwd: str | None = None
     env: dict[str, str] | None = None
     idle_timeout: float | None = None
@@ -44,6 +45,7 @@ class Create(Struct, forbid_unknown_fields=True):
         return NewSession(
             session_id=self.session_id,
             python=self.python,
+            environment=self.environment,
             cwd=self.cwd,
             env=self.env or {},
             idle_timeout=self.idle_timeout,

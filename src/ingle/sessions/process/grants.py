@@ -5,6 +5,7 @@ The owner may add and remove folders and hosts later. Each change makes a new po
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
+from ingle.environments.store import BuildsInUse, Store
 from ingle.grants import FOLDER, HOST, GrantInfo, Source, Tenants, grant_id
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import INDEX, NO_HOSTS, READ_ONLY, Grant, Policy, read_mount
@@ -34,6 +36,7 @@ class Grants:
         self._home = home
         self._launchers = launchers
         self._telemetry = telemetry
+        self.builds = BuildsInUse(Store(Path(os.path.realpath(home))))
         self._loop = asyncio.get_running_loop()
         # With the level that every machine has, until the level in force is known.
         self.policy = Policy(settings, home)
@@ -140,11 +143,12 @@ class Grants:
         """Return what the operator's policy grants, if this machine can hold it."""
         if self._verdict is None:
             await self.settled()
+        build = "" if wanted.environment is None else str(await asyncio.to_thread(self.builds.take, wanted.environment))
         try:
             if wanted.cwd is None and wanted.python is None:
-                grant = self.policy.settle(wanted)
+                grant = self.policy.settle(wanted, build)
             else:
-                grant = await asyncio.to_thread(self.policy.settle, wanted)
+                grant = await asyncio.to_thread(self.policy.settle, wanted, build)
         except errors.NotGranted as error:
             self._telemetry.note("refused", key, reason=error.message)
             raise

@@ -1,0 +1,153 @@
+"""`ingle env`: named environments of the data folder, which every server on it offers."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ingle.cli.failure import Failure, plain_failures
+from ingle.settings import data_folder
+
+if TYPE_CHECKING:
+    from ingle.environments.store import Record
+    from ingle.requests import NewEnvironment
+
+FILES = ("pyproject.toml", "uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
+"""Names of files that are read where a package is expected."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+python_option = click.option("--python", default="", metavar="3.12|PATH", help="Version or path of its interpreter.")
+file_option = click.option(
+    "-r",
+    "--requirement",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Requirements file, pyproject.toml or lock file; may be repeated.",
+)
+
+
+@click.group(epilog="Example: ingle env create data --python 3.12 numpy pandas scikit-learn")
+def env() -> None:
+    """Manage environments: interpreters with packages, for sessions that ask for them by name.
+
+    Sessions can read an environment and not change it. Use one with `ingle run --environment NAME`.
+    """
+
+
+@env.command(epilog="Example: ingle env create data --python 3.12 numpy pandas")
+@click.argument("name")
+@click.argument("packages", nargs=-1, metavar="[PACKAGE]...")
+@python_option
+@file_option
+@json_option
+def create(name: str, packages: tuple[str, ...], python: str, files: tuple[Path, ...], as_json: bool) -> None:
+    """Create an environment with these packages."""
+    with plain_failures():
+        from ingle.environments.store import Store
+
+        if name in Store(data_folder()).names():
+            raise Failure(f"there is an environment {name!r} already; update it with `ingle env update {name}`")
+        _build(name, _request(packages, python, files), as_json)
+
+
+@env.command(epilog="Example: ingle env update data polars")
+@click.argument("name")
+@click.argument("packages", nargs=-1, metavar="[PACKAGE]...")
+@python_option
+@file_option
+@json_option
+def update(name: str, packages: tuple[str, ...], python: str, files: tuple[Path, ...], as_json: bool) -> None:
+    """Build an environment anew, with the newest versions, and with these packages added.
+
+    Sessions that run keep the packages they have. If the build fails, the environment stays as it is.
+    """
+    with plain_failures():
+        from ingle.environments.build import merged
+        from ingle.environments.store import Store
+
+        before = Store(data_folder()).read(name).made_from
+        _build(name, merged(before, _request(packages, python, files)), as_json)
+
+
+@env.command("list", epilog="Example: ingle env list --json")
+@json_option
+def list_environments(as_json: bool) -> None:
+    """List the environments."""
+    with plain_failures():
+        import msgspec
+
+        from ingle.environments.store import Store
+        from ingle.nodes.environments import describe
+
+        records = Store(data_folder()).all()
+    if as_json:
+        click.echo(msgspec.json.encode({"environments": [describe(record) for record in records]}))
+        return
+    if not records:
+        click.echo("There is no environment yet; create one with `ingle env create NAME PACKAGE...`", err=True)
+    for record in records:
+        asked = ", ".join(describe(record).requested) or "no packages"
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.created_at))
+        click.echo(f"{record.name:20} Python {record.python:8} {made}  {len(record.packages)} packages: {asked}")
+
+
+@env.command(epilog="Example: ingle env remove data")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove an environment that no session uses."""
+    with plain_failures():
+        from ingle.environments.store import Store
+
+        Store(data_folder()).remove(name)
+
+
+def _request(packages: tuple[str, ...], python: str, files: tuple[Path, ...]) -> "NewEnvironment":
+    from ingle.environments.recipe import with_file
+    from ingle.requests import NewEnvironment
+
+    named = [each for each in packages if Path(each).name in FILES and Path(each).is_file()]
+    new = NewEnvironment(python=python, packages=[each for each in packages if each not in named])
+    for file in (*map(Path, named), *files):
+        new = with_file(new, file)
+    return new
+
+
+def _build(name: str, new: "NewEnvironment", as_json: bool) -> "Record":
+    import msgspec
+
+    from ingle.cli.options import load_settings
+    from ingle.environments.build import Build
+    from ingle.environments.store import Store
+    from ingle.nodes.environments import describe
+
+    began = time.monotonic()
+    progress = Progress()
+    try:
+        record = Build(Store(data_folder()), name, new, python=load_settings({}).python, tell=progress.tell).run()
+    finally:
+        progress.clear()
+    if as_json:
+        click.echo(msgspec.json.encode(describe(record)))
+    else:
+        click.echo(
+            f"{name}: Python {record.python} with {len(record.packages)} packages, "
+            f"built in {time.monotonic() - began:.0f} s. Use it with `ingle run --environment {name}`."
+        )
+    return record
+
+
+class Progress:
+    """Steps of a build on standard error: one line that changes on a terminal, else a line for each."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+
+    def tell(self, text: str) -> None:
+        click.echo(f"\r\x1b[K{text[:100]}" if self._terminal else text, err=True, nl=not self._terminal)
+
+    def clear(self) -> None:
+        if self._terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)

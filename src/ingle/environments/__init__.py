@@ -1,0 +1,1 @@
+"""Named environments: sets of packages for an interpreter, built in the data folder."""
