@@ -507,3 +507,15 @@ def test_install_asks_for_a_folder_at_a_terminal_where_the_host_has_no_project(t
         os.close(its)
     assert asked.returncode == 0, asked.stderr
     assert configured_args(tmp_path) == ["mcp", "--folder", f"{tmp_path}/work"]
+
+
+@pytest.mark.req("env.named")
+def test_the_interpreter_of_a_project_is_written_with_its_absolute_path(tmp_path: Path) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    shown = run("install", "json", "--python", ".venv/bin/python", home=tmp_path)
+    entry = json.loads(shown.stdout)["mcpServers"]["ingle"]
+    assert entry["args"] == [*Command.ours().args, "--python", f"{tmp_path}/.venv/bin/python"]
+    refused = run("install", "json", "--python", ".venv/bin/nothing", home=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == ("ingle: there is no interpreter .venv/bin/nothing; name one, such as .venv/bin/python\n")

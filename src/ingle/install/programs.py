@@ -75,6 +75,9 @@ class Command:
         # `-P` keeps the current folder, which sessions may write, off the module path.
         return cls(sys.executable, ("-P", "-m", "ingle", *args))
 
+    def with_flags(self, flags: tuple[str, ...]) -> "Command":
+        return Command(self.program, (*self.args, *flags))
+
     def through_wsl(self, distribution: str) -> "Command":
         return Command("wsl.exe", ("-d", distribution, "--exec", self.program, *self.args))
 
@@ -193,8 +196,9 @@ def file_of(host: Host, place: Place, project: bool) -> Path:
     return place.folder / host.project_file
 
 
-def command_for(host: Host, place: Place, folders: Iterable[str] = ()) -> Command:
-    command = Command.ours(folders)
+def command_for(host: Host, place: Place, folders: Iterable[str] = (), flags: tuple[str, ...] = ()) -> Command:
+    """Return the command that this host starts, with these folders and other flags of `ingle mcp`."""
+    command = Command.ours(folders).with_flags(flags)
     if host.name == "claude-desktop" and place.windows_roaming is not None:
         return command.through_wsl(place.environment["WSL_DISTRO_NAME"])
     return command

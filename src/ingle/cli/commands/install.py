@@ -1,5 +1,7 @@
 """`ingle install`: configures a host to start `ingle mcp`."""
 
+import os
+import shutil
 import sys
 
 import click
@@ -44,8 +46,13 @@ def ask_folder(title: str) -> list[str]:
     metavar="DIR",
     help="Let sessions use this folder, DIR, or DIR:ro for reading only, and start in the first; may be repeated.",
 )
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="Interpreter of sessions, such as .venv/bin/python of a project.  [default: the one ingle runs on]",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
-def install(host: str, project: bool, folders: tuple[str, ...], dry_run: bool) -> None:
+def install(host: str, project: bool, folders: tuple[str, ...], python: str | None, dry_run: bool) -> None:
     """Add ingle to a host: claude-code, claude-desktop, cursor, vscode, codex, gemini or goose.
 
     Shows the change in the host's settings, leaves everything else there as it is, and makes a backup of the old file.
@@ -58,15 +65,17 @@ def install(host: str, project: bool, folders: tuple[str, ...], dry_run: bool) -
         from ingle.install import programs
 
         granted = [granted_folder(each) for each in folders]
+        flags = () if python is None else ("--python", interpreter_of(python))
         if host == "json":
-            click.echo(programs.snippet(programs.Command.ours(granted)))
+            click.echo(programs.snippet(programs.Command.ours(granted).with_flags(flags)))
             return
         place = programs.Place.here()
         found = programs.BY_NAME[host]
         if not granted and not found.starts_in_project:
             granted = ask_folder(found.title)
         file, folder = programs.file_of(found, place, project), place.folder if project else None
-        change = programs.plan(found, file, programs.command_for(found, place, granted), folder)
+        command = programs.command_for(found, place, granted, flags)
+        change = programs.plan(found, file, command, folder)
         if not change.needed:
             click.echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
             return
@@ -77,3 +86,11 @@ def install(host: str, project: bool, folders: tuple[str, ...], dry_run: bool) -
         backup = change.write()
         click.echo(f"Written to {change.file}." + (f" The old file is {backup}." if backup else ""))
         click.echo(found.after)
+
+
+def interpreter_of(python: str) -> str:
+    """Return the absolute path of an interpreter. A link is not followed: it is what makes a virtual environment."""
+    path = shutil.which(os.path.expanduser(python))
+    if path is None:
+        raise Failure(f"there is no interpreter {python}; name one, such as .venv/bin/python")
+    return os.path.abspath(path)
