@@ -187,27 +187,6 @@ class SessionInfo(Struct):
     """Name of its environment, if it asked for one."""
 
 
-class EnvironmentInfo(Struct):
-    """A named environment. `building` and `failed` are about the last build; an earlier one stays usable."""
-
-    name: str
-    state: str
-    """`ready`, `building`, or `failed` if it could not be built."""
-    usable: bool
-    """Whether sessions can ask for it now."""
-    python: str = ""
-    """Version of its interpreter."""
-    requested: list[str] = field(default_factory=list)
-    """Packages that were asked for."""
-    packages: dict[str, str] = field(default_factory=dict)
-    """Installed packages with their versions."""
-    created_at: float | None = None
-    progress: str = ""
-    """What the build is doing."""
-    error: str | None = None
-    """Why the last build failed, in at most three lines."""
-
-
 class Line(Struct, frozen=True, omit_defaults=True):
     """One line of a cell's output, or a piece of a long one."""
 

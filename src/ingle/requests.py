@@ -74,19 +74,6 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """Path of its source: its `__file__`, its name in tracebacks; its folder is first on `sys.path`. Null: no file."""
 
 
-class NewEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Request for an environment: an interpreter and its packages."""
-
-    python: str = ""
-    """Version, as `3.12`, or path of the interpreter. Default: the server's."""
-    packages: list[str] = field(default_factory=list)
-    """Requirements, as pip takes them."""
-    requirements: str = ""
-    """Text of a file of requirements."""
-    constraints: str = ""
-    """Text of a file of constraints."""
-
-
 class NewCell(Struct, frozen=True):
     """Request to run one cell."""
 

@@ -15,7 +15,7 @@ from ingle.callers import IMPLIED, Caller
 from ingle.client import Client
 from ingle.environments.build import reason_of
 from ingle.environments.recipe import with_file
-from ingle.requests import NewEnvironment
+from ingle.environments.shapes import NewEnvironment
 from ingle.service import Service
 from ingle.settings import Settings
 from support.mcp_host import Host, text_of

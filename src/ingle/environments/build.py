@@ -21,9 +21,9 @@ from pathlib import Path
 
 import msgspec
 
+from ingle.environments.shapes import NewEnvironment
 from ingle.environments.store import IN_USE, Record, Store, locked
 from ingle.errors import EnvironmentFailed, InvalidRequest
-from ingle.requests import NewEnvironment
 
 MAX_REASON_LINES = 3
 MAX_REASON_CHARS = 600

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from ingle.environments.shapes import NewEnvironment
 from ingle.errors import InvalidRequest
-from ingle.requests import NewEnvironment
 
 PROJECT = "pyproject.toml"
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")

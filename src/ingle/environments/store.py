@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from ingle.environments.shapes import NewEnvironment
 from ingle.errors import EnvironmentInUse, EnvironmentNotFound, InvalidName
-from ingle.requests import NewEnvironment
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 RECORD, LOCK, IN_USE = "environment.json", ".lock", ".in-use"

@@ -10,11 +10,11 @@ A session's key is its name, or `tenant/name` outside the default tenant. Answer
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import (
     AnyEvent,
     CellInfo,
     CheckpointInfo,
-    EnvironmentInfo,
     FileInfo,
     FileList,
     Isolation,
@@ -35,7 +35,7 @@ from ingle.events import (
 )
 from ingle.grants import GrantChange, GrantInfo, NewGrant
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import Bounds, NewCell, NewEnvironment, NewSession, NewTask
+from ingle.requests import Bounds, NewCell, NewSession, NewTask
 
 
 class Node(Protocol):

@@ -3,10 +3,9 @@
 import asyncio
 
 from ingle.environments.build import Build
+from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.environments.store import Record, check_name
 from ingle.errors import EnvironmentFailed, EnvironmentInUse, EnvironmentNotFound, IngleError
-from ingle.events import EnvironmentInfo
-from ingle.requests import NewEnvironment
 from ingle.sessions.manager import Manager
 
 MAX_FAILURES = 100

@@ -2,8 +2,7 @@
 
 from ingle import errors
 from ingle.callers import ADMIN, DEFAULT_TENANT, READ
-from ingle.events import EnvironmentInfo
-from ingle.requests import NewEnvironment
+from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.service.verbs import Verbs
 
 

@@ -11,8 +11,8 @@ from ingle.cli.failure import Failure, plain_failures
 from ingle.settings import data_folder
 
 if TYPE_CHECKING:
+    from ingle.environments.shapes import NewEnvironment
     from ingle.environments.store import Record
-    from ingle.requests import NewEnvironment
 
 FILES = ("pyproject.toml", "uv.lock", "poetry.lock", "pdm.lock", "pylock.toml")
 """Names of files that are read where a package is expected."""
@@ -106,7 +106,7 @@ def remove(name: str) -> None:
 
 def _request(packages: tuple[str, ...], python: str, files: tuple[Path, ...]) -> "NewEnvironment":
     from ingle.environments.recipe import with_file
-    from ingle.requests import NewEnvironment
+    from ingle.environments.shapes import NewEnvironment
 
     named = [each for each in packages if Path(each).name in FILES and Path(each).is_file()]
     new = NewEnvironment(python=python, packages=[each for each in packages if each not in named])

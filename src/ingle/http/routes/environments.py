@@ -3,10 +3,9 @@
 from msgspec import Struct
 from starlette.responses import Response
 
-from ingle.events import EnvironmentInfo
+from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.http.routes.bodies import NoQuery
 from ingle.http.routes.table import Call, Operation, answer
-from ingle.requests import NewEnvironment
 
 
 class EnvironmentList(Struct):
