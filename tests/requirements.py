@@ -112,8 +112,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("10. Safety", "safe.token", "safe.input"),
     *_proven("10. Safety", "safe.isolation"),
     *_later("11. Files and effects", "no save or fork covers the files of a session yet", "files.state"),
-    *_proven("11. Files and effects", "files.changes"),
-    *_later("11. Files and effects", "files go in and out one by one", "files.archive"),
+    *_proven("11. Files and effects", "files.changes", "files.archive"),
     *_later("11. Files and effects", "sessions cannot be compared yet", "diff.state"),
     *_later(
         "11. Files and effects", "there are no trials yet", "trial.commit", "trial.discard", "trial.effect", "try.best"

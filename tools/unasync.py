@@ -12,15 +12,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ingle" / "client" / "aio"
 TARGET = ROOT / "src" / "ingle" / "client" / "sync"
-MODULES = ("client.py", "connection.py", "session.py", "shell.py")
+MODULES = ("attached.py", "client.py", "connection.py", "files.py", "session.py", "shell.py", "values.py")
 
 WORDS = [
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\bAsync(Client|Session|Shell|Connection|Iterator)\b", r"\1"),
+    (r"\bAsync(Attached|Client|Connection|Files|Iterator|Session|Shell|Values)\b", r"\1"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\baclosing\b", "closing"),
     (r"\baclose\b", "close"),
+    (r"\baread\b", "read"),
+    (r"\baiter_raw\b", "iter_raw"),
     (r"\bingle\.client\.aio\b", "ingle.client.sync"),
     # Sentences about coroutines in docstrings.
     (r"\n +Callbacks of an `Client` may be coroutine functions\.", ""),

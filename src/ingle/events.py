@@ -444,6 +444,13 @@ class FileList(Struct):
     """The folder has more files than are listed."""
 
 
+class Unpacked(Struct, frozen=True):
+    """Files, with links, and bytes that an archive has left in a session's folder."""
+
+    files: int
+    bytes: int
+
+
 class Histogram(Struct):
     """Number of values up to each bound; the last count is for values above all bounds."""
 

@@ -176,6 +176,7 @@ class Settings:
     timeline_disk: int = size(4 * 1024 * 1024 * 1024, "Disk for a session's events; output beyond it is dropped.")
     figures_disk: int = size(256 * 1024 * 1024, "Disk for a session's full-size images; the oldest go first.")
     max_file: int = size(1024 * 1024 * 1024, "Maximum size of a file uploaded to a session's folder.")
+    max_archive: int = size(16 * 1024 * 1024 * 1024, "Maximum size of a tar archive uploaded to a session's folder.")
     shell: str = setting("bash", "Program that runs shell commands; a persistent shell needs it to be bash.")
     shell_folder: str = setting("", "Folder of shell commands without a session; empty: a folder in the data folder.")
     shell_wait: float = seconds(5.0, "How long a call waits for its shell command before it answers `running`.")

@@ -142,6 +142,14 @@ def file_path(path: str) -> str:
     return quote(path, safe="/", encoding="utf-8", errors="surrogateescape")
 
 
+def file_address(path: str) -> tuple[str, dict[str, str | int | float] | None]:
+    """Return the path of a file below that of its session, and the query. An absolute path has its folder there."""
+    if not path.startswith("/"):
+        return f"/files/{file_path(path)}", None
+    folder, _, name = path.rpartition("/")
+    return f"/files/{file_path(name)}", {"folder": folder or "/"}
+
+
 class Retries:
     """Pauses between retries, until they have failed for `patience` seconds.
 

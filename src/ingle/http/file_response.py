@@ -1,4 +1,4 @@
-"""A file as a response: streamed in bounded pieces, and always closed."""
+"""Files and archives as responses: streamed in bounded pieces, and always closed."""
 
 import re
 
@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ingle.http.problems import RangeNotSatisfiable
-from ingle.nodes import OpenFile
+from ingle.nodes import OpenArchive, OpenFile
 
 # A number with more digits than any size has is not a range.
 _RANGE = re.compile(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", re.IGNORECASE | re.ASCII)
@@ -63,6 +63,26 @@ class FileResponse(Response):
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._reading.close()
+
+
+class ArchiveResponse(Response):
+    """A tar stream of unknown length. If it fails, the connection is closed without the end of the body."""
+
+    def __init__(self, archive: OpenArchive) -> None:
+        self._archive = archive
+        headers = {"x-content-type-options": "nosniff", "content-disposition": "attachment"}
+        super().__init__(None, 200, headers, media_type="application/x-tar")
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if scope["method"] != "HEAD":
+                async for chunk in self._archive.chunks():
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._archive.close()
 
 
 def _matches(known: str, tag: str) -> bool:

@@ -30,6 +30,7 @@ from ingle.events import (
     StdlibChange,
     Task,
     TaskOutput,
+    Unpacked,
     Variables,
     VariableValue,
 )
@@ -161,7 +162,7 @@ class Checkpoints(Protocol):
 
 
 class Folder(Protocol):
-    """Files of one session, as its code sees them."""
+    """Files of one session, as its code sees them. Paths start at its folder; absolute ones must be granted."""
 
     async def open(self, path: str) -> "OpenFile": ...
 
@@ -172,6 +173,24 @@ class Folder(Protocol):
     async def remove(self, path: str) -> None: ...
 
     async def list(self, path: str) -> FileList: ...
+
+    async def pack(self, path: str) -> "OpenArchive":
+        """Begin to read a file or a folder as a tar stream."""
+        ...
+
+    async def unpack(self, path: str, chunks: AsyncIterator[bytes], limit: int) -> Unpacked:
+        """Unpack a tar stream into a folder, which is made if it is missing."""
+        ...
+
+
+class OpenArchive(Protocol):
+    """Tar stream of a folder. The caller closes it."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the stream in bounded pieces. Raise an error instead of ending too early."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class OpenFile(Protocol):

@@ -1,10 +1,10 @@
-"""Verbs for the files of a session's folder."""
+"""Verbs for the files of a session. Paths start at its folder; absolute ones lie in a granted folder."""
 
 from collections.abc import AsyncIterator
 
 from ingle.callers import EXECUTE
-from ingle.events import FileInfo, FileList
-from ingle.nodes import OpenFile
+from ingle.events import FileInfo, FileList, Unpacked
+from ingle.nodes import OpenArchive, OpenFile
 from ingle.service.verbs import Verbs
 
 
@@ -23,3 +23,12 @@ class Files(Verbs):
 
     async def remove_file(self, session_id: str, path: str) -> None:
         await (await self.access.session(session_id, EXECUTE).files()).remove(path)
+
+    async def open_archive(self, session_id: str, path: str = "") -> OpenArchive:
+        """Open a file or a folder as a tar stream. The caller closes it."""
+        return await (await self.access.session(session_id).files()).pack(path)
+
+    async def write_archive(self, session_id: str, path: str, chunks: AsyncIterator[bytes]) -> Unpacked:
+        """Unpack a tar stream into a folder."""
+        folder = await self.access.session(session_id, EXECUTE).files()
+        return await folder.unpack(path, chunks, self.settings.max_archive)

@@ -1,4 +1,4 @@
-"""Files of a session's folder, for callers outside the session: list, read, write whole, remove.
+"""Files that a session can reach, for callers outside the session: list, read, write whole, remove, pack, unpack.
 
 The host never opens these paths. Each request is served by a file agent (`ingle_worker.processes.file_agent`), a
 process that the session's init forks inside the session's confinement. So a caller reaches exactly what the session's
@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ingle import errors
-from ingle.events import FileInfo, FileList
+from ingle.events import FileInfo, FileList, Unpacked
+from ingle.sessions.reach import Reach
 from ingle.support import bounded_json
 from ingle.support.bounded_json import Bounds
 from ingle.workers.io.descriptors import refuse_descriptors
@@ -36,6 +37,11 @@ MAX_LIST_BYTES = 20 * 1024**2
 LIST_BOUNDS = Bounds(elements=6 * wire.MAX_LISTED + 100, text=4 * MAX_LIST_BYTES)
 SILENCE_SECONDS = 30.0
 """How long the agent may take to answer, or to accept the next bytes."""
+
+FOLDER_VERBS = frozenset({"list", "pack", "unpack"})
+"""Verbs for which an empty path is the folder itself."""
+
+WRITING_VERBS = frozenset({"write", "remove", "unpack"})
 
 UNREACHABLE = (
     "the session could not serve its files: it may have ended, or be at its limit of processes or memory; "
@@ -69,6 +75,12 @@ class Opened(Failed, frozen=True):
 class Written(Failed, frozen=True):
     info: Entry = ("", "file", 0, 0.0)
     new: bool = False
+
+
+class ArchiveWritten(Failed, frozen=True):
+    files: int = 0
+    bytes: int = 0
+    detail: str = ""
 
 
 def split_path(path: str) -> list[str]:
@@ -169,6 +181,18 @@ class Agent:
         except (OSError, EOFError, msgspec.MsgspecError, ValueError, RecursionError):
             raise errors.Unavailable(UNREACHABLE) from None
 
+    async def receive_chunk(self) -> bytes:
+        """Return the next chunk, empty at the end. Raise Conflict if the agent stops before."""
+        try:
+            (length,) = wire.LENGTH.unpack(await self._receive_exactly(wire.LENGTH.size))
+            if length > wire.MAX_CHUNK_BYTES:
+                raise errors.Unavailable(UNREACHABLE)
+            return await self._receive_exactly(length)
+        except (OSError, EOFError):
+            raise errors.Conflict(
+                "a file changed or could not be read while the folder was packed; ask again"
+            ) from None
+
     async def _receive_exactly(self, count: int) -> bytes:
         data = bytearray()
         while len(data) < count:
@@ -191,12 +215,16 @@ class Agent:
 
 
 class SessionFiles:
-    """One folder as a session sees it. `fixed` folders are ours: they must not have become a link."""
+    """One folder as a session sees it. `fixed` folders are ours: they must not have become a link.
 
-    def __init__(self, worker: Worker, root: str, *, fixed: bool) -> None:
+    An absolute path is one in the folders of `reach`.
+    """
+
+    def __init__(self, worker: Worker, root: str, *, fixed: bool, reach: Reach) -> None:
         self._worker = worker
         self._root = root
         self._fixed = fixed
+        self._reach = reach
 
     @contextlib.asynccontextmanager
     async def _agent(self) -> AsyncIterator[Agent]:
@@ -207,8 +235,12 @@ class SessionFiles:
             agent.close()
 
     def _request(self, verb: str, path: str, **more: Any) -> dict[str, Any]:
-        parts = split_path(path) if path or verb != "list" else []
-        return {"verb": verb, "root": self._root, "fixed": self._fixed, "path": parts, **more}
+        root, fixed = self._root, self._fixed
+        if path.startswith("/"):
+            root, path = self._reach.find(path, write=verb in WRITING_VERBS)
+            fixed = False
+        parts = split_path(path) if path or verb not in FOLDER_VERBS else []
+        return {"verb": verb, "root": root, "fixed": fixed, "path": parts, **more}
 
     async def list(self, path: str) -> FileList:
         request = self._request("list", path)
@@ -237,18 +269,9 @@ class SessionFiles:
         request = self._request("write", path, mode=mode)
         async with self._agent() as agent:
             _check(path, await agent.ask(request, Failed))
-            size = 0
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then its reply says why
-                async for chunk in chunks:
-                    size += len(chunk)
-                    if size > limit:
-                        raise errors.TooLarge(
-                            f"the file is above the limit of {limit} bytes; raise max_file, or send it in parts"
-                        )
-                    for start in range(0, len(chunk), wire.MAX_CHUNK_BYTES):
-                        piece = chunk[start : start + wire.MAX_CHUNK_BYTES]
-                        await agent.send(wire.LENGTH.pack(len(piece)) + piece)
-                await agent.send(wire.LENGTH.pack(0))
+            await _send_all(
+                agent, chunks, limit, "the file is above the limit of {} bytes; raise max_file, or send it in parts"
+            )
             written: Written = await agent.receive_reply(Written)
             _check(path, written)
             _, kind, size, modified = written.info
@@ -259,6 +282,43 @@ class SessionFiles:
         request = self._request("remove", path)
         async with self._agent() as agent:
             _check(path, await agent.ask(request, Failed))
+
+    async def pack(self, path: str) -> "SessionArchive":
+        """Begin to read a file or a folder as a tar stream; the caller closes it."""
+        request = self._request("pack", path)
+        agent = await Agent.start(self._worker)
+        try:
+            _check(path, await agent.ask(request, Failed))
+            return SessionArchive(agent)
+        except BaseException:
+            agent.close()
+            raise
+
+    async def unpack(self, path: str, chunks: AsyncIterator[bytes], limit: int) -> Unpacked:
+        """Unpack a tar stream into a folder. After an error, the files before it are there."""
+        request = self._request("unpack", path)
+        async with self._agent() as agent:
+            _check(path, await agent.ask(request, Failed))
+            await _send_all(agent, chunks, limit, "the archive is above the limit of {} bytes; raise max_archive")
+            done: ArchiveWritten = await agent.receive_reply(ArchiveWritten)
+            if done.why == wire.MALFORMED:
+                raise errors.InvalidRequest(f"the archive is refused: {done.detail[:1000]}")
+            _check(f"{path}/{done.detail}".lstrip("/") if done.detail and path else done.detail or path, done)
+            return Unpacked(done.files, done.bytes)
+
+
+async def _send_all(agent: Agent, chunks: AsyncIterator[bytes], limit: int, too_large: str) -> None:
+    """Send a body to the agent in bounded pieces. If the agent has stopped reading, its reply says why."""
+    size = 0
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > limit:
+                raise errors.TooLarge(too_large.format(limit))
+            for start in range(0, len(chunk), wire.MAX_CHUNK_BYTES):
+                piece = chunk[start : start + wire.MAX_CHUNK_BYTES]
+                await agent.send(wire.LENGTH.pack(len(piece)) + piece)
+        await agent.send(wire.LENGTH.pack(0))
 
 
 def _check(path: str, answer: Failed) -> None:
@@ -286,6 +346,20 @@ class SessionFile:
             if not data:
                 raise errors.Conflict("the file became shorter while it was read; ask again")
             count -= len(data)
+            yield data
+
+    def close(self) -> None:
+        self._agent.close()
+
+
+class SessionArchive:
+    """A tar stream that a session's file agent sends."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while data := await self._agent.receive_chunk():
             yield data
 
     def close(self) -> None:

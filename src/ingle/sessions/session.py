@@ -35,6 +35,7 @@ from ingle.sessions.process.prepared_workers import PreparedWorker
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.slot import ProcessSlot, SlotState
 from ingle.sessions.process.workspace import Workspace
+from ingle.sessions.reach import Reach
 from ingle.sessions.spec import ForkOrigin, SessionSpec
 from ingle.sessions.watch.folders import FolderWatches
 from ingle.sessions.worker_events import WorkerEvents
@@ -307,11 +308,15 @@ class Session:
     async def files(self) -> SessionFiles:
         """Return the folder that the session started in, as its code sees it."""
         folder = self.spec.cwd or self.folders.workspace
-        return SessionFiles(await self.live_worker(), folder, fixed=self.spec.cwd is None)
+        return SessionFiles(await self.live_worker(), folder, fixed=self.spec.cwd is None, reach=self._reach)
 
     async def files_below(self, folder: str) -> SessionFiles:
         """Return another folder, as the session's code sees it."""
-        return SessionFiles(await self.live_worker(), folder, fixed=False)
+        return SessionFiles(await self.live_worker(), folder, fixed=False, reach=self._reach)
+
+    @property
+    def _reach(self) -> Reach:
+        return Reach.of(self.spec, self.folders.workspace)
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self.journal.history.follow(first)

@@ -12,9 +12,13 @@ import socket
 import stat
 from typing import Any
 
+from ingle_worker.archive.pack import Packer
+from ingle_worker.archive.tar_format import Malformed
+from ingle_worker.archive.unpack import Unpacker
 from ingle_worker.processes import linux
 from ingle_worker.wire.files import (
     LENGTH,
+    MALFORMED,
     MAX_CHUNK_BYTES,
     MAX_LISTED,
     MAX_REQUEST_BYTES,
@@ -183,6 +187,61 @@ def _write(connection: socket.socket, request: "dict[str, Any]") -> None:
             pass  # already renamed or removed
 
 
+def _pack(connection: socket.socket, request: "dict[str, Any]") -> None:
+    """Send a file or a folder as a tar stream."""
+    packer = Packer()
+    if not request["path"]:
+        stream = packer.folder(_open_root(request))
+    else:
+        *way, name = request["path"]
+        folder = _open_folder(request, way)
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        about = os.fstat(fd)
+        if stat.S_ISDIR(about.st_mode):
+            stream = packer.folder(fd)
+        elif stat.S_ISREG(about.st_mode):
+            stream = packer.file(name, fd, about)
+        else:
+            raise NotRegular
+    _reply(connection, {})
+    buffer = bytearray()
+    for piece in stream:
+        buffer += piece
+        if len(buffer) >= SEND_BYTES:
+            _send_chunk(connection, buffer)
+            buffer.clear()
+    if buffer:
+        _send_chunk(connection, buffer)
+    _send_chunk(connection, b"")
+
+
+def _send_chunk(connection: socket.socket, data: "bytes | bytearray") -> None:
+    connection.sendall(LENGTH.pack(len(data)))
+    connection.sendall(data)
+
+
+def _unpack(connection: socket.socket, request: "dict[str, Any]") -> None:
+    """Unpack a tar stream into a folder, which is made if it is missing."""
+    root = _open_folder(request, request["path"], make=True)
+    unpacker = Unpacker(root)
+    _reply(connection, {})
+    try:
+        while chunk := _receive_frame(connection, MAX_CHUNK_BYTES):
+            unpacker.feed(chunk)
+        unpacker.finish()
+    except Malformed as error:
+        detail = str(error).encode("utf-8", "backslashreplace").decode()
+        _reply(connection, {"errno": errno.EINVAL, "why": MALFORMED, "detail": detail})
+        return
+    except OSError as error:
+        name = unpacker.path.encode("utf-8", "backslashreplace").decode()
+        _reply(connection, {"errno": error.errno or errno.EIO, "detail": name})
+        return
+    finally:
+        unpacker.close()
+    _reply(connection, {"files": unpacker.files, "bytes": unpacker.bytes})
+
+
 def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:
     *way, name = request["path"]
     folder = _open_folder(request, way)
@@ -193,4 +252,4 @@ def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:
     _reply(connection, {})
 
 
-_VERBS = {"list": _list, "read": _read, "write": _write, "remove": _remove}
+_VERBS = {"list": _list, "read": _read, "write": _write, "remove": _remove, "pack": _pack, "unpack": _unpack}

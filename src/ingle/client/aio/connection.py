@@ -5,6 +5,7 @@ connection continues at the next number, so no event is lost or repeated.
 """
 
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,7 +26,7 @@ from ingle.client.address import (
     given_address,
     time_left,
 )
-from ingle.client.aio.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, in_thread, sleep
+from ingle.client.aio.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, body_of, in_thread, sleep
 from ingle.client.decode import read_event
 from ingle.client.minimal import MinimalClient, failure, reason
 from ingle.settings import data_folder
@@ -39,6 +40,9 @@ WRITE_SECONDS = 60.0
 
 GRANT_SECONDS = 60.0
 """Time for a service to grant a folder: it starts an interpreter that sees it."""
+
+STREAM_TIMEOUT = httpx.Timeout(120.0, connect=CONNECT_SECONDS, pool=None)
+"""How long a body that streams may pause: a disk may be slow."""
 
 KEEP_ALIVE_SECONDS = 30.0
 """Idle connections are closed before the server does (after 75 s), so that no request meets a closed one."""
@@ -198,6 +202,36 @@ class AsyncConnection:
                 raise error_said
             # A proxy has lost its server for the moment.
             await self._pause(retries, error_said)
+
+    async def send(self, method: str, path: str, pieces: Iterator[bytes], query: dict[str, str | int | float]) -> bytes:
+        """Send a body as it comes, and return that of the answer. Nothing is sent twice."""
+        http = await self.open()
+        try:
+            answer = await http.request(method, path, content=body_of(pieces), params=query, timeout=STREAM_TIMEOUT)
+        except httpx.TransportError as error:
+            raise errors.Unreachable(self._broken(error)) from error
+        self._reached = True
+        if not answer.is_success:
+            raise failure(answer.status_code, answer.content, answer.headers.get("retry-after"))
+        return answer.content
+
+    async def receive(
+        self, method: str, path: str, take: Callable[[bytes], None], query: dict[str, str | int | float]
+    ) -> None:
+        """Hand the body of the answer on as it comes. `take` may block."""
+        http = await self.open()
+        try:
+            async with http.stream(method, path, params=query, timeout=STREAM_TIMEOUT) as answer:
+                self._reached = True
+                if not answer.is_success:
+                    raise failure(answer.status_code, await answer.aread(), answer.headers.get("retry-after"))
+                async for data in answer.aiter_raw():
+                    await in_thread(take, data)
+        except httpx.TransportError as error:
+            raise errors.Unreachable(self._broken(error)) from error
+
+    def _broken(self, error: Exception) -> str:
+        return f"the connection to {self._where()} broke ({reason(error)}); some files may be copied; try again"
 
     def _retries(self) -> Retries:
         return Retries(RETRY_SECONDS if self._reached else FIRST_RETRY_SECONDS)

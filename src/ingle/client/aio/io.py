@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["EventStream", "HttpClient", "HttpTransport", "Lock", "WebSocket", "aclosing", "call", "in_thread", "sleep"]
+__all__ = [
+    "EventStream",
+    "HttpClient",
+    "HttpTransport",
+    "Lock",
+    "WebSocket",
+    "aclosing",
+    "body_of",
+    "call",
+    "in_thread",
+    "sleep",
+]
 
 EventStream = AsyncGenerator[Event, None]
 HttpClient = httpx.AsyncClient
@@ -28,6 +39,12 @@ sleep = asyncio.sleep
 async def in_thread(function: Callable[..., T], *given: Any) -> T:
     """Call a blocking function without blocking the event loop."""
     return await asyncio.to_thread(function, *given)
+
+
+async def body_of(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the pieces of a body. Reading each may block."""
+    while (piece := await in_thread(next, pieces, None)) is not None:
+        yield piece
 
 
 async def call(callback: Callable[..., Any], *given: Any) -> Any:

@@ -12,10 +12,12 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
-from ingle.client.address import deadline_after, file_path, session_path, time_left
-from ingle.client.aio.connection import AsyncConnection
-from ingle.client.aio.io import EventStream, Lock, aclosing, call
+from ingle.client.address import deadline_after, file_path, time_left
+from ingle.client.aio.attached import POLL_SECONDS
+from ingle.client.aio.files import AsyncFiles
+from ingle.client.aio.io import EventStream, aclosing, call
 from ingle.client.aio.shell import AsyncShell
+from ingle.client.aio.values import AsyncValues
 from ingle.client.decode import bundle_of, kind_of, read
 from ingle.client.results import Result
 from ingle.events import (
@@ -24,11 +26,8 @@ from ingle.events import (
     CheckpointInfo,
     Done,
     ErrorRaised,
-    FileInfo,
-    FileList,
     InputWanted,
     OutputPage,
-    Restored,
     RolledBack,
     Saved,
     SessionInfo,
@@ -39,9 +38,6 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.requests import Limits, Script
-
-POLL_SECONDS = 25.0
-"""Time of one long poll for a cell; the client repeats it. Proxies close silent connections after longer."""
 
 QUEUE_SECONDS = 3600.0
 """Time that one request may wait in the queue; then it is sent again with its key."""
@@ -61,29 +57,13 @@ class CheckpointList(Struct):
     checkpoints: list[CheckpointInfo]
 
 
-class AsyncSession:
+class AsyncSession(AsyncFiles, AsyncValues):
     """A session, made by `AsyncClient.session`. It finds or creates the session of that name on first use.
 
     As a context manager it ends a session that it created; an existing one keeps running, and so does one with
     `keep=True`. Several tasks or threads may use it. A session runs one cell at a time: a second one raises `Busy`,
     unless it has `queue`.
     """
-
-    def __init__(self, connection: AsyncConnection, name: str | None, options: dict[str, Any], keep: bool) -> None:
-        # A random name, so that a repeated request to create it recognises its own session.
-        self.name = name if name is not None else f"s-{secrets.token_hex(6)}"
-        self.made = False
-        """Whether this object created the session; False before its first use."""
-        self.keep = keep
-        self.restored: Restored | None = None
-        """The outcome of the load, if it was loaded from a snapshot."""
-        self._named = name is not None
-        self._connection = connection
-        self._options = {key: value for key, value in options.items() if value is not None}
-        self._path = session_path(self.name)
-        self._attaching = Lock()
-        self._attached = False
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -105,30 +85,6 @@ class AsyncSession:
             # The session ended with its service, but an exception from inside matters more.
             if error is None:
                 raise
-
-    async def _attach(self) -> None:
-        async with self._attaching:
-            if self._attached:
-                return
-            if not (self._named and await self._exists()):
-                await self._make()
-            self._attached = True
-
-    async def _exists(self) -> bool:
-        try:
-            await self.info()
-        except errors.SessionNotFound:
-            return False
-        return True
-
-    async def _make(self) -> None:
-        body = {"session_id": self.name, **self._options}
-        try:
-            await self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=POLL_SECONDS)
-            self.made = True
-        except errors.SessionExists:
-            # Another client was first, or an earlier attempt of this one, which only a random name proves.
-            self.made = not self._named
 
     # --- cells ---
 
@@ -336,34 +292,7 @@ class AsyncSession:
             shell_session=shell_session,
         )
 
-    # --- files ---
-
-    async def read_file(self, path: str) -> bytes:
-        """Return the contents of a file in the session's folder."""
-        await self._attach()
-        return await self._get(f"/files/{file_path(path)}")
-
-    async def write_file(self, path: str, data: bytes | str) -> FileInfo:
-        """Write a file in the session's folder atomically, and create missing folders. Text is encoded as UTF-8."""
-        await self._attach()
-        content = data.encode() if isinstance(data, str) else data
-        url = f"{self._path}/files/{file_path(path)}"
-        return read(await self._connection.request("PUT", url, content=content, repeatable=True), FileInfo)
-
-    async def list_files(self, folder: str = "") -> list[FileInfo]:
-        """Return the files in the session's folder, or in one below it."""
-        await self._attach()
-        return read(await self._get("/files", {"folder": folder} if folder else None), FileList).files
-
-    async def delete_file(self, path: str) -> None:
-        await self._attach()
-        await self._connection.request("DELETE", f"{self._path}/files/{file_path(path)}")
-
     # --- the session ---
-
-    async def info(self) -> SessionInfo:
-        """Return the current state, cell count, variables and Python version."""
-        return read(await self._get(""), SessionInfo)
 
     async def variables(self) -> Variables:
         """Return each variable with type, shape or length, size and preview, without running the session's code."""
@@ -484,9 +413,6 @@ class AsyncSession:
     async def _cell(self, cell: int, turn: float, from_event: int = 0) -> Result:
         await self._attach()
         return read(await self._get(f"/cells/{cell}", {"wait": turn, "from": from_event}, turn), Result)
-
-    async def _get(self, below: str, query: dict[str, str | int | float] | None = None, turn: float = 0.0) -> bytes:
-        return await self._connection.request("GET", self._path + below, query=query, wait=turn, repeatable=True)
 
     async def _settled(self, result: Result, deadline: float | None) -> Result:
         """Repeat requests until the cell has ended or waits for input, and return the result."""

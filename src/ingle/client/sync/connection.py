@@ -6,6 +6,7 @@ connection continues at the next number, so no event is lost or repeated.
 """
 
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -28,7 +29,7 @@ from ingle.client.address import (
 )
 from ingle.client.decode import read_event
 from ingle.client.minimal import MinimalClient, failure, reason
-from ingle.client.sync.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, in_thread, sleep
+from ingle.client.sync.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, body_of, in_thread, sleep
 from ingle.settings import data_folder
 from ingle.support.running_servers import connect, reachable
 
@@ -40,6 +41,9 @@ WRITE_SECONDS = 60.0
 
 GRANT_SECONDS = 60.0
 """Time for a service to grant a folder: it starts an interpreter that sees it."""
+
+STREAM_TIMEOUT = httpx.Timeout(120.0, connect=CONNECT_SECONDS, pool=None)
+"""How long a body that streams may pause: a disk may be slow."""
 
 KEEP_ALIVE_SECONDS = 30.0
 """Idle connections are closed before the server does (after 75 s), so that no request meets a closed one."""
@@ -197,6 +201,36 @@ class Connection:
                 raise error_said
             # A proxy has lost its server for the moment.
             self._pause(retries, error_said)
+
+    def send(self, method: str, path: str, pieces: Iterator[bytes], query: dict[str, str | int | float]) -> bytes:
+        """Send a body as it comes, and return that of the answer. Nothing is sent twice."""
+        http = self.open()
+        try:
+            answer = http.request(method, path, content=body_of(pieces), params=query, timeout=STREAM_TIMEOUT)
+        except httpx.TransportError as error:
+            raise errors.Unreachable(self._broken(error)) from error
+        self._reached = True
+        if not answer.is_success:
+            raise failure(answer.status_code, answer.content, answer.headers.get("retry-after"))
+        return answer.content
+
+    def receive(
+        self, method: str, path: str, take: Callable[[bytes], None], query: dict[str, str | int | float]
+    ) -> None:
+        """Hand the body of the answer on as it comes. `take` may block."""
+        http = self.open()
+        try:
+            with http.stream(method, path, params=query, timeout=STREAM_TIMEOUT) as answer:
+                self._reached = True
+                if not answer.is_success:
+                    raise failure(answer.status_code, answer.read(), answer.headers.get("retry-after"))
+                for data in answer.iter_raw():
+                    in_thread(take, data)
+        except httpx.TransportError as error:
+            raise errors.Unreachable(self._broken(error)) from error
+
+    def _broken(self, error: Exception) -> str:
+        return f"the connection to {self._where()} broke ({reason(error)}); some files may be copied; try again"
 
     def _retries(self) -> Retries:
         return Retries(RETRY_SECONDS if self._reached else FIRST_RETRY_SECONDS)

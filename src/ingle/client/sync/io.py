@@ -6,7 +6,7 @@ It has no event loop, so any thread may use it, also inside a running loop.
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["EventStream", "HttpClient", "HttpTransport", "Lock", "WebSocket", "call", "closing", "in_thread", "sleep"]
+__all__ = [
+    "EventStream",
+    "HttpClient",
+    "HttpTransport",
+    "Lock",
+    "WebSocket",
+    "body_of",
+    "call",
+    "closing",
+    "in_thread",
+    "sleep",
+]
 
 EventStream = Generator[Event, None, None]
 HttpClient = httpx.Client
@@ -31,6 +42,11 @@ sleep = time.sleep
 def in_thread(function: Callable[..., T], *given: Any) -> T:
     """Call a blocking function."""
     return function(*given)
+
+
+def body_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a body."""
+    return pieces
 
 
 def call(callback: Callable[..., Any], *given: Any) -> Any:

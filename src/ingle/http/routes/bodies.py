@@ -129,6 +129,12 @@ class VariableQuery(Struct, forbid_unknown_fields=True):
 
 class FilesQuery(Struct, forbid_unknown_fields=True):
     folder: str = ""
+    """Folder that the path starts at: one in the session's folder, or the absolute path of a granted one."""
+
+
+class ArchiveQuery(Struct, forbid_unknown_fields=True):
+    path: str = ""
+    """A path in the session's folder, which is the default, or an absolute path in a granted folder."""
 
 
 BOUNDS = bounded_json.Bounds(elements=MAX_ELEMENTS, text=1 << 40)

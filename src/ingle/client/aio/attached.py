@@ -1,0 +1,65 @@
+"""Base of a client's session: found or created on first use, then asked over one connection."""
+
+import secrets
+from typing import Any
+
+from ingle import errors
+from ingle.client.address import session_path
+from ingle.client.aio.connection import AsyncConnection
+from ingle.client.aio.io import Lock
+from ingle.client.decode import read
+from ingle.events import Restored, SessionInfo
+
+POLL_SECONDS = 25.0
+"""Time of one long poll for a cell; the client repeats it. Proxies close silent connections after longer."""
+
+
+class AsyncAttached:
+    """Session of a name. The first use finds or creates it."""
+
+    def __init__(self, connection: AsyncConnection, name: str | None, options: dict[str, Any], keep: bool) -> None:
+        # A random name, so that a repeated request to create it recognises its own session.
+        self.name = name if name is not None else f"s-{secrets.token_hex(6)}"
+        self.made = False
+        """Whether this object created the session; False before its first use."""
+        self.keep = keep
+        self.restored: Restored | None = None
+        """The outcome of the load, if it was loaded from a snapshot."""
+        self._named = name is not None
+        self._connection = connection
+        self._options = {key: value for key, value in options.items() if value is not None}
+        self._path = session_path(self.name)
+        self._attaching = Lock()
+        self._attached = False
+        self._closed = False
+
+    async def _attach(self) -> None:
+        async with self._attaching:
+            if self._attached:
+                return
+            if not (self._named and await self._exists()):
+                await self._make()
+            self._attached = True
+
+    async def _exists(self) -> bool:
+        try:
+            await self.info()
+        except errors.SessionNotFound:
+            return False
+        return True
+
+    async def _make(self) -> None:
+        body = {"session_id": self.name, **self._options}
+        try:
+            await self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=POLL_SECONDS)
+            self.made = True
+        except errors.SessionExists:
+            # Another client was first, or an earlier attempt of this one, which only a random name proves.
+            self.made = not self._named
+
+    async def info(self) -> SessionInfo:
+        """Return the current state, cell count, variables and Python version."""
+        return read(await self._get(""), SessionInfo)
+
+    async def _get(self, below: str, query: dict[str, str | int | float] | None = None, turn: float = 0.0) -> bytes:
+        return await self._connection.request("GET", self._path + below, query=query, wait=turn, repeatable=True)

@@ -1,0 +1,1 @@
+"""Tar streams of folders, written and read in bounded pieces. The file agent and clients of the host use them."""
