@@ -12,6 +12,7 @@ COMMANDS = {
     "clear": "commands.control:clear",
     "completion": "completion:completion",
     "config": "commands.sessions:config",
+    "cp": "commands.cp:cp",
     "doctor": "commands.doctor:doctor",
     "env": "commands.env:env",
     "fork": "commands.fork:fork",

@@ -4,8 +4,10 @@ The commands for running services use it, because it imports in a few millisecon
 connection pools, proxies and `await`. Both get exceptions for server errors from `failure`.
 """
 
+import contextlib
 import http.client
 import json
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -78,7 +80,7 @@ class MinimalClient:
             raise errors.Unreachable(f"{self._name} is not an ingle server; check the URL") from None
 
     def open(
-        self, method: str, path: str, data: "bytes | BinaryIO | None" = None, *, timeout: float
+        self, method: str, path: str, data: "bytes | BinaryIO | Iterable[bytes] | None" = None, *, timeout: float
     ) -> "StreamedAnswer":
         """Return a successful answer with an unread body. Raises as `request` does."""
         streamed = data is not None and not isinstance(data, bytes)
@@ -87,7 +89,9 @@ class MinimalClient:
             connection = self._connect(timeout)
             try:
                 prefix = urlsplit(self._address.url).path
-                connection.request(method, prefix + path, data, {**headers, **self._address.headers})
+                # If the server stops reading a body, its answer says why.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    connection.request(method, prefix + path, data, {**headers, **self._address.headers})
                 answer = connection.getresponse()
                 if not 200 <= answer.status < 300:
                     raise failure(answer.status, answer.read(), answer.headers.get("Retry-After"))

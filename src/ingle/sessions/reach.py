@@ -6,7 +6,9 @@ The host only chooses the folder to start at. The file agent opens it, with the 
 from dataclasses import dataclass
 
 from ingle import errors
-from ingle.isolation.policy import OPEN_LEVELS, Mount
+from ingle.grants import OPEN_LEVELS
+from ingle.isolation.levels import Confinement
+from ingle.isolation.policy import Mount
 from ingle.sessions.spec import SessionSpec
 
 
@@ -19,10 +21,12 @@ class Reach:
     """Whether any path may be named: the session has the rights of the server, and is the owner's."""
 
     @classmethod
-    def of(cls, spec: SessionSpec, workspace: str) -> "Reach":
+    def of(cls, spec: SessionSpec, workspace: str, confinement: Confinement | None) -> "Reach":
+        """Return what a worker with this confinement reaches. Its folders may be newer than the session."""
         own = [Mount(workspace), *([Mount(spec.cwd)] if spec.cwd is not None else [])]
+        newer = [Mount(folder, not writable) for folder, writable in confinement.granted] if confinement else []
         free = spec.grant.isolation in OPEN_LEVELS and not spec.tenant
-        return cls((*own, *spec.grant.mounts), free)
+        return cls((*own, *spec.grant.mounts, *newer), free)
 
     def find(self, path: str, *, write: bool) -> tuple[str, str]:
         """Return the folder to start at, and the path below it. Raise NotGranted for a path that is not granted."""

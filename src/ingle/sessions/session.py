@@ -316,7 +316,7 @@ class Session:
 
     @property
     def _reach(self) -> Reach:
-        return Reach.of(self.spec, self.folders.workspace)
+        return Reach.of(self.spec, self.folders.workspace, self.launcher.confinement)
 
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self.journal.history.follow(first)

@@ -52,7 +52,7 @@ def operations() -> list[Operation]:
             "Unpack a tar stream into a folder.",
             write_archive,
             query=ArchiveQuery,
-            body=TAR,
+            body=CONTENT,
             answers={200: Unpacked},
         ),
     ]
