@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from ingle.files import FileChanges
 from ingle.requests import SessionLimits
 
 MimeBundle = dict[str, str]
@@ -49,14 +50,6 @@ class Excerpt(Struct, frozen=True, gc=False, omit_defaults=True):
     """Characters in the gap."""
     left_out_lines: int = 0
     """Line ends in the gap."""
-
-
-class FileChanges(Struct, frozen=True, gc=False):
-    """Files of the session's folder that a cell created, changed and deleted: sorted paths relative to that folder."""
-
-    created: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
 
 
 class Result(Struct, gc=False):
@@ -426,29 +419,6 @@ class TaskOutput(Struct):
     stream: str
     lines: list[Line]
     next_line: int | None
-
-
-class FileInfo(Struct, frozen=True):
-    """A file in a session's folder; `kind` is file, folder, link or other."""
-
-    name: str
-    kind: str
-    size: int
-    modified: float
-
-
-class FileList(Struct):
-    folder: str
-    files: list[FileInfo]
-    truncated: bool
-    """The folder has more files than are listed."""
-
-
-class Unpacked(Struct, frozen=True):
-    """Files, with links, and bytes that an archive has left in a session's folder."""
-
-    files: int
-    bytes: int
 
 
 class Histogram(Struct):

@@ -15,8 +15,6 @@ from ingle.events import (
     AnyEvent,
     CellInfo,
     CheckpointInfo,
-    FileInfo,
-    FileList,
     Isolation,
     Load,
     Metrics,
@@ -30,10 +28,10 @@ from ingle.events import (
     StdlibChange,
     Task,
     TaskOutput,
-    Unpacked,
     Variables,
     VariableValue,
 )
+from ingle.files import FileInfo, FileList, Unpacked
 from ingle.grants import GrantChange, GrantInfo, NewGrant
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Bounds, NewCell, NewSession, NewTask

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from ingle.callers import EXECUTE
-from ingle.events import FileInfo, FileList, Unpacked
+from ingle.files import FileInfo, FileList, Unpacked
 from ingle.nodes import OpenArchive, OpenFile
 from ingle.service.verbs import Verbs
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ingle import errors
-from ingle.events import FileInfo, FileList, Unpacked
+from ingle.files import FileInfo, FileList, Unpacked
 from ingle.sessions.reach import Reach
 from ingle.support import bounded_json
 from ingle.support.bounded_json import Bounds

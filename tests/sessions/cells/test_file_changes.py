@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ingle.events import FileChanges, Result
+from ingle.events import Result
+from ingle.files import FileChanges
 from ingle.render.model import text, view
 from ingle.service import Service
 from ingle.sessions.watch import folders

@@ -7,7 +7,7 @@ from ingle.client.aio.attached import AsyncAttached
 from ingle.client.aio.io import in_thread
 from ingle.client.decode import read
 from ingle.client.transfer import Download, Transferred, Upload
-from ingle.events import FileInfo, FileList, Unpacked
+from ingle.files import FileInfo, FileList, Unpacked
 
 
 class AsyncFiles(AsyncAttached):

@@ -8,7 +8,7 @@ from ingle.client.decode import read
 from ingle.client.sync.attached import Attached
 from ingle.client.sync.io import in_thread
 from ingle.client.transfer import Download, Transferred, Upload
-from ingle.events import FileInfo, FileList, Unpacked
+from ingle.files import FileInfo, FileList, Unpacked
 
 
 class Files(Attached):

@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from ingle import errors
-from ingle.events import FileInfo, FileList, Unpacked
+from ingle.files import FileInfo, FileList, Unpacked
 from ingle.http.file_response import ArchiveResponse, FileResponse
 from ingle.http.routes.bodies import ArchiveQuery, FilesQuery, read_stream
 from ingle.http.routes.table import SESSION, Call, Media, Operation, answer

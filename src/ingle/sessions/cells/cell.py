@@ -3,7 +3,8 @@
 import asyncio
 import time
 
-from ingle.events import CellError, Exit, FileChanges, Metadata, MimeBundle, Result, Truncated
+from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
+from ingle.files import FileChanges
 from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.cells.displays import Displays
 from ingle.sessions.cells.turns import Turn

@@ -4,7 +4,7 @@ Changes between two cells belong to neither. Changes by others during a cell cou
 folder, by a shell task, or by an upload.
 """
 
-from ingle.events import FileChanges
+from ingle.files import FileChanges
 from ingle.sessions.watch.folders import FolderWatches
 from ingle.sessions.watch.mark import Mark
 

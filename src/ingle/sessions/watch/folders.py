@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 
-from ingle.events import FileChanges
+from ingle.files import FileChanges
 from ingle.sessions.watch.listing import DIRECTORY, Directory, Listing, TooLarge, open_below
 from ingle.sessions.watch.mark import Mark
 from ingle.support import inotify

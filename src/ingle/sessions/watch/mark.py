@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from ingle.events import FileChanges
+from ingle.files import FileChanges
 
 MAX_CHANGES = 2000
 """Files that one answer names. Above it there is no answer."""
