@@ -19,12 +19,14 @@ from ingle.grants import GrantInfo
 from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.policy import Grant, Policy
 from ingle.requests import Bounds, NewSession
+from ingle.sessions.cells.hints import Hints
 from ingle.sessions.data_folder import DataFolder
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import SaveTarget
 from ingle.sessions.persistence.durable import DurableSessions
 from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.sessions.persistence.save_store import SaveStore
+from ingle.sessions.process import path_hints
 from ingle.sessions.process.grants import Grants
 from ingle.sessions.process.launchers import Launchers
 from ingle.sessions.process.prepared_workers import PreparedWorker, PreparedWorkers
@@ -74,6 +76,7 @@ class Manager:
         self.saves = SaveStore(home, settings.max_snapshot)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
         self._hibernation = Hibernation(settings, self._sessions.values, self.end_soon)
+        self._hints = Hints(path_hints.by_name(home))
         self._upkeep = Upkeep(self._sessions.values, self._hibernation)
 
     async def start(self) -> None:
@@ -209,6 +212,7 @@ class Manager:
             saves=saves,
             requests=requests,
             free_process=self._free_process,
+            hints=self._hints,
         )
 
     def _durable_session(self, spec: SessionSpec, launcher: Launcher, row: Row) -> Session:

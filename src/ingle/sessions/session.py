@@ -18,6 +18,7 @@ from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.file_changes import FileTracker
+from ingle.sessions.cells.hints import NO_HINTS, Hints
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.cells.turns import CELL, Turns
@@ -62,6 +63,7 @@ class Session:
         saves: SaveTarget | None = None,
         requests: Idempotency | None = None,
         free_process: Callable[[], Awaitable[None]] | None = None,
+        hints: Hints = NO_HINTS,
     ) -> None:
         """`free_process` is awaited before a hibernated session gets a process again."""
         self.id = spec.session_id
@@ -85,7 +87,17 @@ class Session:
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
         self._copies = WorkerCopies(self._worker, slot, journal, self.checkpoints, self.saves, self._tasks)
         slot.listener = WorkerEvents(
-            slot, self.runner, self.calls, journal, self._copies, self.checkpoints, self.saves, telemetry, self._tasks
+            spec,
+            slot,
+            self.runner,
+            self.calls,
+            journal,
+            self._copies,
+            self.checkpoints,
+            self.saves,
+            telemetry,
+            self._tasks,
+            hints,
         )
         self._ended = False
         self._ended_event = asyncio.Event()

@@ -1,9 +1,11 @@
 """Events of a session's worker: each goes to the object that it is about. A worker that has ended is replaced."""
 
+from dataclasses import replace
 from typing import Any
 
 from ingle.events import Exit
 from ingle.sessions.cells.back_pressure import BackPressure
+from ingle.sessions.cells.hints import NO_HINTS, Failure, Hints
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.notices import loss_notice
 from ingle.sessions.cells.runner import CellRunner
@@ -14,6 +16,7 @@ from ingle.sessions.persistence.worker_copies import WorkerCopies
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.slot import ProcessSlot, SlotState
 from ingle.sessions.process.workspace import EgressRefused
+from ingle.sessions.spec import SessionSpec
 from ingle.support.background import Tasks
 from ingle_worker.wire import messages
 
@@ -21,6 +24,7 @@ from ingle_worker.wire import messages
 class WorkerEvents:
     def __init__(
         self,
+        spec: SessionSpec,
         slot: ProcessSlot,
         runner: CellRunner,
         calls: WorkerCalls,
@@ -30,7 +34,9 @@ class WorkerEvents:
         saves: SaveSchedule,
         telemetry: Telemetry,
         tasks: Tasks,
+        hints: Hints = NO_HINTS,
     ) -> None:
+        self._spec = spec
         self._slot = slot
         self._runner = runner
         self._calls = calls
@@ -40,6 +46,9 @@ class WorkerEvents:
         self._saves = saves
         self._telemetry = telemetry
         self._tasks = tasks
+        self._hints = hints
+        self._ending: messages.Done | None = None
+        """End of the cell whose hints are being looked for."""
         self._back_pressure = BackPressure(journal, slot, tasks)
 
     def on_output(self, stream: int, data: bytes, background: bool) -> None:
@@ -50,8 +59,12 @@ class WorkerEvents:
     def on_message(self, message: Any) -> None:
         match message:
             case messages.Done():
-                if self._runner.on_done(message):
-                    self._saves.changed()
+                if message.error is not None and self._hints.has(message.error.name):
+                    self._ending = message
+                    self._runner.on_ending(message)
+                    self._tasks.start(self._end_with_hints(message, message.error))
+                else:
+                    self._end_cell(message)
                 return
             case messages.Result() | messages.Display():
                 self._journal.shown(message)
@@ -72,8 +85,26 @@ class WorkerEvents:
                 self._calls.on_message(message)
         self._back_pressure.check()
 
+    def _end_cell(self, done: messages.Done) -> None:
+        if self._runner.on_done(done):
+            self._saves.changed()
+
+    async def _end_with_hints(self, done: messages.Done, error: messages.Raised) -> None:
+        """End the cell once the hints for its exception are known."""
+        confinement, spec = self._slot.launcher.confinement, self._spec
+        granted = confinement.granted if confinement is not None else ()
+        failure = Failure(error.name, error.value, spec.tenant, spec.grant.isolation, self._slot.cwd, granted)
+        notices = await self._hints.find(failure)
+        if self._ending is done:
+            self._ending = None
+            self._end_cell(replace(done, notices=[*done.notices, *notices]))
+
     def on_gone(self, exit: Exit) -> None:
         """Replace a worker that has ended, with everything below it. All its output has been seen."""
+        if self._ending is not None:
+            # The cell had ended before.
+            done, self._ending = self._ending, None
+            self._end_cell(done)
         slot, cell = self._slot, self._runner.running
         starting = slot.state is not SlotState.UP
         exit = slot.explain(exit)

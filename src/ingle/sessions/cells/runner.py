@@ -167,6 +167,11 @@ class CellRunner:
         if self.running is not None and message.cell == self.running.number:
             self.running.take_exiting(message, self._settings.exit_grace)
 
+    def on_ending(self, done: messages.Done) -> None:
+        """Stop the deadline of a cell whose code has ended. Its `done` follows."""
+        if self.running is not None and self.running.number == done.cell:
+            self.running.deadline.cancel()
+
     def on_done(self, done: messages.Done) -> bool:
         """End the running cell. Return False if the message is about another cell."""
         cell, worker = self.running, self._slot.worker
