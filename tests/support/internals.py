@@ -74,7 +74,7 @@ def idle_processes(service: Service) -> int:
     sessions = sum(own_processes(service, pool) for each in launchers_of(service) if each.zygote_pid is not None)
     # The tree of shell tasks: a holder, a zygote and the inits that wait for the next task.
     tasks = 2 + pool if tasks_of(service)._launcher.zygote_pid is not None else 0
-    return sessions + tasks
+    return sessions + tasks + sum(len(each._idle) for each in launchers_of(service))
 
 
 def own_commands(service: Service) -> set[str]:

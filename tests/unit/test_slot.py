@@ -53,7 +53,9 @@ class FakeLauncher:
         self.fate = fate
         self.taken: list[FakeWorker] = []
 
-    async def take(self, begin: Callable[[Any], None], network: str, user: int) -> FakeWorker:
+    def keep_init(self, *about: Any) -> None: ...
+
+    async def take(self, begin: Callable[[Any], None], network: str, user: int, tenant: str) -> FakeWorker:
         worker = FakeWorker()
         self.taken.append(worker)
         begin(worker)

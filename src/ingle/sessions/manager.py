@@ -165,7 +165,7 @@ class Manager:
             spec = msgspec.structs.replace(spec, folder=self._durable.folder(uid))
             return self._durable_session(spec, launcher, row)
         # Nothing is awaited from here on: the session owns the worker.
-        prepared = self.prepared.take(grant, launcher)
+        prepared = self.prepared.take(grant, launcher, spec.tenant)
         folder = self.folder(uid) if prepared is None else prepared.workspace.folders.folder
         spec = msgspec.structs.replace(spec, folder=folder)
         saves = None if wanted.one_off else self._durable.temporary_target(spec, uid)

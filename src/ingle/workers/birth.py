@@ -13,3 +13,5 @@ class Birth:
     """It is made for the pool, and nobody waits for it. It starts a session only after it was ready."""
     grouped: bool = False
     """It gets a cgroup of its own, and its init waits for that."""
+    tenant: str | None = None
+    """Tenant whose session its init has served before. It may serve no other tenant. None for a new init."""

@@ -117,6 +117,8 @@ class InitLink:
         """Process id by which the sweeper knows init, if not `init_pid`: in a sandbox, init has another one."""
         self.swept = False
         """Whether init has reported that nothing is left below it."""
+        self.stayed = False
+        """Whether init has ended its last worker and waits for another session."""
         self.killed_because: str | None = None
         self.signalled: dict[int, asyncio.Future[bool]] = {}
         """Signals that init has not confirmed yet, by order number."""
@@ -142,6 +144,10 @@ class InitLink:
     def share_init_of(self, other: "InitLink") -> None:
         """Link another worker to the init of `other`."""
         self.init_pid, self.parent_pid, self.sweeper = other.init_pid, other.parent_pid, other.sweeper
+
+    def use(self, init_pid: int, sweeper: Sweeper | None, swept_pid: int) -> None:
+        """Link the first worker of a session to an init that has served another one."""
+        self.init_pid, self.sweeper, self.swept_pid = init_pid, sweeper, swept_pid
 
     # --- descriptors ---
 
@@ -283,6 +289,9 @@ class InitLink:
                 self._timer = self._loop.call_later(LEAVE_PATIENCE_SECONDS, self._lose_patience)
         elif isinstance(message, messages.Swept) and not message.pid:
             self.swept = True
+            if message.stays:
+                self.stayed = True
+                self._finish()
 
     # --- the end ---
 

@@ -25,6 +25,7 @@ from ingle.workers.io.descriptors import ChildEnds, as_socket
 from ingle.workers.io.ordered_output import OrderedOutput, Output
 from ingle.workers.io.stdin_pipe import StdinPipe
 from ingle.workers.io.wire import Wire, broken_by
+from ingle.workers.launch.idle_inits import IdleInit
 from ingle.workers.listener import WorkerListener
 from ingle.workers.siblings import Siblings
 from ingle_worker.wire import messages
@@ -68,6 +69,11 @@ class Worker:
         """Reports about the inits of shell tasks in this worker's sandbox."""
         self.proxy_listener: socket.socket | None = None
         """Listening socket inside the session's network, for the egress proxy of the host."""
+        self.idle_init: IdleInit | None = None
+        """Its init, if that waits for another session after this worker is gone. The launcher takes it."""
+        self._next_orders: socket.socket | None = None
+        """Socket to an init that was asked to stay."""
+        self._tenant = ""
         self.forks = Forks()
         self._exit: Exit | None = None
         self._broken: str | None = None
@@ -206,6 +212,15 @@ class Worker:
 
     # --- the end ---
 
+    def keep_init(self, tenant: str) -> None:
+        """Ask init to serve another session of this tenant after the last worker below it. See `idle_init`."""
+        if self._next_orders is None and self.alive:
+            self._tenant = tenant
+            self._next_orders, child = socket.socketpair()
+            self._next_orders.setblocking(False)
+            self.init.send_now_with(messages.Stay(), [child.fileno()])
+            child.close()
+
     def kill(self, because: str | None = None) -> None:
         """End all processes of this worker now. Its end is reported as always."""
         self.init.kill(because)
@@ -229,7 +244,10 @@ class Worker:
     def _finish(self) -> None:
         """Report the end. No process is left, so the pipes hold the last bytes there are."""
         self._handle_all(self.output.drain())
-        for each in (self.output, self.wire, self.stdin, self.init, self.proxy_listener):
+        if self.init.stayed and self._next_orders is not None:
+            self.idle_init = self._as_idle(self._next_orders)
+            self._next_orders = self.group = None
+        for each in (self.output, self.wire, self.stdin, self.init, self.proxy_listener, self._next_orders):
             if each is not None:
                 each.close()
         self.proxy_listener = None
@@ -244,3 +262,16 @@ class Worker:
             self.owner.on_gone(exit)
         if self.group is not None:
             self.group_released = self._loop.run_in_executor(None, LimitApplier.release, self.group)
+
+    def _as_idle(self, orders: socket.socket) -> IdleInit:
+        assert self.init_pid is not None
+        return IdleInit(
+            orders,
+            self.init_pid,
+            self.birth.user,
+            self._tenant,
+            self.birth.network,
+            self.init.sweeper,
+            self.init.swept_pid,
+            self.group,
+        )

@@ -58,7 +58,9 @@ class Confinement:
         self._uid, self._gid = os.getuid(), os.getgid()
         self._root = self._uid == 0
         self._network = plan.network
-        self._namespace = self._folders_mounted = -1
+        self._namespace = self._mount_namespace = self._folders_mounted = -1
+        self._listener: socket.socket | None = None
+        """Listening socket of the host's proxy, in the network namespace of this init."""
         self._own: list[str] = []
         self._used: list[str] = []
         self._files = landlock.Rules(landlock.version()) if plan.level in ("restricted", "sandbox") else None
@@ -71,6 +73,7 @@ class Confinement:
         )
         if self._mounts is not None:
             self._namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            self._mount_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             kernel_calls.set_dumpable(False)
 
     # --- in the zygote ---
@@ -96,7 +99,19 @@ class Confinement:
         if self._mounts is not None:
             # The session must not get back into the zygote's namespace.
             os.close(self._namespace)
-            root_fs.mount_private(self._mounts, network=network == "full", tmp_size=self.plan.tmp_size)
+            root_fs.isolate(network=network == "full")
+            root_fs.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
+
+    def prepare_again(self) -> None:
+        """Prepare for another session of the same tenant, after the last process of the one before has ended.
+
+        It gets fresh mounts and a fresh ipc namespace. The pid, network and uts namespaces are as good as new: only
+        processes and sockets could leave something there.
+        """
+        if self._mounts is not None:
+            kernel_calls.setns(self._mount_namespace, kernel_calls.CLONE_NEWNS)
+            kernel_calls.unshare(kernel_calls.CLONE_NEWIPC, "ipc")
+            root_fs.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
 
     def set_identity(self, uid: int, fds: list[int], *, pooled: bool = False) -> None:
         """Set the session's uid: chosen by the host if the server is root, else the server's own."""
@@ -118,11 +133,13 @@ class Confinement:
 
     def _send_proxy_listener(self, status: int) -> None:
         """Send the host a listening socket in the session's network namespace, on which the host's proxy accepts."""
-        channel = socket.socket(fileno=os.dup(status))
-        with channel, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-            listener.bind(("127.0.0.1", PROXY_PORT))
-            listener.listen(64)
-            socket.send_fds(channel, [messages.encode(messages.ProxyListening(PROXY_PORT))], [listener.fileno()])
+        if self._listener is None:
+            # Kept for the next session: the host may not have closed its own descriptor of it by then.
+            self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            self._listener.bind(("127.0.0.1", PROXY_PORT))
+            self._listener.listen(64)
+        with socket.socket(fileno=os.dup(status)) as channel:
+            socket.send_fds(channel, [messages.encode(messages.ProxyListening(PROXY_PORT))], [self._listener.fileno()])
 
     def enter(self, order: messages.Enter) -> None:
         """Mount the session's folders, give up all rights over the sandbox, and release the worker."""
@@ -145,7 +162,6 @@ class Confinement:
             root_fs.mount_session_folders(self._mounts, order, self._uid, self._gid)
             root_fs.detach_staging(self._mounts)
             self._release_worker()
-        self._lock_down(init=True)
 
     def _release_worker(self) -> None:
         os.eventfd_write(self._folders_mounted, 1)
@@ -161,19 +177,28 @@ class Confinement:
     def serve_files(self, connection: int) -> None:
         """Be a file agent, confined like the session and not traceable by it. Runs in a child of the session's init."""
         self._confine_child()
-        if self._files is not None:
-            kernel_calls.set_dumpable(False)
         file_agent.serve(connection)
 
     def _confine_child(self) -> None:
-        if self._mounts is None:
-            # Without a sandbox, init itself is not confined.
-            self._lock_down()
+        """Confine a child of init like a worker. Init keeps its rights for the next session, and runs no user code."""
+        self._close_namespaces()
+        self._lock_down()
+        if self._files is not None:
+            kernel_calls.set_dumpable(False)
+
+    def _close_namespaces(self) -> None:
+        """Close what only init may use."""
+        if self._mounts is not None:
+            os.close(self._mount_namespace)
+            root_fs.close_mappings()
+        if self._listener is not None:
+            self._listener.close()
 
     # --- in the worker ---
 
     def confine(self) -> None:
         """Confine the worker before it runs any code. `restricted` waits for `start`, which names its folders."""
+        self._close_namespaces()
         if self.plan.level != "restricted":
             self._lock_down()
 
@@ -203,7 +228,7 @@ class Confinement:
 
     # --- in both ---
 
-    def _lock_down(self, *, init: bool = False) -> None:
+    def _lock_down(self) -> None:
         """Give up, for good, everything that the level takes away."""
         if self._mounts is not None:
             # Only now, inside its cgroup: the namespace hides all other groups, and no fork into another group works
@@ -233,7 +258,7 @@ class Confinement:
                 os.umask(0o077)
         kernel_calls.drop_capabilities()
         # A change of uid clears the flag, and then the session could not read its own /proc/self.
-        kernel_calls.set_dumpable(not init)
+        kernel_calls.set_dumpable(True)
         kernel_calls.no_new_privileges()
         self._restrict_files(self._files)
         self._filter.install()

@@ -334,14 +334,18 @@ def _folders_between(path: str, writable: list[str]) -> list[str]:
 # --- the mounts of one session -----------------------------------------------------------------------------
 
 
-def mount_private(plan: MountPlan, *, network: bool, tmp_size: int) -> None:
-    """Create the session's namespaces and private mounts. Runs in the first process of its pid namespace."""
-    kernel_calls.unshare(kernel_calls.CLONE_NEWNS, "mount")
+def isolate(*, network: bool) -> None:
+    """Create the session's namespaces, except that of its mounts. Runs in the first process of its pid namespace."""
     kernel_calls.unshare(kernel_calls.CLONE_NEWIPC | kernel_calls.CLONE_NEWUTS, "ipc or uts")
     if not network:
         kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
         _raise_loopback()
     kernel_calls.set_host_name(USER_NAME.encode())
+
+
+def mount_private(plan: MountPlan, *, tmp_size: int) -> None:
+    """Create the session's private mounts, in a mount namespace of their own."""
+    kernel_calls.unshare(kernel_calls.CLONE_NEWNS, "mount")
     # Move the zygote's /proc and /tmp away so that they do not lie underneath. Unmounting each one would make the
     # kernel wait for all processors, 1 or 2 ms; `detach_staging` detaches them together.
     for place, staged in MOVED_MOUNTS:
@@ -403,14 +407,25 @@ def _bind_shared(source: str, target: str, uid: int, gid: int) -> None:
     if about.st_uid == uid or os.geteuid() != 0:
         kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
         return
-    users = kernel_calls.users_mapping(about.st_uid, about.st_gid, uid, gid)
+    ids = (about.st_uid, about.st_gid, uid, gid)
+    if ids not in _mappings:
+        _mappings[ids] = kernel_calls.users_mapping(*ids)
     try:
-        kernel_calls.mount_mapped(source, target, users)
+        kernel_calls.mount_mapped(source, target, _mappings[ids])
     except kernel_calls.Refused:
         # The file system has no ID-mapped mounts: the session then has the permissions of others.
         kernel_calls.mount(source, target, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
-    finally:
-        os.close(users)
+
+
+_mappings: dict[tuple[int, int, int, int], int] = {}
+"""User namespaces of ID-mapped mounts. An init keeps them, because each takes a fork of the loaded interpreter."""
+
+
+def close_mappings() -> None:
+    """Close the user namespaces, in a process of a session."""
+    for fd in _mappings.values():
+        os.close(fd)
+    _mappings.clear()
 
 
 def rehearse(plan: MountPlan, uid: int, gid: int) -> None:

@@ -19,6 +19,7 @@ from _signal import (  # type: ignore[import-not-found]
     SIGHUP,
     SIGINT,
     SIGTERM,
+    default_int_handler,
     set_wakeup_fd,
     signal,
 )
@@ -51,7 +52,7 @@ JOIN_FDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_JOIN * struct.calcsize("i")
 FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = MAX_WORKERS_PER_INIT * WORDS * 8
 FILE_KIND, FOLDER = 0o170000, 0o040000
-SWEPT = messages.Swept()
+SWEPT, STAYS = messages.Swept(), messages.Swept(stays=True)
 ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
 
 
@@ -168,6 +169,8 @@ class Init:
         """Serves one file request on this socket."""
         self.joined = False
         """Whether init and its worker are in the cgroup they were promised."""
+        self._next_fd = -1
+        """Socket for the order of another session; -1 if this process ends with the last worker."""
         self._tasks: dict[int, tuple[int, Member]] = {}
         """Inits of shell tasks and file agents by pid: the tag of their descendants, and the worker they serve."""
         self._last_tag = MAX_WORKERS_PER_INIT
@@ -177,15 +180,31 @@ class Init:
         become_subreaper()
         if getpid() != getsid(0):
             setsid()
-        # Memory for all possible workers: pages that are never written cost nothing.
-        self.shared = memoryview(mmap(-1, SHARED_SIZE)).cast("q")
         self._wake_read, self._wake_write = pipe2(FLAGS)
         set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         # Before the worker is forked, so that its exit is never missed.
         signal(SIGCHLD, _ignore_signal)
         self._poller = poll()
         self._poller.register(self._wake_read, POLLIN)
+        self._reset()
+
+    def prepare_again(self) -> None:
+        """Prepare for another session after `run` has returned. Nothing is left of the last one."""
+        signal(SIGINT, default_int_handler)
+        signal(SIGTERM, SIG_DFL)
+        signal(SIGHUP, SIG_DFL)
+        self._reset()
+
+    def _reset(self) -> None:
+        # Memory for all possible workers: pages that are never written cost nothing.
+        self.shared = memoryview(mmap(-1, SHARED_SIZE)).cast("q")
+        self._members = [Member()]
         self._members[0].words = slot_words(self.shared, 0)
+        self._nudged = 0.0
+        self._tasks.clear()
+        self._last_tag = MAX_WORKERS_PER_INIT
+        self._next_fd = -1
+        self.joined = False
 
     def reset_in_worker(self) -> None:
         """Undo `prepare` in the worker."""
@@ -194,8 +213,11 @@ class Init:
         close(self._wake_read)
         close(self._wake_write)
 
-    def run(self, status_fd: int, worker: int) -> None:
-        """Run until the last worker or the host is gone, then kill everything below. Never returns."""
+    def run(self, status_fd: int, worker: int) -> int:
+        """Run until the last worker or the host is gone, then kill everything below.
+
+        Return only if the host has ordered to stay: with the descriptor on which the next order comes.
+        """
         first = self._members[0]
         first.fd, first.known_pid = status_fd, worker
         signal(SIGINT, SIG_IGN)
@@ -206,7 +228,8 @@ class Init:
         while True:
             for member in self._members:
                 if member.ended:
-                    self._end_worker(member)
+                    if self._end_worker(member):
+                        return self._next_fd
                     break
             else:
                 ready = self._poller.poll(NUDGE_AFTER_MS if self._nudged else None)
@@ -237,8 +260,11 @@ class Init:
                 member.ended = member.told = True
                 member.send(messages.Exited(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
 
-    def _end_worker(self, member: Member) -> None:
-        """End a worker and its descendants. Swept is sent before the socket closes: a killed init closes it too."""
+    def _end_worker(self, member: Member) -> bool:
+        """End a worker and its descendants. Return True if init stays and nothing is left.
+
+        Swept is sent before the socket closes: a killed init closes it too.
+        """
         others = [each for each in self._members if each is not member]
         for _ in range(ADOPTION_CHECKS):
             if member.pid or not linux.parent_of(member.words[PID]):
@@ -246,10 +272,18 @@ class Init:
             sleep(0.002)  # it was just forked, and becomes our child when its parent exits
         if not others:
             kill_tree.sweep(self._on_exit)
-            member.send(SWEPT)
-            os._exit(0)  # also closes the socket
+            if self._next_fd < 0:
+                member.send(SWEPT)
+                os._exit(0)  # also closes the socket
+            member.send(STAYS)
+            self._remove(member)
+            return True
         kill_tree.sweep(self._on_exit, [each.pid for each in others], self._belongs_to(member, others))
         member.send(SWEPT)
+        self._remove(member)
+        return False
+
+    def _remove(self, member: Member) -> None:
         self._members.remove(member)
         self._poller.unregister(member.fd)
         if member.socket is not None:
@@ -291,6 +325,8 @@ class Init:
             elif isinstance(message, messages.Enter):
                 if not self._enter(member, message):
                     return False
+            elif isinstance(message, messages.Stay):
+                self._next_fd = fds.pop()
             elif isinstance(message, messages.Kill):
                 return False
         return True
@@ -310,6 +346,8 @@ class Init:
                 set_wakeup_fd(-1)
                 for each in (*(member.fd for member in self._members), self._wake_read, self._wake_write):
                     os.close(each)
+                if self._next_fd >= 0:
+                    os.close(self._next_fd)
                 assert run is not None
                 run(fd)
                 os._exit(0)

@@ -14,7 +14,8 @@ import struct
 import sys
 from _signal import set_wakeup_fd  # type: ignore[import-not-found]
 from gc import disable as stop_collecting
-from os import close
+from gc import enable as start_collecting
+from os import close, dup2
 from select import POLLHUP, POLLIN, poll
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,7 @@ def spawn(fds: list[int]) -> None:
     init = Init()
     init.prepare()
     become_session(worker, init, fds)
+    os._exit(0)
 
 
 def wait_for_session(
@@ -124,7 +126,7 @@ def wait_for_session(
     """Become the init of the next session. Runs in a child of the zygote and never returns.
 
     The child prepares all that is the same for every session. Then it reads the order from the host's socket itself, so
-    that no other process has to wake up.
+    that no other process has to wake up. After that session it serves others, if the host orders it to stay.
     """
     try:
         reseed()
@@ -133,21 +135,21 @@ def wait_for_session(
         init.prepare()
         decode_fork(ANY_ORDER)  # touch these pages before a client waits
         data, fds = order or wait_for_order(control, zygote)
-        if data:
-            pooled, uid, other, group = decode_fork(data)
-            if other and other != network:
-                # Another network needs a new sandbox from the start, so the zygote must fork again.
-                zygote.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FORK_FDS.pack(*fds))])
-            else:
-                if confinement is not None:
-                    confinement.set_identity(uid, fds, pooled=pooled)
-                folder = -1
-                if group:
-                    way = join(fds[4])
-                    if way is None:
-                        return
-                    init.joined, folder = way
-                become_session(worker, init, fds, (control, zygote), folder, pooled=pooled, confinement=confinement)
+        if data and (other := decode_fork(data)[2]) and other != network:
+            # Another network needs a new sandbox from the start, so the zygote must fork again.
+            zygote.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, FORK_FDS.pack(*fds))])
+            return
+        sockets: tuple[_socket.socket, ...] = (control, zygote)
+        while data:
+            orders = serve_session(worker, init, (data, fds), sockets, confinement)
+            sockets = ()
+            reseed()
+            if confinement is not None:
+                confinement.prepare_again()
+            init.prepare_again()
+            host = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, orders)
+            data, fds = receive_order(host)
+            host.close()
     except OSError as error:
         os.write(2, f"{error}\n".encode("utf-8", "backslashreplace"))
     finally:
@@ -171,6 +173,27 @@ def receive_order(sock: _socket.socket) -> Order:
     return data, list(FORK_FDS.unpack(extra[0][2])) if extra else []
 
 
+def serve_session(
+    worker: Worker,
+    init: Init,
+    order: Order,
+    sockets: tuple[_socket.socket, ...],
+    confinement: "Confinement | None",
+) -> int:
+    """Carry out an order as the init of its session. Return the descriptor of the next order, if init is to stay."""
+    data, fds = order
+    pooled, uid, _, group = decode_fork(data)
+    if confinement is not None:
+        confinement.set_identity(uid, fds, pooled=pooled)
+    folder = -1
+    if group:
+        way = join(fds[4])
+        if way is None:
+            os._exit(0)
+        init.joined, folder = way
+    return become_session(worker, init, fds, sockets, folder, pooled=pooled, confinement=confinement)
+
+
 def become_session(
     worker: Worker,
     init: Init,
@@ -180,8 +203,8 @@ def become_session(
     *,
     pooled: bool = False,
     confinement: "Confinement | None" = None,
-) -> None:
-    """Fork the worker and become its init. Neither process returns.
+) -> int:
+    """Fork the worker and be its init. Return the descriptor of the next order, if init is to stay.
 
     `sockets` go to the host and to the zygote. `folder` is the cgroup of version 2 for both processes, or -1.
     """
@@ -191,6 +214,7 @@ def become_session(
         try:
             die_with_parent()
             set_name(b"ingle-session")
+            start_collecting()
             close(fds[4])
             if folder >= 0:
                 close(folder)
@@ -209,9 +233,9 @@ def become_session(
         init.on_shell = confinement.run_shell
         init.on_files = confinement.serve_files
     status = fds.pop()
-    fds += (0, 1, 2)
     for fd in fds:
         close(fd)
+    dup2(0, 2)  # all three are /dev/null now; closed, they would be among the descriptors of the next session
     if sockets:
         # The next init is forked in parallel to the worker's start, not before it.
         try:
@@ -224,8 +248,8 @@ def become_session(
         init.joined = enter_group(folder) and init.joined
         close(folder)
     try:
-        init.run(status, worker_pid)
-    finally:
+        return init.run(status, worker_pid)
+    except BaseException:
         os._exit(FAILED_EXIT_CODE)  # init failed, so the zygote kills all processes below it
 
 

@@ -28,6 +28,14 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Stay:
+    """Order to wait for another session, instead of ending with the last worker.
+
+    The socket for its `Fork` comes with the frame. Init still kills everything below it first, and reports Swept.
+    """
+
+
+@dataclass(frozen=True)
 class Adopt:
     """Announcement of one more worker in this slot. Its status socket comes with the frame.
 
@@ -92,9 +100,13 @@ class InitUp:
 
 @dataclass(frozen=True)
 class Swept:
-    """Nothing is left of a worker. The parent of a killed init sends it with that init's pid."""
+    """Nothing is left of a worker. The parent of a killed init sends it with that init's pid.
+
+    `stays`: init has no workers any more, and waits for another session.
+    """
 
     pid: int = 0
+    stays: bool = False
 
 
 @dataclass(frozen=True)

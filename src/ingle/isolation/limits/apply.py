@@ -45,6 +45,10 @@ class LimitApplier:
         """Return whether every worker must be prepared."""
         return self._defaults != SessionLimits()
 
+    def are_default(self, wanted: SessionLimits) -> bool:
+        """Return whether a worker with the defaults has these limits too."""
+        return wanted in (SessionLimits(), self._defaults)
+
     def open(self) -> tuple[Group | None, list[int]]:
         """Create a group for a future worker, and return it with its descriptors (see `Group.open`). Blocks."""
         group = self._found().make()
@@ -93,7 +97,7 @@ class LimitApplier:
 
     async def settle(self, group: Group | None, pids: tuple[int, ...], wanted: SessionLimits) -> Group | None:
         """Apply the limits of one session to its worker, and return its group."""
-        if wanted in (SessionLimits(), self._defaults):
+        if self.are_default(wanted):
             # The worker has these limits already, with or without a group.
             return group
         if group is None:

@@ -68,12 +68,12 @@ class PreparedWorkers:
             started.on_gone(worker.gone.result())
         await started.future
 
-    def take(self, grant: Grant, launcher: Launcher) -> PreparedWorker | None:
-        """Return a prepared worker that can serve a session with this grant. The caller owns it from now on."""
+    def take(self, grant: Grant, launcher: Launcher, tenant: str) -> PreparedWorker | None:
+        """Return a prepared worker that can serve this tenant's session. The caller owns it from now on."""
         confinement = launcher.confinement
         if confinement is not None and (grant.network != confinement.network or self._needs_mounts(grant)):
             return None
-        worker = launcher.take_prepared()
+        worker = launcher.take_prepared(tenant)
         return None if worker is None else self._prepared.pop(worker, None)
 
     def _needs_mounts(self, grant: Grant) -> bool:

@@ -332,7 +332,8 @@ class ProcessSlot:
             self.launcher = self.next_launcher
             self.used_launchers.add(self.launcher)
             self.workspace.use(self.launcher)
-            return await self.launcher.take(self._adopt, self._spec.grant.network, self.workspace.folders.user)
+            user = self.workspace.folders.user
+            return await self.launcher.take(self._adopt, self._spec.grant.network, user, self._spec.tenant)
         self.attach(prepared.worker)
         self.workspace.send_start(prepared.worker, self._spec.cwd, self._spec.env)
         return prepared.worker
@@ -487,6 +488,7 @@ class ProcessSlot:
             await prepared.worker.gone
         worker = self.worker
         if worker is not None and not worker.gone.done():
+            self.launcher.keep_init(worker, self._spec.tenant, self._spec.grant.limits)
             if graceful and worker.alive:
                 worker.send(messages.Shutdown())
                 await asyncio.wait({worker.gone}, timeout=grace_seconds)

@@ -17,8 +17,10 @@ from ingle.isolation import self_test
 from ingle.isolation.levels import Confinement, next_user
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
+from ingle.requests import SessionLimits
 from ingle.settings import Settings
 from ingle.workers.birth import Birth
+from ingle.workers.launch.idle_inits import IdleInit, IdleInits
 from ingle.workers.launch.zygote import OLD_PYTHON, Zygote, ZygoteKilled, start_process
 from ingle.workers.launch.zygote_supervisor import ZygoteSupervisor
 from ingle.workers.worker import Worker, WorkerEnded
@@ -58,6 +60,9 @@ class Launcher:
         self._leaving: set[Worker] = set()
         self.prepare: Callable[[Worker], Awaitable[None]] | None = None
         """Gives a worker of the pool folders of its own, before a session needs it."""
+        self._idle = IdleInits(loop)
+        self._last_tenant = ""
+        """Tenant of the last session. The next worker of the pool may use an idle init of this tenant."""
         self._soon: asyncio.TimerHandle | None = None
         self._refill: asyncio.Task[None] | None = None
         self._filling = asyncio.Lock()
@@ -67,16 +72,25 @@ class Launcher:
         self._stopped = False
         self.version: str | None = None
 
-    def take_prepared(self) -> Worker | None:
+    def take_prepared(self, tenant: str) -> Worker | None:
         """Return a worker of the pool that `prepare` has given its folders. The caller owns it from now on."""
-        if self.prepare is None:
-            return None
+        return None if self.prepare is None else self._take_pooled(tenant)
+
+    def _take_pooled(self, tenant: str) -> Worker | None:
+        """Return a worker of the pool for a session of this tenant. The next one is made for the same tenant."""
+        self._last_tenant = tenant
+        self._fill_later()
         while self._pool:
             worker = self._pool.pop(0)
-            self._fill_later()
-            if worker.alive:
+            if worker.alive and worker.birth.tenant in (None, tenant):
                 return worker
+            if worker.alive:
+                self._dismiss(worker)
         return None
+
+    def _network(self, network: str) -> str:
+        """Return the network of a worker; empty if all workers have that of the machine."""
+        return "" if self.confinement is None else network or self.confinement.network
 
     def _dismiss(self, worker: Worker) -> None:
         """End a worker that no session will have."""
@@ -87,9 +101,25 @@ class Launcher:
     def _new(self, user: int = 0, network: str = "", pooled: bool = False) -> Worker:
         if self.confinement is not None:
             user = user or next_user()
-        return Worker(self._loop, Birth(user, network, pooled, grouped=self._forks and self._grouped))
+        return Worker(self._loop, Birth(user, self._network(network), pooled, grouped=self._forks and self._grouped))
 
-    async def take(self, begin: Begin, network: str = "", user: int = 0) -> Worker:
+    def keep_init(self, worker: Worker, tenant: str, limits: SessionLimits) -> None:
+        """Have the init of a worker that ends now serve another session of the same tenant."""
+        if not self._forks or self._stopped or (self._bounding is not None and not self._bounding.are_default(limits)):
+            return
+        worker.keep_init(tenant)
+        worker.gone.add_done_callback(lambda gone: self._on_idle(worker))
+
+    def _on_idle(self, worker: Worker) -> None:
+        idle, worker.idle_init = worker.idle_init, None
+        if idle is None:
+            return
+        if self._stopped:
+            self._idle.discard(idle)
+        else:
+            self._idle.add(idle)
+
+    async def take(self, begin: Begin, network: str = "", user: int = 0, tenant: str = "") -> Worker:
         """Return a worker: from the pool if one is there, and one more is made for the next session.
 
         `begin` is called with the worker before it is ready, and again with another one if that one fails. A worker
@@ -98,18 +128,19 @@ class Launcher:
         """
         held = self.confinement
         if held is not None and (user or held.has_own_root or network not in ("", held.network)):
-            worker = await self._make(begin, network, user)
+            worker = await self._make(begin, network, user, self._take_idle(tenant, network, user))
             self._fill_later()
             return worker
-        while self._pool:
-            worker = self._pool.pop(0)
-            if worker.alive:
-                self._fill_later()
-                begin(worker)
-                return worker
-        worker = await self._make(begin)
+        pooled = self._take_pooled(tenant)
+        if pooled is not None:
+            begin(pooled)
+            return pooled
+        worker = await self._make(begin, idle=self._take_idle(tenant, network, user))
         self._fill_later()
         return worker
+
+    def _take_idle(self, tenant: str, network: str = "", user: int = 0) -> IdleInit | None:
+        return None if user else self._idle.take(tenant, self._network(network))
 
     async def hold(self) -> None:
         """Wait until a zygote has proven its confinement. No session exists before that.
@@ -137,7 +168,7 @@ class Launcher:
             for _ in range(self._settings.pool - len(self._pool)):
                 if self._stopped:
                     return
-                worker = await self._make()
+                worker = await self._make(idle=self._take_idle(self._last_tenant))
                 try:
                     if self.prepare is not None:
                         await self.prepare(worker)
@@ -172,17 +203,26 @@ class Launcher:
         with contextlib.suppress(StartFailed, InterpreterRefused):
             await self.warm()
 
-    async def _make(self, begin: Begin | None = None, network: str = "", user: int = 0) -> Worker:
-        """Return a worker that is ready: for the session that begins it, or without `begin` for the pool."""
+    async def _make(
+        self, begin: Begin | None = None, network: str = "", user: int = 0, idle: IdleInit | None = None
+    ) -> Worker:
+        """Return a worker that is ready: for the session that begins it, or without `begin` for the pool.
+
+        The first attempt uses the idle init, if one is given.
+        """
         tries, lost = 0, False
         until = self._loop.time() + self._settings.start_patience
         while tries < TRIES and not (lost and self._loop.time() > until):
-            worker = self._new(user, network, pooled=begin is None)
+            pooled = begin is None
+            worker = self._new(user, network, pooled) if idle is None else self._new_from(idle, network, pooled)
             zygote = self._zygotes.last
             process: subprocess.Popen[bytes] | None = None
             try:
                 async with asyncio.timeout(self._settings.start_patience):
-                    if self._forks:
+                    if idle is not None:
+                        self._order_again(worker, idle)
+                        idle = None
+                    elif self._forks:
                         zygote = await self._zygotes.get()
                         await zygote.fork(worker, worker.birth)
                         if worker.birth.grouped:
@@ -227,6 +267,25 @@ class Launcher:
             "interpreter"
         )
 
+    def _new_from(self, idle: IdleInit, network: str, pooled: bool) -> Worker:
+        birth = Birth(idle.user, self._network(network), pooled, idle.group is not None, idle.tenant)
+        worker = Worker(self._loop, birth)
+        worker.init.use(idle.pid, idle.sweeper, idle.swept_pid)
+        worker.group = idle.group
+        return worker
+
+    def _order_again(self, worker: Worker, idle: IdleInit) -> None:
+        """Order a worker from an idle init. If init is gone, the worker ends before it is ready."""
+        ends = worker.make_ends()
+        try:
+            idle.order(ends, pooled=worker.birth.pooled)
+        except OSError:
+            pass  # the closed sockets report its end as always
+        finally:
+            ends.close()
+            worker.watch()
+            idle.socket.close()
+
     @property
     def _grouped(self) -> bool:
         """Whether every worker gets a cgroup of its own."""
@@ -260,7 +319,9 @@ class Launcher:
         if worker.init_pid is None or worker.pid is None:
             return
         pids = (worker.init_pid, worker.pid)
-        if not worker.birth.grouped:
+        if worker.birth.tenant is not None:
+            worker.group = await self._bounding.hold(worker.group, pids, joined=True)
+        elif not worker.birth.grouped:
             worker.group = await self._bounding.prepare(*pids)
         else:
             worker.group = await self._bounding.hold(worker.group, pids, joined=worker.init.joined)
@@ -317,6 +378,7 @@ class Launcher:
         await self._zygotes.cancel()
         if self._joining:
             await asyncio.wait(self._joining.values())
+        await self._idle.stop()
         workers = [*self._pool, *self._leaving]
         self._pool.clear()
         for worker in workers:
