@@ -14,7 +14,8 @@ from ingle.sessions.cells.journal import Journal
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.process import slot as slot_module
 from ingle.sessions.process.calls import WorkerCalls
-from ingle.sessions.process.slot import MOVES, SESSION_STATES, ProcessSlot, SlotState
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.sessions.process.slot_states import MOVES, SESSION_STATES, SlotState
 from ingle.sessions.spec import SessionSpec
 from ingle.settings import Settings
 from ingle_worker.wire import messages, states

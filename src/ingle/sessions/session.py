@@ -34,7 +34,8 @@ from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.sessions.process.namespace import Namespace
 from ingle.sessions.process.prepared_workers import PreparedWorker
 from ingle.sessions.process.session_folders import SessionFolders
-from ingle.sessions.process.slot import ProcessSlot, SlotState
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.sessions.process.slot_states import SlotState
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.reach import Reach
 from ingle.sessions.spec import ForkOrigin, SessionSpec

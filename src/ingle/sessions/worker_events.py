@@ -14,7 +14,8 @@ from ingle.sessions.persistence.checkpoints import Checkpoints
 from ingle.sessions.persistence.save_schedule import SaveSchedule
 from ingle.sessions.persistence.worker_copies import WorkerCopies
 from ingle.sessions.process.calls import WorkerCalls
-from ingle.sessions.process.slot import ProcessSlot, SlotState
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.sessions.process.slot_states import SlotState
 from ingle.sessions.process.workspace import EgressRefused
 from ingle.sessions.spec import SessionSpec
 from ingle.support.background import Tasks

@@ -15,7 +15,8 @@ from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.notices import process_ended
 from ingle.sessions.cells.turns import Turn, Turns
 from ingle.sessions.metrics import Telemetry
-from ingle.sessions.process.slot import SESSION_STATES, ProcessSlot, SlotState
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.sessions.process.slot_states import SESSION_STATES, SlotState
 from ingle.sessions.spec import SessionSpec
 from ingle.settings import Settings
 from ingle.workers.worker import Worker

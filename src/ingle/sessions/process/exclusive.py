@@ -8,7 +8,8 @@ from typing import TypeVar
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.turns import Turn, Turns
 from ingle.sessions.persistence.autosave import AutoSave
-from ingle.sessions.process.slot import ProcessSlot, SlotState
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.sessions.process.slot_states import SlotState
 from ingle.support.background import Tasks
 from ingle.workers.worker import Worker
 

@@ -8,8 +8,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from ingle import errors, events
 from ingle.events import CellError, Exit
@@ -23,6 +22,7 @@ from ingle.sessions.persistence.autosave import AutoSave
 from ingle.sessions.persistence.checkpoints import Moment, Parked
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.prepared_workers import PreparedWorker
+from ingle.sessions.process.slot_states import MOVES, SESSION_STATES, SlotState
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.spec import ForkOrigin, SessionSpec
 from ingle.snapshots.user_library import Library
@@ -43,54 +43,6 @@ MAX_NAME_CHARS = 1000
 
 MAX_PATH_CHARS = 4096
 MAX_START_NOTICES = 10
-
-
-class SlotState(StrEnum):
-    ABSENT = "absent"
-    STARTING = "starting"
-    UP = "up"
-    HIBERNATED = "hibernated"
-    FAILED = "failed"
-    ENDED = "ended"
-
-
-MOVES: Final[dict[SlotState, dict[SlotState, str]]] = {
-    SlotState.ABSENT: {
-        SlotState.STARTING: "the session is made",
-        SlotState.UP: "a prepared worker needs nothing more",
-        SlotState.HIBERNATED: "the session is one of an earlier server",
-        SlotState.ENDED: "the session was ended",
-    },
-    SlotState.STARTING: {
-        SlotState.UP: "the worker is ready",
-        SlotState.FAILED: "no worker could be started",
-        SlotState.ENDED: "the session was ended",
-    },
-    SlotState.UP: {
-        SlotState.STARTING: "the worker ended, or is replaced by a checkpoint",
-        SlotState.HIBERNATED: "the session was saved and its process freed",
-        SlotState.ENDED: "the session was ended",
-    },
-    SlotState.HIBERNATED: {
-        SlotState.STARTING: "the next call restores it",
-        SlotState.ENDED: "the session was ended",
-    },
-    SlotState.FAILED: {
-        SlotState.STARTING: "the next call tries a new worker",
-        SlotState.ENDED: "the session was ended",
-    },
-    SlotState.ENDED: {},
-}
-
-SESSION_STATES: Final = {
-    SlotState.ABSENT: states.STARTING,
-    SlotState.STARTING: states.STARTING,
-    SlotState.UP: states.IDLE,
-    SlotState.HIBERNATED: states.HIBERNATED,
-    SlotState.FAILED: states.DEAD,
-    SlotState.ENDED: states.DEAD,
-}
-"""State of a session without a running cell."""
 
 
 class ProcessSlot:
