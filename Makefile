@@ -3,10 +3,12 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+STAMP_VENV := $(VENV)/.stamp-venv
+STAMP_RUN := $(VENV)/.stamp-run
 STAMP_DEV := $(VENV)/.stamp-dev
 STAMP_BENCH := $(VENV)/.stamp-bench
 STAMP_DOCS := $(VENV)/.stamp-docs
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := $(BIN)/python tools/install.py
 
 # PYTHON names the interpreter for .venv; left empty, the candidates are tried in turn.
 PYTHON ?=
@@ -36,7 +38,7 @@ help:
 	@echo
 	@echo 'PYTHON=python3.12 picks the interpreter when .venv is made; run "make clean" first to change it.'
 
-run: $(STAMP_DEV)
+run: $(STAMP_RUN)
 	@$(BIN)/ingle serve $(ARGS)
 
 test: $(STAMP_DEV)
@@ -83,7 +85,7 @@ clean:
 	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # A candidate counts only if it runs: shims may point nowhere, and some systems ship Python without venv.
-$(STAMP_DEV): pyproject.toml
+$(STAMP_VENV):
 	@if ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
 		found=; \
 		for candidate in $(CANDIDATES); do \
@@ -98,9 +100,17 @@ $(STAMP_DEV): pyproject.toml
 		fi; \
 		rm -rf $(VENV) && "$$found" -m venv $(VENV); \
 	fi
-	@echo 'installing into $(VENV) (first time takes about half a minute)'
-	@$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
+
+$(STAMP_RUN): pyproject.toml | $(STAMP_VENV)
+	@echo 'installing into $(VENV) what the service needs (about 100 MB)'
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(STAMP_DEV): pyproject.toml | $(STAMP_VENV)
+	@echo 'installing into $(VENV) what tests and checks need (more than 1 GB, a few minutes)'
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $(STAMP_RUN) $@
 
 $(STAMP_BENCH): pyproject.toml $(STAMP_DEV)
 	@echo 'adding to $(VENV) what the benchmarks compare with (first time takes about a minute)'

@@ -135,6 +135,21 @@ async def test_sessions_keep_the_build_they_began_with_and_cannot_write_it(
     assert [path for path in (home / "environments" / "data").iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.req("rich.magics")
+def test_packages_of_a_command_without_a_session_are_told_to_end_with_it(
+    ingle: Callable[..., tuple[int, str, str]], wheels: Path
+) -> None:
+    code, said, _ = ingle("run", f"%pip install --no-index --find-links {wheels} ingle_ember")
+    assert (code, said.replace("-", "_").splitlines()) == (
+        0,
+        [
+            "installing ingle_ember 0.5",
+            "installed ingle_ember 0.5",
+            "packages end with this command; keep them in a session by name, or by `ingle env create NAME ingle_ember`",
+        ],
+    )
+
+
 async def test_a_failed_build_is_told_in_three_lines_and_can_be_removed(service: Service, wheels: Path) -> None:
     with pytest.raises(errors.EnvironmentFailed) as raised:
         await service.build_environment("data", NewEnvironment(packages=["nosuchthing>1"]), wait=200)

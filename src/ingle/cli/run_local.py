@@ -21,6 +21,7 @@ from ingle.grants import OPEN_LEVELS
 from ingle.requests import NewCell
 from ingle.service import Service
 from ingle.settings import Settings, data_folder
+from ingle_worker.wire import child_variables
 
 OWN_FOLDER = (
     "ingle: the code runs in its own folder, because the current one cannot be granted to confined code: it is your "
@@ -97,7 +98,10 @@ class Run:
     async def _work(self) -> int:
         job = self._job
         session = await self._service.create_session(
-            python=job.python, environment=job.environment, cwd=self._folder, env=job.env
+            python=job.python,
+            environment=job.environment,
+            cwd=self._folder,
+            env={child_variables.ENDS_WITH: "this command", **job.env},
         )
         if session.isolation not in OPEN_LEVELS and not job.as_json:
             await Output().write(2, f"ingle: {(await self._service.reach()).files}\n")

@@ -141,9 +141,9 @@ class Policy:
         # Fixed at the start of a server, because all its workers are prepared for the same mounts.
         self._wheels = wheels if os.path.isdir(wheels) else None
         prefix = os.path.dirname(os.path.dirname(self._own_python))
-        self._index = package_index.find(prefix=prefix, written=self._is_left_to_sessions)
+        self.index = package_index.find(prefix=prefix, written=self._is_left_to_sessions)
         self._index_folders = tuple(
-            Mount(os.path.realpath(each), read_only=True) for each in self._index.folders if os.path.isdir(each)
+            Mount(os.path.realpath(each), read_only=True) for each in self.index.folders if os.path.isdir(each)
         )
 
     @property
@@ -154,7 +154,7 @@ class Policy:
     def hosts(self) -> AllowList:
         """Return the hosts that a session with the network `allowlist` may reach."""
         given = self._settings.allow_host
-        entries: list[Entry] = [] if not given or NO_HOSTS in given else list(self._index.hosts)
+        entries: list[Entry] = [] if not given or NO_HOSTS in given else list(self.index.hosts)
         for text in given:
             if text in (INDEX, NO_HOSTS):
                 continue
@@ -210,10 +210,10 @@ class Policy:
 
     def _installing(self, level: str) -> dict[str, str]:
         """Return variables that configure pip and uv: the package index, and the wheels of environments."""
-        given = {} if level in OPEN_LEVELS else self._index.environment
+        given = {} if level in OPEN_LEVELS else self.index.environment
         if self._wheels is None or level == "restricted":
             return given
-        known = self._index.environment
+        known = self.index.environment
         return {
             **given,
             "PIP_FIND_LINKS": f"{known.get('PIP_FIND_LINKS', '')} {self._wheels}".strip(),

@@ -43,7 +43,7 @@ from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit
 from ingle.support.idempotency import Idempotency
 from ingle.workers.launch.launcher import Launcher
-from ingle_worker.wire import states
+from ingle_worker.wire import child_variables, states
 
 logger = logging.getLogger(__name__)
 
@@ -174,12 +174,13 @@ class Manager:
     async def _resolve(self, wanted: NewSession, name: str, key: str, grant: Grant) -> SessionSpec:
         """Return the description of a session that is asked for. Its folder is not chosen yet."""
         library = await self.libraries.read(wanted.tenant) if wanted.include_stdlib else None
+        env = {child_variables.ENDS_WITH: "this call", **wanted.env} if wanted.one_off else wanted.env
         return SessionSpec(
             name,
             Path(),
             key,
             grant.cwd,
-            {**grant.environment, **wanted.env} if wanted.env else grant.environment,
+            {**grant.environment, **env} if env else grant.environment,
             self.settings.idle_timeout if wanted.idle_timeout is None else wanted.idle_timeout,
             wanted.one_off,
             library,

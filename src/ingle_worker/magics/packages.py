@@ -204,6 +204,10 @@ def install(arguments: list[str]) -> int:
         tell("already there: " + (", ".join(_requirements(arguments)) or "everything that was asked for"))
         return 0
     tell("installed " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
+    ends_with = os.environ.get(child_variables.ENDS_WITH)
+    if ends_with:
+        names = " ".join(name for name, _, _ in wanted)
+        tell(f"packages end with {ends_with}; keep them in a session by name, or by `ingle env create NAME {names}`")
     stale = sorted({module for name, version, _ in wanted for module in _modules(name) if module in sys.modules})
     if stale:
         say(f"{', '.join(stale)} was imported before: restart the session to use the new version")

@@ -12,6 +12,9 @@ BIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 
 PYTHON, PACKAGES = "SESSION_PYTHON", "SESSION_PACKAGES"
 """Names of the variables that these programs read."""
 
+ENDS_WITH = "SESSION_ENDS_WITH"
+"""Variable that says when the session ends, and its packages with it: `this command`. Missing for other sessions."""
+
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """Folders that keep their place on PATH, because programs of the machine are found in their order."""
 

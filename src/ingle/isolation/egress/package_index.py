@@ -41,6 +41,8 @@ class PackageIndex:
     """Local folders and files that the index consists of."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that configure pip and uv in a session."""
+    urls: tuple[str, ...] = ()
+    """Addresses below which each package has a page, without passwords."""
 
 
 def find(
@@ -72,10 +74,13 @@ def find(
                     folders.append(url)
                 kept.append(word)
         environment[name] = " ".join(kept)
+    indexes = [] if urls[:1] != [PYPI] else [PYPI]
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+        indexes += [] if "no-index" in given else environment.get(name, "").split()
     hosts: dict[Entry, None] = {}
     for url in urls:
         _add(url, hosts, folders, written)
-    return PackageIndex(tuple(hosts), tuple(dict.fromkeys(folders)), environment)
+    return PackageIndex(tuple(hosts), tuple(dict.fromkeys(folders)), environment, tuple(indexes))
 
 
 def _add(url: str, hosts: dict[Entry, None], folders: list[str], written: Callable[[str], bool]) -> None:
