@@ -70,6 +70,7 @@ class NewGrant(Struct, frozen=True, forbid_unknown_fields=True):
     host: str | None = None
     """HOST or HOST:PORT."""
     read_only: bool = False
+    """Grant a folder for reading only."""
     tenants: Tenants = "owner"
     """Whose sessions may use the folder. A host is for all sessions."""
 

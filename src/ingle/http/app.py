@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ingle import errors
 from ingle.http.auth.guard import SERVICE, Guard, Owner
 from ingle.http.auth.principals import Principals
+from ingle.http.auth.sign_ins import SignIns
 from ingle.http.problems import ProblemMiddleware
 from ingle.http.routes import (
     bodies,
@@ -26,6 +27,7 @@ from ingle.http.routes import (
     shell,
     snapshots,
 )
+from ingle.http.routes.browser import SignIn
 from ingle.http.routes.events import Watch
 from ingle.http.routes.server import Reference, ServerState
 from ingle.http.routes.table import Operation, make_router
@@ -44,18 +46,20 @@ def make_app(
     mounted: Mapping[str, ASGIApp] | None = None,
 ) -> ASGIApp:
     """Make the whole application, with the apps that others mount by path. It starts and stops nothing."""
-    return ProblemMiddleware(Guard(make_routes(service, mounted), principals, allowed_hosts))
+    sign_ins = SignIns()
+    routes = make_routes(service, SignIn(principals, sign_ins), mounted)
+    return ProblemMiddleware(Guard(routes, principals, sign_ins, allowed_hosts))
 
 
 def make_local_app(service: Service) -> ASGIApp:
     """Make the application for a unix socket: the kernel tells who connects, and no web page can."""
-    return ProblemMiddleware(Owner(make_routes(service), service))
+    return ProblemMiddleware(Owner(make_routes(service, None), service))
 
 
-def make_routes(service: Service, mounted: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
+def make_routes(service: Service, sign_in: SignIn | None, mounted: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
     others = mounted or {}
     limit = service.settings.max_code + MAX_BODY_BESIDE_CODE
-    router = make_router(operations(service), limit)
+    router = make_router(operations(service, sign_in), limit)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -80,10 +84,11 @@ async def watch(scope: Scope, receive: Receive, send: Send) -> None:
     await Watch(scope[SERVICE], found["session_id"], query.first).run(scope, receive, send)
 
 
-def operations(service: Service) -> list[Operation]:
-    """Return every operation, in the order of the reference."""
+def operations(service: Service, sign_in: SignIn | None = None) -> list[Operation]:
+    """Return every operation, in the order of the reference. Without `sign_in` nobody can sign in."""
     rows = [
         *ServerState(service).operations(),
+        *(sign_in or SignIn(None, SignIns())).operations(),
         *sessions.operations(),
         *forks.operations(),
         *cells.operations(),

@@ -1,61 +1,75 @@
 """The reference as one page of HTML, made from the OpenAPI document. It needs nothing from elsewhere, and no script."""
 
+import json
 from html import escape
 from typing import Any
 
-STYLE = """
-:root { color-scheme: light dark }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem }
-code, h2 { font-family: ui-monospace, monospace } h2 { font-size: 1rem; margin: 2rem 0 .25rem }
-table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .15rem .75rem .15rem 0 }
-td { border-top: 1px solid #8884; vertical-align: top }
-"""
+from starlette.responses import Response
+
+from ingle.http.page import make_page
 
 
-def render(document: dict[str, Any]) -> str:
+def render(document: dict[str, Any]) -> Response:
     info = document["info"]
     schemas = document["components"]["schemas"]
     parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8>",
-        '<meta name=viewport content="width=device-width">',
-        f"<title>{escape(info['title'])} {escape(info['version'])}</title><style>{STYLE}</style>",
-        f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>",
-        "<p>Every request but <code>/healthz</code> carries <code>Authorization: Bearer TOKEN</code>. ",
+        "<p>Every request but <code>/healthz</code> carries <code>Authorization: Bearer TOKEN</code>, ",
+        "or the cookie of a browser that signed in. Sizes are in bytes and times in seconds, as numbers. ",
         "Errors are problems of RFC 9457. For programs: <a href=/openapi.json>/openapi.json</a>.</p>",
     ]
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             parts.append(f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation['summary'])}</p>")
             rows = [
-                (each["name"], each["in"], _kind(each["schema"]))
+                _row(each["name"], each["in"], each["schema"], each.get("required", False))
                 for each in operation["parameters"]
-                if each["in"] != "path"
             ]
             for media in operation.get("requestBody", {}).get("content", {}).values():
                 shape = schemas.get(media.get("schema", {}).get("$ref", "").rpartition("/")[2], {})
-                rows += [(name, "body", _kind(field)) for name, field in shape.get("properties", {}).items()]
+                rows += _rows(shape, "body")
             if rows:
-                lines = "".join(
-                    f"<tr><td><code>{escape(name)}</code><td>{where}<td>{escape(kind)}" for name, where, kind in rows
-                )
-                parts.append(f"<table><tr><th>field<th>in<th>value{lines}</table>")
+                head = "<tr><th>Field<th>In<th>Value<th>Default<th>Meaning"
+                parts.append(f"<table>{head}{''.join(rows)}</table>")
+            answers = [_kind(each) for each in _answers(operation)]
+            if answers:
+                parts.append(f"<p>Answer: {' or '.join(answers)}</p>")
     parts.append("<h1>Shapes</h1>")
     for name, shape in schemas.items():
-        fields = "".join(
-            f"<tr><td><code>{escape(field)}</code><td>{escape(_kind(kind))}"
-            for field, kind in shape.get("properties", {}).items()
-        )
-        parts.append(f"<h2 id={escape(name)}>{escape(name)}</h2><table>{fields}</table>")
-    return "".join(parts)
+        about = f"<p>{escape(shape['description'])}</p>" if shape.get("description") else ""
+        head = "<tr><th>Field<th>Value<th>Default<th>Meaning"
+        parts.append(f"<h2 id={escape(name)}>{escape(name)}</h2>{about}<table>{head}{''.join(_rows(shape))}</table>")
+    return make_page(f"{info['title']} {info['version']}", "".join(parts))
+
+
+def _rows(shape: dict[str, Any], place: str | None = None) -> list[str]:
+    required = shape.get("required", [])
+    return [_row(name, place, schema, name in required) for name, schema in shape.get("properties", {}).items()]
+
+
+def _row(name: str, place: str | None, schema: dict[str, Any], required: bool) -> str:
+    default = "required" if required else json.dumps(schema["default"]) if schema.get("default") is not None else ""
+    where = f"<td>{place}" if place is not None else ""
+    meaning = escape(schema.get("description", ""))
+    return f"<tr><td><code>{escape(name)}</code>{where}<td>{_kind(schema)}<td>{escape(default)}<td>{meaning}"
+
+
+def _answers(operation: dict[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for status, answer in operation["responses"].items():
+        if status.startswith("2"):
+            found += [each["schema"] for each in answer.get("content", {}).values() if "schema" in each]
+    return found
 
 
 def _kind(schema: dict[str, Any]) -> str:
+    """Return the words for a JSON schema, as HTML."""
     if "$ref" in schema:
-        return str(schema["$ref"].rpartition("/")[2])
+        name = escape(schema["$ref"].rpartition("/")[2])
+        return f"<a href=#{name}>{name}</a>"
     if "anyOf" in schema:
         return " or ".join(_kind(each) for each in schema["anyOf"])
     if "const" in schema or "enum" in schema:
-        return " or ".join(map(str, schema.get("enum", [schema.get("const")])))
+        return " or ".join(escape(str(each)) for each in schema.get("enum", [schema.get("const")]))
     if schema.get("type") == "array":
         return f"list of {_kind(schema.get('items', {}))}"
-    return str(schema.get("type", "anything"))
+    return escape(str(schema.get("type", "anything")))

@@ -7,6 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from ingle import __version__
+from ingle.http.auth.guard import OPEN_PATHS
+from ingle.http.field_docs import describe_fields
 from ingle.http.problems import MEDIA_TYPE, Problem
 from ingle.http.routes.table import JSON, Media, Operation
 
@@ -50,6 +52,7 @@ def make_document(operations: list[Operation]) -> dict[str, Any]:
         for answers in operation.answers.values():
             shapes += [shape for each in _listed(answers) if (shape := _shape(each)) is not None]
     schemas, components = msgspec.json.schema_components(shapes, ref_template="#/components/schemas/{name}")
+    describe_fields(shapes, components)
     # In the order they were given; types that are equal have equal schemas.
     known = dict(zip(map(repr, shapes), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -80,17 +83,12 @@ def _describe(operation: Operation, known: dict[str, Any]) -> dict[str, Any]:
             *_query(operation.query),
             *({"name": name, "in": "header", "schema": {"type": "string"}} for name in operation.headers),
         ],
-        "responses": {
-            **{str(status): _answer(answers, known) for status, answers in operation.answers.items()},
-            **{
-                str(status): {
-                    "description": text,
-                    "content": {MEDIA_TYPE: {"schema": known[repr(Problem)]}},
-                }
-                for status, text in PROBLEMS.items()
-            },
-        },
+        "responses": {str(status): _answer(answers, known) for status, answers in operation.answers.items()},
     }
+    for status, text in PROBLEMS.items():
+        answer = described["responses"].setdefault(str(status), {"content": {}})
+        answer["description"] = text
+        answer["content"][MEDIA_TYPE] = {"schema": known[repr(Problem)]}
     if isinstance(operation.body, type):
         fields = msgspec.structs.fields(operation.body)
         described["requestBody"] = {
@@ -99,13 +97,14 @@ def _describe(operation: Operation, known: dict[str, Any]) -> dict[str, Any]:
         }
     elif isinstance(operation.body, Media):
         described["requestBody"] = {"required": True, "content": {operation.body.type: {}}}
-    if operation.path == "/healthz":
+    if operation.path in OPEN_PATHS:
         described["security"] = []
     return described
 
 
 def _query(kind: type[Struct]) -> list[dict[str, Any]]:
     _, components = msgspec.json.schema_components((kind,))
+    describe_fields([kind], components)
     shape = components[kind.__name__]
     return [
         {"name": name, "in": "query", "required": False, "schema": schema}

@@ -1,7 +1,8 @@
-"""Guard of every request and WebSocket: checks Host, Origin and token before any route is found.
+"""Guard of every request and WebSocket: checks Host, Origin, and token or cookie before any route is found.
 
-Only `/healthz` needs no token. A web page of another site is refused before its token is checked, also when its host
-name was made to resolve to this machine (DNS rebinding).
+Only `/healthz` and signing in need no token. A cookie counts for requests of this server's own pages alone. A web page
+of another site is refused before its token is checked, also when its host name was made to resolve to this machine (DNS
+rebinding).
 """
 
 import asyncio
@@ -16,12 +17,17 @@ from ingle import errors
 from ingle.callers import SERVICE as SERVICE
 from ingle.callers import Meter
 from ingle.http.auth.principals import Principal, Principals
+from ingle.http.auth.sign_in_page import SIGN_IN, sign_in_page, wants_page
+from ingle.http.auth.sign_ins import BrowserRequest, SignIns
 from ingle.service import Service
 
 PEER = "ingle.peer"
 """Key of the scope for the connection's `Peer`, where the server has put one."""
 
 OPEN_PATH = "/healthz"
+
+OPEN_PATHS = (OPEN_PATH, SIGN_IN)
+"""Paths that need no token."""
 
 WILDCARDS = ("", "0.0.0.0", "::")
 """Addresses to listen on that no client can connect to."""
@@ -70,9 +76,12 @@ class Peer:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, principals: Principals, allowed_hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, principals: Principals, sign_ins: SignIns, allowed_hosts: Iterable[str] = ()
+    ) -> None:
         self._app = app
         self._principals = principals
+        self._sign_ins = sign_ins
         named = frozenset(plain_host(host) for host in allowed_hosts)
 
         # Clients send the same few hosts again and again.
@@ -87,7 +96,13 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        principal = self._check(scope)
+        try:
+            principal = self._check(scope)
+        except errors.Unauthorized:
+            if not wants_page(scope):
+                raise
+            await sign_in_page(scope["path"])(scope, receive, send)
+            return
         if principal is not None:
             scope[SERVICE] = principal.service
             if (peer := scope.get(PEER)) is not None:
@@ -120,16 +135,28 @@ class Guard:
                     "this request comes from a page of another origin; "
                     "add its host to --allowed-hosts if the page is yours"
                 )
-        if scope["path"] == OPEN_PATH:
+        if scope["path"] in OPEN_PATHS:
             return None
         if self._principals.anybody is not None:
             return self._principals.anybody
+        if not authorizations and (signed_in := self._signed_in(scope)) is not None:
+            return signed_in
         scheme, _, given = authorizations[0].partition(b" ") if len(authorizations) == 1 else (b"", b"", b"")
         principal = self._principals.find(given.strip())
         if principal is None or scheme.lower() != b"bearer":
             raise errors.Unauthorized(
                 "a valid token is needed: send the header `Authorization: Bearer TOKEN`; "
                 "the server said at its start where its token is"
+            )
+        return principal
+
+    def _signed_in(self, scope: Scope) -> Principal | None:
+        """Return the caller whose cookie the request has."""
+        browser = BrowserRequest(scope)
+        principal = self._sign_ins.find(browser.cookies)
+        if principal is not None and not browser.from_own_page:
+            raise errors.Forbidden(
+                "a cookie counts only for requests from this server's own pages; a proxy must pass on the Host header"
             )
         return principal
 

@@ -28,17 +28,29 @@ MAX_ELEMENTS = 100_000
 
 class Create(Struct, forbid_unknown_fields=True):
     session_id: Name | None = None
+    """Name of the session. Default: a random name."""
     python: str | None = None
+    """Interpreter, one that the server allows. Default: the server's."""
     environment: Name | None = None
+    """Environment by name, made with `ingle env create`. Default: none."""
     cwd: str | None = None
+    """Folder to start in, in a granted one. Default: a folder of its own."""
     env: dict[str, str] | None = None
+    """Environment variables of its processes."""
     idle_timeout: float | None = None
+    """Seconds without use after which it counts as idle. Default: the server's."""
     include_stdlib: bool = True
+    """Load the user's library."""
     durable: bool = False
+    """Save it after each cell, and bring it back after a restart of the server."""
     isolation: Literal["none", "limits", "restricted", "sandbox"] | None = None
+    """Lowest level of isolation. The server's own level is never lowered."""
     network: Literal["full", "allowlist", "none"] | None = None
+    """Widest network access. The server's own grant is never widened."""
     limits: SessionLimits | None = None
+    """Highest limits. The server's own limits are never raised."""
     checkpoints: Literal["manual", "auto"] | None = None
+    """`auto`: one before each cell; `manual`: on request. Default: the server's."""
 
     def new_session(self) -> NewSession:
         """Return the request as the service takes it."""
@@ -60,15 +72,22 @@ class Create(Struct, forbid_unknown_fields=True):
 
 class AddToStdlib(Struct, forbid_unknown_fields=True):
     function_code: str
+    """Source of functions, classes or imports to add."""
 
 
 class Execute(Struct, forbid_unknown_fields=True):
     code: str
+    """Source of the cell."""
     timeout: float | None = None
+    """Seconds after which the cell is interrupted. Default: none."""
     wait: float | None = None
+    """Seconds until the answer `running`, while the cell goes on. Default: the server's."""
     envs: dict[str, str] | None = None
+    """Environment variables for the time of this cell."""
     queue: bool = False
+    """Wait for the turn of this cell while another one runs, instead of failing with `busy`."""
     script: Script | None = None
+    """Run the cell as a program with arguments."""
 
     def new_cell(self, key: str | None) -> NewCell:
         """Return the request as the service takes it."""
@@ -77,18 +96,25 @@ class Execute(Struct, forbid_unknown_fields=True):
 
 class Interpret(Struct, forbid_unknown_fields=True):
     code: str
+    """Source to run."""
     timeout: float = 300.0
+    """Seconds after which the code is interrupted."""
     envs: dict[str, str] | None = None
+    """Environment variables of the code."""
 
 
 class Input(Struct, forbid_unknown_fields=True):
     text: str = ""
+    """Text for the waiting cell; a missing newline is added."""
     eof: bool = False
+    """End its input, as Ctrl-D does."""
     wait: float | None = None
+    """Seconds to wait for what the cell does next. Default: the server's."""
 
 
 class Interrupt(Struct, forbid_unknown_fields=True):
     wait: float | None = None
+    """Seconds to wait until the session is ready again. Default: the server's."""
 
 
 class NoBody(Struct, forbid_unknown_fields=True):
@@ -101,30 +127,43 @@ class NoQuery(Struct, forbid_unknown_fields=True):
 
 class CellsQuery(Struct, forbid_unknown_fields=True):
     first: Positive = 1
+    """Number of the first cell."""
     count: Annotated[int, Meta(ge=1, le=MAX_CELLS)] = 100
+    """Most cells to return."""
 
 
 class CellQuery(Struct, forbid_unknown_fields=True, rename={"from_event": "from"}):
     wait: float = 0.0
+    """Seconds to wait for the end of the cell."""
     from_event: Natural = 0
+    """Return only text from this event on: `next_event` of an earlier answer."""
 
 
 class EventsQuery(Struct, forbid_unknown_fields=True, rename={"first": "from"}):
     first: Natural = 1
+    """Number of the first event."""
 
 
 class OutputQuery(Struct, forbid_unknown_fields=True):
     from_line: Positive = 1
+    """First line, counted from 1."""
     lines: Positive = 200
+    """Most lines to return."""
     grep: str | None = None
+    """Return only lines that match this pattern."""
     context: Natural = 0
+    """Lines before and after each match."""
     offset: Natural = 0
+    """Characters of the first line to leave out."""
     raw: bool = False
+    """Keep terminal codes and progress bars."""
     stream: str = "stdout"
+    """`stdout`, `stderr`, `both`, `background`, `result`, `displays` or `error`."""
 
 
 class VariableQuery(Struct, forbid_unknown_fields=True):
     limit: Seconds | None = None
+    """Seconds for the variable's own code."""
 
 
 class FilesQuery(Struct, forbid_unknown_fields=True):

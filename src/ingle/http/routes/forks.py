@@ -10,16 +10,21 @@ from ingle.http.routes.table import Call, Operation, answer
 
 class Fork(Struct, forbid_unknown_fields=True):
     session_id: Name | None = None
+    """Name of the copy; several get `-1`, `-2` and so on. Default: random names."""
     count: Positive = 1
+    """Number of copies."""
     reseed: bool = False
+    """Give each copy new random numbers, instead of the original's."""
 
 
 class Checkpoint(Struct, forbid_unknown_fields=True):
     name: Name
+    """Name to return to."""
 
 
 class Rollback(Struct, forbid_unknown_fields=True):
     name: str | None = None
+    """Checkpoint to return to. Default: the automatic one before the last cell."""
 
 
 class Forks(Struct):

@@ -5,7 +5,7 @@ import time
 
 import msgspec
 from msgspec import Struct
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from ingle import __version__
 from ingle.callers import READ
@@ -17,8 +17,6 @@ from ingle.service import Service
 
 READY_SECONDS = 1.0
 """A worker that answered so recently is taken to answer still."""
-
-PAGE_POLICY = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
 class Health(Struct):
@@ -66,12 +64,14 @@ async def metrics(call: Call[None, NoQuery]) -> Response:
 
 
 class Reference:
-    """The OpenAPI document and the page made from it. Both list these operations, their own included."""
+    """The OpenAPI document and the page made from it. Both list these operations, their own included.
+
+    They are made when they are first asked for, in a thread, because that parses the sources.
+    """
 
     def __init__(self, operations: list[Operation]) -> None:
-        document = openapi.make_document([*operations, *self.operations()])
-        self._document = msgspec.json.encode(document)
-        self._page = docs_page.render(document)
+        self._operations = [*operations, *self.operations()]
+        self._making: asyncio.Task[tuple[bytes, Response]] | None = None
 
     def operations(self) -> list[Operation]:
         return [
@@ -80,7 +80,18 @@ class Reference:
         ]
 
     async def openapi(self, call: Call[None, NoQuery]) -> Response:
-        return Response(self._document, media_type="application/json")
+        document, _ = await self._made()
+        return Response(document, media_type="application/json")
 
     async def docs(self, call: Call[None, NoQuery]) -> Response:
-        return HTMLResponse(self._page, headers=PAGE_POLICY)
+        _, page = await self._made()
+        return page
+
+    async def _made(self) -> tuple[bytes, Response]:
+        if self._making is None:
+            self._making = asyncio.get_running_loop().create_task(asyncio.to_thread(self._make))
+        return await asyncio.shield(self._making)
+
+    def _make(self) -> tuple[bytes, Response]:
+        document = openapi.make_document(self._operations)
+        return msgspec.json.encode(document), docs_page.render(document)

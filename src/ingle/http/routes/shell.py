@@ -13,18 +13,31 @@ from ingle.requests import Limits, NewTask
 
 class Run(Struct, forbid_unknown_fields=True):
     command: str
+    """Text for the shell."""
     wait: float | None = None
+    """Seconds until the answer `running`, while the command goes on. Default: the server's."""
     timeout: float | None = None
+    """Seconds after which the command is ended. Default: none."""
     cwd: str | None = None
+    """Folder to run in. Default: the session's, or the tenant's."""
     env: dict[str, str] | None = None
+    """Environment variables of the command."""
     session_id: str | None = None
+    """Run in the folder, environment and sandbox of this session."""
     stdin: str | None = None
+    """The whole input; with `interactive` or `pty` its first part."""
     interactive: bool = False
+    """Keep the input open."""
     pty: bool = False
+    """Run the command on a terminal."""
     rows: Annotated[int, Meta(ge=1, le=1000)] = 24
+    """Height of the terminal."""
     columns: Annotated[int, Meta(ge=1, le=1000)] = 80
+    """Width of the terminal."""
     limits: Limits | None = None
+    """Resources that the command may use."""
     shell_session: str | None = None
+    """Name of the persistent shell that runs the command."""
 
     def new_task(self, key: str | None) -> NewTask:
         """Return the request as the service takes it."""
@@ -47,25 +60,36 @@ class Run(Struct, forbid_unknown_fields=True):
 
 class Wait(Struct, forbid_unknown_fields=True):
     wait: float | None = None
+    """Seconds to wait for the end of the task. Default: the server's."""
 
 
 class Text(Struct, forbid_unknown_fields=True):
     text: str = ""
+    """Text to send unchanged; end lines with a newline."""
     eof: bool = False
+    """End the input."""
     wait: float = 0.0
+    """Seconds to wait for the end of the task."""
 
 
 class Status(Struct, forbid_unknown_fields=True, rename={"from_event": "from"}):
     wait: float = 0.0
+    """Seconds to wait for the end of the task."""
     from_line: Natural = 0
+    """Return only text from this line on."""
     from_event: Natural = 0
+    """Return only text from this event on: `next_event` of an earlier answer."""
 
 
 class Lines(Struct, forbid_unknown_fields=True):
     from_line: Positive = 1
+    """First line, counted from 1."""
     lines: Positive = 200
+    """Most lines to return."""
     grep: str | None = None
+    """Return only lines that match this pattern."""
     stream: str = "stdout"
+    """`stdout`, `stderr` or `both`."""
 
 
 class TaskList(Struct):

@@ -20,11 +20,17 @@ class Save(Struct, forbid_unknown_fields=True):
 
 class Load(Struct, forbid_unknown_fields=True):
     session_id: Name | None = None
+    """Name of the new session. Default: that of the saved one."""
     python: str | None = None
+    """Interpreter, one that the server allows. Default: the server's."""
     cwd: str | None = None
+    """Folder to start in. Default: a folder of its own."""
     idle_timeout: float | None = None
+    """Seconds without use after which it counts as idle. Default: the server's."""
     isolation: Literal["none", "limits", "restricted", "sandbox"] | None = None
+    """Lowest level of isolation."""
     trust: bool = False
+    """Load it even if this ingle did not write it, and run the code in it."""
     rerun: bool = False
     """Run the cells again that made what could not be saved."""
 
