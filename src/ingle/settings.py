@@ -100,6 +100,9 @@ class Settings:
     )
     auth: str = setting("token", "Whether requests need a token; none is for loopback only.", ("token", "none"))
     max_connections: int = setting(1024, "Maximum number of connections; those without a token are closed first.")
+    tools: list[str] = setting(  # noqa: RUF009
+        ["default"], "MCP tools to list: `default`, `core` (the eight most used), `all`, or their names."
+    )
     stop_grace: float = seconds(0.0, "How long running cells may continue after a stop signal.")
     python: str = setting(sys.executable, "Default interpreter of sessions.")
     preload: list[str] = setting(  # noqa: RUF009

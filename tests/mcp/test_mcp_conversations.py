@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.mcp_host import Host, text_of
+from support.mcp_host import INITIALIZE, Host, text_of
 from support.mcp_model import Model, over_http
+from support.server import Server
 from support.waiting import wait_until
 
 WAITS = {
@@ -30,24 +31,35 @@ def stdio_host() -> Iterator[Host]:
         tempfile.TemporaryDirectory() as project,
         Host(Path(home), cwd=Path(project)) as host,
     ):
-        host.initialize()
         yield host
 
 
+@pytest.fixture(scope="module")
+def instructions(stdio_host: Host) -> str:
+    told: str = stdio_host.initialize()["instructions"]
+    return told
+
+
 @pytest.fixture
-def stdio(stdio_host: Host) -> Iterator[Model]:
-    model = Model(lambda method, params: stdio_host.request(method, params))
+def stdio(stdio_host: Host, instructions: str) -> Iterator[Model]:
+    model = Model(lambda method, params: stdio_host.request(method, params), instructions)
     yield model
     for info in model.raw("list_repl_sessions")["_meta"]["ingle/sessions"]:
         model("destroy_repl_session", session_id=info["session_id"])
 
 
+@pytest.fixture
+def http(server: Server) -> Iterator[Model]:
+    request = over_http(server.client)
+    yield Model(request, request("initialize", INITIALIZE)["result"]["instructions"])
+    for each in server.client.get("/v1/snapshots").json()["snapshots"]:
+        server.client.delete(f"/v1/snapshots/{each['name']}").raise_for_status()
+
+
 @pytest.fixture(params=["stdio", "http"])
 def model(request: pytest.FixtureRequest) -> Model:
-    if request.param == "stdio":
-        found: Model = request.getfixturevalue("stdio")
-        return found
-    return Model(over_http(request.getfixturevalue("server").client))
+    found: Model = request.getfixturevalue(request.param)
+    return found
 
 
 # --- interrupts ---
@@ -253,3 +265,171 @@ def test_the_texts_of_a_result_have_no_internal_words(model: Model) -> None:
     told = model.run(CRASH) + model.run("1")
     assert "worker" not in told
     assert text_of(model.raw("list_repl_sessions"))
+
+
+# --- words ---
+
+
+def test_a_refusal_gives_each_advice_once_and_only_what_works(model: Model) -> None:
+    creates = "create_repl_session(session_id='gone') creates it; 'main' needs no creating"
+    assert model.refused("wait", session_id="gone") == (
+        f"there is no session 'gone'. There is no session yet. {creates}"
+    )
+    model.run("x = 1")
+    assert model.refused("create_repl_session", session_id="main") == (
+        "a session 'main' exists already. Use it with session_id='main', choose another session_id, or end it with "
+        "destroy_repl_session(session_id='main')"
+    )
+    no_name = "is not a name: 1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
+    assert model.refused("python_session", code="1", session_id="../x") == (
+        f"there is no session '../x'. Sessions: main. '../x' {no_name}"
+    )
+    assert model.refused("send_input", text="?") == (
+        "session 'main' is not waiting for input, so the text was not sent. Call wait() to see what it does"
+    )
+    assert model.refused("get_session_namespace", variable_name="zzz") == (
+        "there is no variable 'zzz' in this session. get_session_namespace() lists what there is"
+    )
+
+
+def test_a_refusal_names_the_saves_and_tasks_that_exist(model: Model) -> None:
+    assert model.refused("load_repl_session", filepath="nothing").startswith("there is no snapshot 'nothing'. ")
+    assert model.refused("shell_status", task_id="t0").startswith("there is no task 't0'. ")
+    task = model.task_id(model("shell", command="sleep 40", wait=0))
+    assert f"{task} (sleep 40)" in model.refused("shell_status", task_id="t0")
+    assert f"task {task} · running · sleep 40" in model("list_repl_sessions").splitlines()
+    assert model.refused("shell_status", task_id=task, action="input", text="x").endswith(
+        "Start such a command with interactive=true"
+    )
+    model("shell_status", task_id=task, action="cancel")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "choices"),
+    [
+        ("rollback_repl_session", {"action": "undo"}, "checkpoint, drop, list, rollback"),
+        ("shell_status", {"task_id": "t", "action": "x" * 100_000}, "cancel, input, pause, resume, status"),
+        ("read_output", {"stream": "all"}, "background, both, displays, error, result, stderr, stdout"),
+        ("create_repl_session", {"checkpoints": "always"}, "auto, manual"),
+    ],
+)
+def test_an_error_about_a_choice_lists_the_choices(
+    model: Model, tool: str, arguments: dict[str, str], choices: str
+) -> None:
+    refusal = model.refused(tool, **arguments)
+    assert f"; it is one of {choices}. Nothing was run" in refusal
+    assert len(refusal) < 500
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument"),
+    [
+        ("python_session", "session_id"),
+        ("create_repl_session", "session_id"),
+        ("create_repl_session", "python"),
+        ("create_repl_session", "cwd"),
+        ("get_session_namespace", "variable_name"),
+        ("shell_status", "task_id"),
+        ("rollback_repl_session", "checkpoint"),
+        ("load_repl_session", "filepath"),
+        ("fork_repl_session", "new_session_id"),
+        ("shell", "cwd"),
+        ("wait", "x" * 100_000),
+    ],
+)
+def test_no_refusal_repeats_a_long_name(model: Model, tool: str, argument: str) -> None:
+    needed = {"python_session": {"code": "1"}, "shell": {"command": "true"}}.get(tool, {})
+    refused = model.raw(tool, **{**needed, argument: "n" * 100_000})
+    assert refused["isError"]
+    assert len(json.dumps(refused)) < 5_000
+
+
+def test_a_tilde_is_the_home_folder_and_never_a_folder_of_that_name(model: Model) -> None:
+    home = str(Path.home())
+    told = model.raw("shell", command="pwd", cwd="~")
+    assert home in text_of(told)
+    model.run("x = 1")
+    told = model.raw("save_repl_session", filepath="~/no/such/place/calc")
+    assert told["isError"]
+    assert f"{home}/no/such/place/calc" in text_of(told)
+    assert model.run("import os; os.path.exists('~')") == "False"
+
+
+def test_a_save_recommends_a_call_that_works_while_main_lives(model: Model) -> None:
+    model.run("x = 41")
+    saved = model("save_repl_session", filepath="kept-for-later")
+    assert saved.splitlines()[-1] == "load_repl_session(filepath='kept-for-later') restores it."
+    assert "saved: kept-for-later" in model("list_repl_sessions").splitlines()
+    loaded = model("load_repl_session", filepath="kept-for-later")
+    assert loaded.startswith("session kept-for-later is ready with 1 variable")
+    assert model.run("x + 1", session_id="kept-for-later").splitlines()[0] == "42"
+    assert model.refused("load_repl_session", filepath="gone").endswith("Saved sessions: kept-for-later")
+
+
+def test_a_note_is_told_once(model: Model) -> None:
+    model.run("x = 1")
+    model("rollback_repl_session", action="checkpoint", checkpoint="one")
+    model.run("x = 2")
+    back = model("rollback_repl_session", checkpoint="one")
+    assert back.startswith("session main: ")
+    assert model.run("x") == "1"
+    model.run(CRASH)
+    asked = model.run("a = input('1? '); b = input('2? ')")
+    assert "[note: " in asked
+    assert "[note: " not in model("send_input", text="a")
+    assert "[note: " not in model("send_input", text="b")
+
+
+def test_sessions_are_listed_with_what_they_share_in_one_line(model: Model) -> None:
+    model.run("x = 1")
+    alone = model("list_repl_sessions")
+    assert alone.splitlines()[0].startswith("main · idle · ")
+    assert "Python 3." in alone.splitlines()[0]
+    model("create_repl_session", session_id="second")
+    model.run("input('? ')", session_id="second")
+    shared, *lines = model("list_repl_sessions").splitlines()[:3]
+    assert shared.startswith("all 2 sessions: Python 3.")
+    assert [line.split(" · ")[:2] for line in lines] == [["main", "idle"], ["second", "waiting for input"]]
+    assert not any("Python 3." in line for line in lines)
+
+
+# --- the texts and the facts ---
+
+
+def test_the_texts_use_the_words_of_the_answers(model: Model) -> None:
+    listed = model.request("tools/list", {})["result"]["tools"]
+    texts = json.dumps(listed, ensure_ascii=False) + model.instructions
+    assert "waiting_for_input" not in texts
+    assert "`waiting for input`" in texts
+    assert "worker" not in texts
+    assert "{" not in "".join(tool["description"] for tool in listed)
+
+
+@pytest.mark.req("mcp.readable")
+@pytest.mark.parametrize(("which", "most"), [("default", 12_000), ("all", 13_500)])
+def test_the_listing_is_small_as_it_is_on_the_wire(home: Path, mark: str, which: str, most: int) -> None:
+    """`all` leaves room for tools to come: 16,000 bytes are promised."""
+    with Host(home, "--tools", which) as host:
+        host.initialize()
+        host.request("tools/list", {})
+        assert len(host.lines[-1]) <= most
+
+
+def test_the_instructions_of_a_project_are_true(stdio: Model) -> None:
+    folder = stdio.run("import os; print(os.getcwd())")
+    assert f"Sessions start in {folder}." in stdio.instructions
+    assert "`main` is saved after each cell and comes back when the server restarts" in stdio.instructions
+    listed = {tool["name"]: tool["description"] for tool in stdio.request("tools/list", {})["result"]["tools"]}
+    assert listed["python_session"].endswith("`main` comes back when the server restarts.")
+    assert listed["shell"].endswith("It runs where `main` starts, or in a session's folder.")
+    assert stdio("shell", command="pwd") == folder
+
+
+@pytest.mark.req("mcp.readable")
+def test_the_instructions_of_a_server_without_a_folder_are_true(http: Model) -> None:
+    assert "Sessions start in an empty folder of their own." in http.instructions
+    assert http.run("import os; os.listdir('.')") == "[]"
+    assert "Sessions end with the server, unless they are created with durable=true." in http.instructions
+    assert http.raw("list_repl_sessions")["_meta"]["ingle/sessions"][0]["durable"] is False
+    listed = {tool["name"]: tool["description"] for tool in http.request("tools/list", {})["result"]["tools"]}
+    assert listed["shell"].endswith("It runs in a folder of its own, or in a session's folder.")

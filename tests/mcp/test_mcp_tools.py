@@ -35,6 +35,10 @@ def mcp_tools(service: Service) -> Tools:
     return Tools(service, progress_interval=0.05)
 
 
+async def served(mcp_tools: Tools) -> Any:
+    return make_server(mcp_tools, await mcp_tools.facts())
+
+
 @asynccontextmanager
 async def connected(mcp_tools: Tools, mode: str) -> AsyncIterator[Client]:
     """The client in a task of its own: a fixture begins and ends in two, which its cancel scopes do not allow."""
@@ -42,7 +46,7 @@ async def connected(mcp_tools: Tools, mode: str) -> AsyncIterator[Client]:
     over = asyncio.Event()
 
     async def own() -> None:
-        async with Client(make_server(mcp_tools), mode=mode) as client:
+        async with Client(await served(mcp_tools), mode=mode) as client:
             ready.set_result(client)
             await over.wait()
 
@@ -109,8 +113,8 @@ def png(width: int, height: int) -> str:
 async def test_the_listing_is_small_stable_and_says_what_each_tool_does(client: Client) -> None:
     listed = await client.list_tools()
     raw = listed.model_dump_json(by_alias=True, exclude_none=True)
-    assert len(raw.encode()) <= 16_000
-    assert [tool.name for tool in listed.tools] == [tool.name for tool in tools.TABLE]
+    assert len(raw.encode()) <= 12_000
+    assert [tool.name for tool in listed.tools] == [tool.name for tool in tools.TABLE if tool.name in tools.DEFAULT]
     for tool in listed.tools:
         assert 40 <= len(tool.description or "") <= 900, tool.name
         assert tool.output_schema is None
@@ -149,7 +153,10 @@ def test_core_is_eight_tools_at_most_and_names_keep_the_tables_order() -> None:
     assert len(tools.CORE) == 8
     assert tools.chosen(["core"])[0].name == "python_session"
     assert [tool.name for tool in tools.chosen(["wait", "python"])] == ["python", "wait"]
-    assert tools.chosen() == tools.TABLE
+    assert tools.chosen(["all"]) == tools.TABLE
+    assert {tool.name for tool in tools.chosen()} == set(tools.DEFAULT)
+    assert tools.answered(tools.chosen()) == tools.TABLE
+    assert tools.answered(tools.chosen(["core"])) == tools.chosen(["core"])
 
 
 # --- what reaches the model ---
@@ -377,7 +384,7 @@ async def test_no_call_waits_longer_than_the_longest_wait_whatever_it_asks_for(s
     # Their start is in that time too: on a busy machine it is most of it.
     await service.create_session("main")
     await service.warm()
-    async with Client(make_server(Tools(service, longest_wait=2.0))) as client:
+    async with Client(await served(Tools(service, longest_wait=2.0))) as client:
         code = "import time; time.sleep(600)"
         for tool, given in (("python_session", {"code": code}), ("python", {"code": code}), ("wait", {})):
             result = await client.call_tool(tool, {**given, "wait": 1e6})
@@ -392,7 +399,7 @@ async def test_a_session_that_takes_too_long_to_start_is_a_refusal_in_time(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(service, "create_session", never)
-    async with Client(make_server(Tools(service, longest_wait=0.3))) as client:
+    async with Client(await served(Tools(service, longest_wait=0.3))) as client:
         said = await refusal(client, "python_session", code="print('never')")
         assert said.startswith("python_session did not finish within 0.3 s")
 
@@ -415,10 +422,10 @@ async def test_cancelling_a_call_detaches_and_the_cell_goes_on(
 
 @pytest.mark.req("mcp.handles")
 async def test_another_connection_finds_the_session_and_its_running_cell(mcp_tools: Tools) -> None:
-    async with Client(make_server(mcp_tools)) as first:
+    async with Client(await served(mcp_tools)) as first:
         await first.call_tool("python_session", {"code": "x = 5"})
         await first.call_tool("python_session", {"code": COUNTING, "wait": 0})
-    async with Client(make_server(mcp_tools), mode="legacy") as second:
+    async with Client(await served(mcp_tools), mode="legacy") as second:
         result = await second.call_tool("wait")
         assert meta(result)["stdout"].endswith("tick 29\nthe end\n")
         assert text_of(await second.call_tool("python_session", {"code": "x"})) == "5"
@@ -488,10 +495,13 @@ async def test_sessions_are_made_listed_used_apart_and_ended(client: Client) -> 
     result = await client.call_tool("python_session", {"code": "x", "session_id": "calc"})
     assert text_of(result) == "'of calc'\n[cell 2 · ok · session calc]"
     listed = text_of(await client.call_tool("list_repl_sessions"))
-    assert [line.split(" · ")[0] for line in listed.splitlines()] == ["calc", "main"]
+    shared, *lines = listed.splitlines()
+    assert shared.startswith("all 2 sessions: Python 3.")
+    assert [line.split(" · ")[0] for line in lines] == ["calc", "main"]
+    assert not any("Python" in line for line in lines)
     assert "2 variables: x, z" in listed
     assert "isolation" in listed
-    assert " MB · " in listed
+    assert " MB" in listed
     ended = text_of(await client.call_tool("destroy_repl_session", {"session_id": "calc"}))
     assert ended.startswith("ended: calc · dead")
     assert "2 cells · 1 variable: x" in ended
@@ -585,7 +595,7 @@ async def test_a_command_is_answered_paused_resumed_and_cancelled(model: Client)
 
 async def test_a_command_runs_where_main_starts_or_in_a_sessions_folder(service: Service, tmp_path: Any) -> None:
     (tmp_path / "there").mkdir()
-    async with Client(make_server(Tools(service, cwd=str(tmp_path)))) as client:
+    async with Client(await served(Tools(service, cwd=str(tmp_path)))) as client:
         assert text_of(await client.call_tool("shell", {"command": "pwd"})) == str(tmp_path)
         await client.call_tool("create_repl_session", {"session_id": "s", "cwd": str(tmp_path / "there")})
         shown = await client.call_tool("shell", {"command": "pwd", "session_id": "s"})

@@ -16,8 +16,9 @@ Call = Callable[[str, dict[str, Any]], dict[str, Any]]
 class Model:
     """Calls tools, and reads what a model reads."""
 
-    def __init__(self, request: Call) -> None:
+    def __init__(self, request: Call, instructions: str) -> None:
         self.request = request
+        self.instructions = instructions
 
     def raw(self, tool: str, **arguments: Any) -> dict[str, Any]:
         answer = self.request("tools/call", {"name": tool, "arguments": arguments})

@@ -15,6 +15,9 @@ from ingle.errors import InvalidRequest
 MAX_WAIT_SECONDS = 50.0
 """Maximum wait of a call: many hosts give up after 60 s, some silently."""
 
+QUOTED_CHARS = 200
+"""Characters of a wrong value that an error quotes."""
+
 SYNONYMS = {
     "session": "session_id",
     "session_name": "session_id",
@@ -62,13 +65,12 @@ SYNONYMS = {
 
 SessionId = Annotated[
     str,
-    Meta(description="The session; `main` needs no creating.", extra_json_schema={"x-mcp-header": "Session-Id"}),
+    Meta(description="`main` needs no creating.", extra_json_schema={"x-mcp-header": "Session-Id"}),
 ]
-NamedSession = Annotated[str, Meta(description="The session's name.", extra_json_schema={"x-mcp-header": "Session-Id"})]
-Wait = Annotated[float, Meta(ge=0, description="Seconds to wait for the answer, at most 50. Then the code continues.")]
-ShellWait = Annotated[float, Meta(ge=0, description="Seconds to wait for its end, at most 50. Then it continues.")]
-Timeout = Annotated[float | None, Meta(description="Seconds after which the code itself is interrupted.")]
-Code = Annotated[str, Meta(description="Python source, run as one cell.")]
+NamedSession = Annotated[str, Meta(extra_json_schema={"x-mcp-header": "Session-Id"})]
+Wait = Annotated[float, Meta(ge=0, description="Seconds to wait, at most 50; then it continues.")]
+Timeout = Annotated[float | None, Meta(description="Seconds until the code itself is interrupted.")]
+Code = Annotated[str, Meta(description="Python source.")]
 
 
 class PythonSession(Struct, forbid_unknown_fields=True):
@@ -87,13 +89,13 @@ class Python(Struct, forbid_unknown_fields=True):
 class WaitFor(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
     wait: Wait = 45
-    from_event: Annotated[int, Meta(ge=0, description="Show only the output since this number.")] = 0
+    from_event: Annotated[int, Meta(ge=0, description="Number from the last answer.")] = 0
 
 
 class SendInput(Struct, forbid_unknown_fields=True):
-    text: Annotated[str, Meta(description="The answer; several lines answer several reads.")] = ""
+    text: Annotated[str, Meta(description="Several lines answer several reads.")] = ""
     session_id: SessionId = "main"
-    eof: Annotated[bool, Meta(description="End the input after the text, as Ctrl-D does.")] = False
+    eof: Annotated[bool, Meta(description="End the input then, as Ctrl-D does.")] = False
     wait: Wait = 45
 
 
@@ -104,12 +106,12 @@ class Interrupt(Struct, forbid_unknown_fields=True):
 
 class ReadOutput(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
-    cell: Annotated[int | None, Meta(description="The cell's number; the last one if left out.")] = None
+    cell: Annotated[int | None, Meta(description="Default: the last one.")] = None
     from_line: Annotated[int, Meta(ge=1)] = 1
-    lines: Annotated[int, Meta(ge=1, description="Maximum number of lines.")] = 200
-    grep: Annotated[str | None, Meta(description="Only lines that match this regular expression.")] = None
-    context: Annotated[int, Meta(ge=0, description="Lines around each match.")] = 0
-    offset: Annotated[int, Meta(ge=0, description="Characters to skip on the first line.")] = 0
+    lines: Annotated[int, Meta(ge=1)] = 200
+    grep: Annotated[str | None, Meta(description="Regular expression.")] = None
+    context: Annotated[int, Meta(ge=0, description="Lines around a match.")] = 0
+    offset: Annotated[int, Meta(ge=0, description="Characters to skip.")] = 0
     stream: Literal["stdout", "stderr", "both", "background", "displays", "result", "error"] = "stdout"
 
 
@@ -117,32 +119,32 @@ class CreateSession(Struct, forbid_unknown_fields=True):
     session_id: Annotated[
         str | None,
         Meta(
-            description="A name of your choice; default: a random one.",
+            description="Default: a random name.",
             extra_json_schema={"x-mcp-header": "Session-Id"},
         ),
     ] = None
-    python: Annotated[str | None, Meta(description="Path of another interpreter, CPython 3.10 or later.")] = None
-    environment: Annotated[str | None, Meta(description="Name of an environment with packages.")] = None
-    cwd: Annotated[str | None, Meta(description="Absolute folder to start in.")] = None
-    env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
-    include_stdlib: Annotated[bool, Meta(description="False leaves out the user's library.")] = True
-    checkpoints: Annotated[
-        Literal["manual", "auto"] | None, Meta(description="`auto`: the last cell can be undone.")
-    ] = None
-    durable: Annotated[bool, Meta(description="Save it after each cell; restored when the server restarts.")] = False
+    python: Annotated[str | None, Meta(description="Path of an interpreter.")] = None
+    environment: Annotated[str | None, Meta(description="Name of one with packages.")] = None
+    cwd: Annotated[str | None, Meta(description="Absolute folder.")] = None
+    env: dict[str, str] | None = None
+    include_stdlib: Annotated[bool, Meta(description="The user's library.")] = True
+    checkpoints: Annotated[Literal["manual", "auto"] | None, Meta(description="`auto`: cells can be undone.")] = None
+    durable: Annotated[bool, Meta(description="It comes back when the server restarts.")] = False
 
 
 class ForkSession(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
-    new_session_id: Annotated[str | None, Meta(description="Its name; several are NAME-1, NAME-2.")] = None
+    new_session_id: Annotated[str | None, Meta(description="Several are NAME-1, NAME-2.")] = None
     count: Annotated[int, Meta(ge=1)] = 1
-    reseed: Annotated[bool, Meta(description="New random numbers in each.")] = False
+    reseed: Annotated[bool, Meta(description="New random numbers.")] = False
 
 
 class RollbackSession(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
-    checkpoint: Annotated[str | None, Meta(description="Its name.")] = None
-    action: Literal["rollback", "checkpoint", "list", "drop"] = "rollback"
+    checkpoint: Annotated[str | None, Meta(description="A name.")] = None
+    action: Annotated[
+        Literal["rollback", "checkpoint", "list", "drop"], Meta(description="`checkpoint` stores the state now.")
+    ] = "rollback"
 
 
 class ListSessions(Struct, forbid_unknown_fields=True):
@@ -151,7 +153,7 @@ class ListSessions(Struct, forbid_unknown_fields=True):
 
 class Namespace(Struct, forbid_unknown_fields=True):
     session_id: SessionId = "main"
-    variable_name: Annotated[str | None, Meta(description="One variable, shown in full.")] = None
+    variable_name: Annotated[str | None, Meta(description="Shows this one in full.")] = None
 
 
 class ClearSession(Struct, forbid_unknown_fields=True):
@@ -159,18 +161,20 @@ class ClearSession(Struct, forbid_unknown_fields=True):
 
 
 class SaveSession(Struct, forbid_unknown_fields=True):
-    filepath: Annotated[str, Meta(description="A name, such as `calc`, or a path.")]
+    filepath: Annotated[str, Meta(description="A name, or a path below the session's folder for one `.ingle` file.")]
     session_id: SessionId = "main"
 
 
 class LoadSession(Struct, forbid_unknown_fields=True):
-    filepath: Annotated[str, Meta(description="The name or path of the save.")]
-    session_id: Annotated[str, Meta(description="Name of the new session; must not exist yet.")] = "main"
-    rerun: Annotated[bool, Meta(description="Run the cells that made missing variables again.")] = False
+    filepath: Annotated[str, Meta(description="Name or path of the save.")]
+    session_id: Annotated[
+        str | None, Meta(description="A new name. Default: `main` if there is none, else that of the save.")
+    ] = None
+    rerun: Annotated[bool, Meta(description="Run the cells again that made missing variables.")] = False
 
 
 class AddToStdlib(Struct, forbid_unknown_fields=True):
-    function_code: Annotated[str, Meta(description="Python source, such as a whole function with its docstring.")]
+    function_code: Annotated[str, Meta(description="A whole function with its docstring.")]
 
 
 class ListStdlib(Struct, forbid_unknown_fields=True):
@@ -182,35 +186,38 @@ class DestroySession(Struct, forbid_unknown_fields=True):
 
 
 class Shell(Struct, forbid_unknown_fields=True):
-    command: Annotated[str, Meta(description="Runs in bash.")]
-    wait: ShellWait = 5
-    timeout: Annotated[float | None, Meta(description="Seconds after which the command itself is stopped.")] = None
+    command: str
+    wait: Wait = 5
+    timeout: Annotated[float | None, Meta(description="Seconds until the command is stopped.")] = None
     session_id: Annotated[
         str | None,
         Meta(
-            description="Run it in that session's folder and environment.",
+            description="Use its folder and environment.",
             extra_json_schema={"x-mcp-header": "Session-Id"},
         ),
     ] = None
-    cwd: Annotated[str | None, Meta(description="Folder to run in.")] = None
-    env: Annotated[dict[str, str] | None, Meta(description="Environment variables to add.")] = None
-    interactive: Annotated[bool, Meta(description="Keep its input open for shell_status(action=`input`).")] = False
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+    interactive: Annotated[bool, Meta(description="Keep its input open for `input`.")] = False
 
 
 class ShellStatus(Struct, forbid_unknown_fields=True):
-    task_id: Annotated[str, Meta(description="From the answer of `shell`.")]
-    wait: ShellWait = 5
-    from_line: Annotated[int, Meta(ge=0, description="Show only the output from this line on.")] = 0
+    task_id: Annotated[str, Meta(description="From `shell`.")]
+    wait: Wait = 5
+    from_line: Annotated[int, Meta(ge=0)] = 0
     action: Literal["status", "cancel", "pause", "resume", "input"] = "status"
-    text: Annotated[str, Meta(description="For `input`: sent unchanged, so end a line with a newline.")] = ""
-    eof: Annotated[bool, Meta(description="For `input`: end the input after the text.")] = False
+    text: Annotated[str, Meta(description="For `input`; end a line with a newline.")] = ""
+    eof: Annotated[bool, Meta(description="End the input after the text.")] = False
 
 
 T = TypeVar("T", bound=Struct)
 
 
 def schema_of(arguments: type[Struct]) -> dict[str, Any]:
-    """Return a compact JSON schema: optional arguments are not required, and null is not mentioned."""
+    """Return a compact JSON schema: optional arguments are not required, and null is not mentioned.
+
+    What `read` checks with a better message is left out: bounds, and that no other argument is known.
+    """
     made = msgspec.json.schema(arguments)["$defs"][arguments.__name__]
     properties = {}
     for name, each in made["properties"].items():
@@ -222,8 +229,9 @@ def schema_of(arguments: type[Struct]) -> dict[str, Any]:
             del prop["default"]
         if "enum" in prop:
             prop["type"] = "string"
+        prop.pop("minimum", None)
         properties[name] = prop
-    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    schema = {"type": "object", "properties": properties}
     if made["required"]:
         schema["required"] = made["required"]
     return schema
@@ -239,7 +247,7 @@ def read(tool: str, arguments: type[T], given: dict[str, Any] | None) -> T:
     try:
         return msgspec.convert(given, arguments, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{tool}: {_plain(str(error))}. Nothing was run; call it again.") from None
+        raise InvalidRequest(f"{tool}: {_plain(str(error), arguments)}. Nothing was run; call it again.") from None
 
 
 def _unknown(tool: str, name: str, known: list[str]) -> str:
@@ -252,9 +260,13 @@ def _unknown(tool: str, name: str, known: list[str]) -> str:
     return f"{tool} has no argument {name[:80]!r}. {advice}{takes} Nothing was run."
 
 
-def _plain(message: str) -> str:
-    """Reorder `Expected X, got Y - at $.name` for people."""
-    problem, at, path = message.partition(" - at `$.")
-    if at:
-        return f"{path.rstrip('`')}: {problem[0].lower()}{problem[1:]}"
-    return f"{problem[0].lower()}{problem[1:]}"
+def _plain(message: str, arguments: type[Struct]) -> str:
+    """Reorder `Expected X, got Y - at $.name` for people. Name the choices where there are some."""
+    problem, _, path = message.rpartition(" - at `$.")
+    name = path.rstrip("`")
+    if not problem:
+        return f"{message[0].lower()}{message[1:]}"
+    choices = schema_of(arguments)["properties"].get(name, {}).get("enum")
+    if choices:
+        return f"{name}: {problem[0].lower()}{problem[1:QUOTED_CHARS]}; it is one of {', '.join(sorted(choices))}"
+    return f"{name}: {problem[0].lower()}{problem[1:QUOTED_CHARS]}"

@@ -3,7 +3,6 @@
 Hosts refuse a result of 1 MiB, so the data for programs has no images and repeats no long text.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ingle.errors import IngleError
-from ingle.events import Metadata, MimeBundle, OutputPage, Result, SessionInfo, Task, Truncated
+from ingle.events import Metadata, MimeBundle, OutputPage, Result, Task, Truncated
 from ingle.mcp.texts import task_text
 from ingle.output.timeline import HEAD_SHARE
 from ingle.render.image_info import Picture
@@ -34,8 +33,6 @@ MAX_LINKS = 20
 META_METADATA = 4000
 """Characters of the metadata of one display, which may have any size."""
 MAX_NOTICES = 100
-
-NAMES_SHOWN = 40
 
 FAILURE_CHARS = 2000
 """Characters of a refusal: it may quote what was asked for, and that may have any length."""
@@ -181,43 +178,8 @@ def _without_long(bundles: list[MimeBundle]) -> list[MimeBundle]:
     return kept[:MAX_BUNDLES]
 
 
-# --- output pages and sessions ---
+# --- output pages ---
 
 
 def of_page(page: OutputPage) -> Answer:
     return Answer([Text(page_text(page, HINTS))])
-
-
-def session_line(info: SessionInfo) -> str:
-    now = time.time()
-    used = "never used" if info.last_executed is None else f"last used {ago(now - info.last_executed)} ago"
-    names = ", ".join(info.variables[:NAMES_SHOWN])
-    if len(info.variables) > NAMES_SHOWN:
-        names += f", … {len(info.variables) - NAMES_SHOWN} more"
-    parts = [
-        info.session_id,
-        info.state,
-        f"created {ago(now - info.created_at)} ago",
-        used,
-        plural(info.execution_count, "cell"),
-        plural(info.variable_count, "variable") + (f": {names}" if names else ""),
-        *(["durable"] if info.durable else []),
-        *(["memory unknown"] if info.memory is None and info.state != "hibernated" else []),
-        *([f"{info.memory / 1e6:.0f} MB"] if info.memory is not None else []),
-        f"Python {info.python}",
-        f"isolation {info.isolation}",
-        info.cwd,
-    ]
-    return " · ".join([*parts, *info.notices])
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def ago(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(0, seconds):.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -5,8 +5,10 @@ finds it. State depends on `session_id` alone, not on the connection. Every call
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,9 +20,11 @@ from ingle.mcp import arguments, content, texts, tools
 from ingle.mcp.advice import MAIN, refusal_text
 from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
+from ingle.mcp.facts import Facts, facts_of
 from ingle.render.model import Text, weight
 from ingle.requests import NewCell, NewSession, NewTask
 from ingle.service import Service
+from ingle.sessions.manager import check_name
 from ingle_worker.wire import states
 
 PROGRESS_SECONDS = 3.5
@@ -36,6 +40,7 @@ RENDER_SECONDS = 0.5
 """Part of the longest wait that is reserved for rendering the answer."""
 
 LINE_SHOWN = 200
+PATH_CHARS = 200
 
 MAX_INLINE_CHARS = 20_000
 """Characters that are rendered in a few milliseconds; longer answers are rendered in a thread."""
@@ -46,6 +51,18 @@ Progress = Callable[[float, str], Awaitable[None]]
 """Called with the elapsed seconds and the last line of output."""
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What a model has seen of a cell."""
+
+    cell: int
+    next_event: int
+    notices: frozenset[str]
+
+
+NOTHING_SHOWN = Shown(0, 0, frozenset())
+
+
 class UnknownTool(Exception):
     """No tool of that name exists."""
 
@@ -54,7 +71,7 @@ class Tools:
     def __init__(
         self,
         service: Service,
-        listed: tuple[tools.Tool, ...] = tools.TABLE,
+        listed: tuple[tools.Tool, ...] = (),
         *,
         cwd: str | None = None,
         durable: bool = False,
@@ -62,18 +79,22 @@ class Tools:
         progress_interval: float = PROGRESS_SECONDS,
     ) -> None:
         self.service = service
-        self.listed = listed
+        self.listed = listed or tools.chosen()
         self._cwd = cwd
         self._durable = durable
         """Whether `main` is restored when the server restarts."""
         self._longest = longest_wait
         self._interval = progress_interval
         self._clock = time.monotonic
-        self._by_name = {tool.name: tool for tool in listed}
+        self._by_name = {tool.name: tool for tool in tools.answered(self.listed)}
         self._background: set[asyncio.Task[Any]] = set()
         self._making_main: asyncio.Task[None] | None = None
-        self._shown: dict[str, tuple[int, int]] = {}
-        """By session: the last cell shown, and the next event after it."""
+        self._shown: dict[str, Shown] = {}
+        """By session: what its last answer showed."""
+
+    async def facts(self) -> Facts:
+        """Return the facts of this server for its caller."""
+        return await facts_of(self.service, self._cwd, durable=self._durable)
 
     async def call(self, name: str, given: dict[str, Any] | None, progress: Progress) -> Answer:
         tool = self._by_name.get(tools.ALIASES.get(name, name))
@@ -103,7 +124,7 @@ class Tools:
     async def _python_session(self, given: arguments.PythonSession, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
         cell = await self.service.begin_cell(given.session_id, NewCell(given.code, given.timeout))
-        return await self._show(await self._follow(given.session_id, cell, deadline, progress))
+        return await self._show(await self._follow(given.session_id, cell, deadline, progress), new=True)
 
     async def _python(self, given: arguments.Python, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
@@ -119,15 +140,17 @@ class Tools:
         last = (await self.service.get_session(given.session_id)).execution_count
         if not last:
             return _nothing_yet(given.session_id)
-        return await self._show(await self._follow(given.session_id, last, deadline, progress, given.from_event))
+        result = await self._follow(given.session_id, last, deadline, progress, given.from_event)
+        return await self._show(result, new=given.from_event > 0)
 
     async def _send_input(self, given: arguments.SendInput, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
         taken = await self.service.input(given.session_id, given.text, eof=given.eof, wait=0)
         # Output that the model has seen is not repeated: a debugger session would grow with each step.
-        cell, following = self._shown.get(given.session_id, (0, 0))
-        from_event = following if cell == taken.cell else 0
-        return await self._show(await self._follow(given.session_id, taken.cell, deadline, progress, from_event))
+        shown = self._shown.get(given.session_id, NOTHING_SHOWN)
+        from_event = shown.next_event if shown.cell == taken.cell else 0
+        result = await self._follow(given.session_id, taken.cell, deadline, progress, from_event)
+        return await self._show(result, new=True)
 
     async def _interrupt(self, given: arguments.Interrupt, progress: Progress) -> Answer:
         deadline = self._deadline(max(given.wait, INTERRUPT_SECONDS))
@@ -156,8 +179,12 @@ class Tools:
             line = last_line(result.stdout, result.stderr) or f"cell {result.cell} is running"
             await progress(self._clock() - began, line)
 
-    async def _show(self, result: Result) -> Answer:
-        self._shown[result.session_id] = (result.cell, result.next_event)
+    async def _show(self, result: Result, *, new: bool = False) -> Answer:
+        """Return the answer. With `new`, notices that the model has seen are left out, as its text is."""
+        before = self._shown.get(result.session_id, NOTHING_SHOWN)
+        self._shown[result.session_id] = Shown(result.cell, result.next_event, frozenset(result.notices))
+        if new and before.cell == result.cell:
+            result.notices = [notice for notice in result.notices if notice not in before.notices]
         return await _render(weight(result), content.of_result, result)
 
     async def _make_main(self) -> None:
@@ -196,7 +223,9 @@ class Tools:
 
     async def _shell(self, given: arguments.Shell, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
-        cwd = given.cwd if given.cwd is not None or given.session_id is not None else self._cwd
+        cwd = self._path("cwd", given.cwd) if given.cwd else None
+        if cwd is None and given.session_id is None:
+            cwd = self._cwd
         new = NewTask(
             given.command,
             cwd=cwd or "",
@@ -247,9 +276,9 @@ class Tools:
     async def _create_repl_session(self, given: arguments.CreateSession, progress: Progress) -> Answer:
         new = NewSession(
             session_id=given.session_id,
-            python=given.python,
+            python=self._path("python", given.python) if given.python else None,
             environment=given.environment,
-            cwd=given.cwd or self._cwd,
+            cwd=self._path("cwd", given.cwd) if given.cwd else self._cwd,
             env=given.env or {},
             include_stdlib=given.include_stdlib,
             checkpoints=given.checkpoints,
@@ -262,8 +291,9 @@ class Tools:
 
     async def _list_repl_sessions(self, given: arguments.ListSessions, progress: Progress) -> Answer:
         infos = await self.service.list_sessions()
-        text = "\n".join(map(content.session_line, infos)) or "no session yet; python_session(code=…) creates `main`"
-        return Answer([Text(text)], content.data("ingle/sessions", infos))
+        tasks = [each for each in await self.service.shell_tasks() if each.status in ("running", "paused")]
+        saved = await self.service.list_snapshots()
+        return Answer([Text(texts.listing_text(infos, tasks, saved))], content.data("ingle/sessions", infos))
 
     async def _get_session_namespace(self, given: arguments.Namespace, progress: Progress) -> Answer:
         if given.variable_name is None:
@@ -278,7 +308,8 @@ class Tools:
         return Answer([Text("\n".join([text, *info.notices]))], content.data("ingle/session", info))
 
     async def _save_repl_session(self, given: arguments.SaveSession, progress: Progress) -> Answer:
-        saving = self.service.save_session(given.session_id, given.filepath, start=self._cwd)
+        filepath = self._path("filepath", given.filepath)
+        saving = self.service.save_session(given.session_id, filepath, start=self._cwd)
         saved = await self._with_progress(saving, f"{given.session_id} is being saved", progress)
         if saved is None:
             return Answer(
@@ -287,16 +318,29 @@ class Tools:
         return Answer([Text(texts.saved_text(saved))], content.data("ingle/saved", saved))
 
     async def _load_repl_session(self, given: arguments.LoadSession, progress: Progress) -> Answer:
-        loading = self.service.load_session(
-            given.filepath, given.session_id, cwd=self._cwd, start=self._cwd, rerun=given.rerun
-        )
-        restored = await self._with_progress(loading, f"{given.filepath} is being loaded", progress)
+        filepath = self._path("filepath", given.filepath)
+        name = given.session_id or await self._free_name(filepath)
+        loading = self.service.load_session(filepath, name, cwd=self._cwd, start=self._cwd, rerun=given.rerun)
+        restored = await self._with_progress(loading, f"{shown_path(filepath)} is being loaded", progress)
         if restored is None:
-            return Answer(
-                [Text(f"it is large and still being loaded; list_repl_sessions will show {given.session_id}.")]
-            )
-        self._shown.pop(given.session_id, None)
+            return Answer([Text(f"it is large and still being loaded; list_repl_sessions will show {name}.")])
+        self._shown.pop(restored.session.session_id, None)
         return Answer([Text(texts.restored_text(restored))], content.data("ingle/restored", restored))
+
+    async def _free_name(self, filepath: str) -> str | None:
+        """Return the name for a loaded session: `main`, or that of the save, or None for a random one."""
+        taken = {info.session_id for info in await self.service.list_sessions()}
+        names = (MAIN, os.path.basename(filepath).removesuffix(".ingle"))
+        return next((name for name in names if name not in taken and is_name(name)), None)
+
+    def _path(self, argument: str, path: str) -> str:
+        """Return a path with the owner's `~` expanded. A server does not know the home folder of its other callers."""
+        if not path.startswith("~"):
+            return path
+        expanded = os.path.expanduser(path) if self.service.caller.tenant == "" else path
+        if expanded.startswith("~"):
+            raise errors.InvalidRequest(f"{argument}: write the path in full instead of {shown_path(path)!r}")
+        return expanded
 
     async def _with_progress(self, work: Coroutine[Any, Any, Done], doing: str, progress: Progress) -> Done | None:
         """Return the result while reporting progress, or None if it takes too long; the work then continues."""
@@ -322,6 +366,9 @@ class Tools:
     async def _rollback_repl_session(self, given: arguments.RollbackSession, progress: Progress) -> Answer:
         if given.action == "rollback":
             back = await self.service.rollback(given.session_id, given.checkpoint)
+            # The next cell's result tells of the rollback too, for callers that do not know of it.
+            told = frozenset([back.notice, *back.checkpoint.notices])
+            self._shown[given.session_id] = Shown(back.session.execution_count + 1, 0, told)
             return Answer([Text(texts.rolled_back_text(back))], content.data("ingle/rollback", back))
         if given.action == "list":
             found = await self.service.checkpoints(given.session_id)
@@ -348,7 +395,7 @@ class Tools:
         # An ended session has no variables and memory, so the last values are shown.
         info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count)
         self._shown.pop(given.session_id, None)
-        return Answer([Text(f"ended: {content.session_line(info)}")], content.data("ingle/session", info))
+        return Answer([Text(f"ended: {texts.session_line(info)}")], content.data("ingle/session", info))
 
 
 def _shell_runs(task: Task) -> bool:
@@ -367,6 +414,18 @@ async def _show_task(task: Task, from_line: int = 0) -> Answer:
 async def _render(characters: int, make: Callable[..., Answer], *given: Any) -> Answer:
     """Make the answer, in a thread if it is long: cleaning hostile text can take long."""
     return make(*given) if characters <= MAX_INLINE_CHARS else await asyncio.to_thread(make, *given)
+
+
+def shown_path(path: str) -> str:
+    return path[:PATH_CHARS]
+
+
+def is_name(text: str) -> bool:
+    try:
+        check_name(text)
+    except errors.InvalidName:
+        return False
+    return True
 
 
 def last_line(*texts: str) -> str:

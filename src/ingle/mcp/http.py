@@ -12,6 +12,7 @@ from typing import Any
 from ingle.callers import SERVICE, Caller
 from ingle.mcp.handlers import Tools
 from ingle.mcp.stdio.lazy_import import load
+from ingle.mcp.tools import Tool, chosen
 from ingle.service import Service
 
 PATH = "/mcp"
@@ -38,6 +39,7 @@ class Mount:
 
     def __init__(self, owner: Service) -> None:
         self._owner = owner
+        self._listed = chosen(owner.settings.tools)
         self._apps: dict[Caller, McpApp] = {}
 
     async def __call__(
@@ -48,7 +50,7 @@ class Mount:
         if app is None:
             for caller in [each for each in self._apps if each.revoked]:
                 await self._apps.pop(caller).stop()
-            app = self._apps.setdefault(service.caller, McpApp(service))
+            app = self._apps.setdefault(service.caller, McpApp(service, self._listed))
         await app(scope, receive, send)
 
     async def stop(self) -> None:
@@ -57,8 +59,8 @@ class Mount:
 
 
 class McpApp:
-    def __init__(self, service: Service) -> None:
-        self._handlers = Tools(service)
+    def __init__(self, service: Service, listed: tuple[Tool, ...]) -> None:
+        self._handlers = Tools(service, listed)
         self._limit = service.settings.max_code + EXTRA_BODY_BYTES
         self._over = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -83,7 +85,7 @@ class McpApp:
         """Run the SDK's manager in one task, because of its cancel scopes."""
         try:
             server = await load("ingle.mcp.server")
-            manager = server.make_manager(self._handlers, self._limit)
+            manager = server.make_manager(self._handlers, await self._handlers.facts(), self._limit)
             async with manager.run():
                 ready.set_result(manager.handle_request)
                 await self._over.wait()

@@ -13,12 +13,13 @@ from mcp.shared.exceptions import MCPError
 from ingle import __version__
 from ingle.mcp import arguments, resources, tools
 from ingle.mcp.content import Answer, Link
+from ingle.mcp.facts import Facts, description, instructions
 from ingle.mcp.handlers import Tools, UnknownTool
 from ingle.render.model import Image, Part
 
 
-def make_server(handlers: Tools) -> "Server[Any]":
-    listing = types.ListToolsResult(tools=[_listed(tool) for tool in handlers.listed])
+def make_server(handlers: Tools, facts: Facts) -> "Server[Any]":
+    listing = types.ListToolsResult(tools=[_listed(tool, facts) for tool in handlers.listed])
     schemas = {tool.name: arguments.schema_of(tool.arguments) for tool in handlers.listed}
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
@@ -94,7 +95,7 @@ def make_server(handlers: Tools) -> "Server[Any]":
         version=__version__,
         title="ingle",
         description="Live Python sessions",
-        instructions=tools.INSTRUCTIONS,
+        instructions=instructions(facts),
         get_tool_input_schema=schemas.get,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
@@ -109,17 +110,17 @@ def make_server(handlers: Tools) -> "Server[Any]":
     return server
 
 
-def make_manager(handlers: Tools, max_body: int) -> StreamableHTTPSessionManager:
+def make_manager(handlers: Tools, facts: Facts, max_body: int) -> StreamableHTTPSessionManager:
     """Return the SDK's HTTP transport. It does not check Host and Origin, because the guard does."""
-    return StreamableHTTPSessionManager(make_server(handlers), stateless=True, max_request_body_size=max_body)
+    return StreamableHTTPSessionManager(make_server(handlers, facts), stateless=True, max_request_body_size=max_body)
 
 
-def _listed(tool: tools.Tool) -> types.Tool:
+def _listed(tool: tools.Tool, facts: Facts) -> types.Tool:
     return types.Tool(
         name=tool.name,
-        description=tool.description,
+        description=description(tool, facts),
         input_schema=arguments.schema_of(tool.arguments),
-        annotations=types.ToolAnnotations.model_validate(tool.annotations),
+        annotations=types.ToolAnnotations.model_validate(tool.listed_annotations),
     )
 
 

@@ -1,6 +1,7 @@
 """Texts for a model: shell tasks, variables, saves, forks, checkpoints and the library, within the budget of cells."""
 
 import time
+from collections.abc import Sequence
 
 from ingle.events import (
     CheckpointInfo,
@@ -10,6 +11,7 @@ from ingle.events import (
     Saved,
     SessionInfo,
     Skipped,
+    SnapshotInfo,
     Stdlib,
     StdlibChange,
     Task,
@@ -18,7 +20,7 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.render.model import NOTICE_CHARS, QUICK_SECONDS, TEXT_LIMIT
-from ingle.render.phrases import counted, duration, size
+from ingle.render.phrases import counted, duration, size, some
 from ingle.render.terminal_text import clean
 from ingle.render.truncate import HEAD_SHARE, Omitted, cut, passage, shares
 from ingle_worker.wire import states
@@ -27,6 +29,8 @@ STATUS_CHARS = 600
 """Characters reserved for the last lines."""
 
 PREVIEW_CHARS = 100
+NAMES_SHOWN = 40
+COMMAND_CHARS = 60
 PROCESSES_NAMED = 5
 
 
@@ -88,6 +92,64 @@ def _status(task: Task, something: bool) -> str:
         call = f'shell_status(task_id="{task.task_id}", from_line={task.next_line})'
         words.append(f'{call} waits for it, action="cancel" stops it')
     return f"[{' · '.join(words)}]"
+
+
+# --- sessions ---
+
+
+def listing_text(infos: list[SessionInfo], tasks: list[Task], saved: list[SnapshotInfo]) -> str:
+    """Return the sessions, with what they share in one line, then running tasks and saved sessions."""
+    shared = _shared(infos)
+    lines = [session_line(info, shared) for info in infos]
+    if shared:
+        lines.insert(0, f"all {len(infos)} sessions: {' · '.join(shared)}")
+    if not infos:
+        lines.append("no session yet; python_session(code=…) creates `main`")
+    lines += [f"task {each.task_id} · {each.status} · {each.command[:COMMAND_CHARS]}" for each in tasks]
+    if saved:
+        lines.append(f"saved: {some([each.name for each in saved], NAMES_SHOWN)}")
+    return _within("\n".join(lines))
+
+
+def _shared(infos: list[SessionInfo]) -> list[str]:
+    """Return what is the same for all of several sessions."""
+    about = [_place_of(info) for info in infos]
+    return [each for each in about[0] if all(each in other for other in about)] if len(about) > 1 else []
+
+
+def _place_of(info: SessionInfo) -> list[str]:
+    return [f"Python {info.python}", f"isolation {info.isolation}", info.cwd]
+
+
+def session_line(info: SessionInfo, shared: Sequence[str] = ()) -> str:
+    """Return one session as a line, without what is told for all of them."""
+    now = time.time()
+    used = "never used" if info.last_executed is None else f"last used {ago(now - info.last_executed)} ago"
+    names = some(info.variables, NAMES_SHOWN)
+    parts = [
+        info.session_id,
+        info.state.replace("_", " "),
+        f"created {ago(now - info.created_at)} ago",
+        used,
+        counted(info.execution_count, "cell"),
+        counted(info.variable_count, "variable") + (f": {names}" if names else ""),
+        *(["durable"] if info.durable else []),
+        *(["memory unknown"] if info.memory is None and info.state != "hibernated" else []),
+        *([f"{info.memory / 1e6:.0f} MB"] if info.memory is not None else []),
+        *(each for each in _place_of(info) if each not in shared),
+    ]
+    return " · ".join([*parts, *info.notices])
+
+
+def ago(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(0, seconds):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+# --- variables ---
 
 
 def variables_text(found: Variables) -> str:

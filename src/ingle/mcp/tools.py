@@ -1,6 +1,7 @@
 """The table of tools: names, descriptions, arguments. It is the same for every caller.
 
-Most models know nothing else of ingle, so each description says what the tool returns and what to do next.
+Most models know nothing else of ingle, so each description says what the tool returns and what to do next. Words in
+braces are filled in from the facts of the server.
 """
 
 from collections.abc import Iterable
@@ -11,6 +12,9 @@ from msgspec import Struct
 
 from ingle.errors import InvalidRequest
 from ingle.mcp import arguments
+
+DEFAULT_HINTS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
+"""Hints that hosts assume by the protocol. They are not listed, because every listed byte is part of each context."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ class Tool:
             "openWorldHint": self.open_world,
         }
 
+    @property
+    def listed_annotations(self) -> dict[str, Any]:
+        """Return the annotations that differ from what hosts assume."""
+        return {name: value for name, value in self.annotations.items() if DEFAULT_HINTS.get(name) is not value}
+
 
 RUNS: dict[str, bool] = {"destructive": True, "open_world": True}
 READS: dict[str, bool] = {"read_only": True}
@@ -46,35 +55,32 @@ TABLE = (
         "Use it for all Python work; no set-up is needed. The value of the last expression is shown, top-level "
         "`await` works, figures come back as images. An exception is a normal result with its traceback. If the "
         "code takes longer than `wait`, the answer says `running` and the code continues: call `wait`, or "
-        "`interrupt`. If it asks for input (`input()`, `getpass`, `pdb`), the answer says `waiting_for_input`: "
-        "call `send_input`. A session runs one cell at a time; a second is refused as busy and not run. "
-        "Sessions live until destroyed; `main` is restored when the server restarts, and says so.",
+        "`interrupt`. If it asks for input (`input()`, `getpass`, `pdb`), the answer says `waiting for input`: "
+        "call `send_input`. A session runs one cell at a time; a second is refused as busy. {life}",
         arguments.PythonSession,
         **RUNS,
     ),
     Tool(
         "python",
         "Run Python once",
-        "Run Python once, in a fresh session that ends afterwards: nothing is kept, nothing else is touched. "
-        "For work of several steps use python_session. If the code takes longer than `wait`, the answer names "
-        "a session id to `wait` for.",
+        "Run Python once, in a fresh session that ends afterwards. For work of several steps use python_session. "
+        "If the code takes longer than `wait`, the answer names a session id to `wait` for.",
         arguments.Python,
         **RUNS,
     ),
     Tool(
         "wait",
         "Wait for running code",
-        "Wait for a cell that was still `running`, and get its output and result. Answers as soon as the cell ends "
-        "or asks for input. Waiting changes nothing and may be repeated, also after the cell's end. Shows all of "
-        "the cell's output so far, or with `from_event` (a number from the last answer) only what is new.",
+        "Wait until a `running` cell ends or asks for input. Shows all of its output so far, or with `from_event` "
+        "only what is new. Changes nothing and may be repeated, also after the cell's end.",
         arguments.WaitFor,
         **READS,
     ),
     Tool(
         "send_input",
         "Answer a prompt",
-        "Answer code that is `waiting_for_input`, and get what it does next. A newline is added. In pdb, send its "
-        "commands. Refused if no code waits.",
+        "Answer code that is `waiting for input`, and get what it does next. A newline is added. In pdb, send its "
+        "commands.",
         arguments.SendInput,
         **RUNS,
     ),
@@ -82,64 +88,59 @@ TABLE = (
         "interrupt",
         "Interrupt running code",
         "Stop the running cell with KeyboardInterrupt, as Ctrl-C does. Variables are kept. Answers with the "
-        "traceback when the session is ready again. If nothing runs it does nothing.",
+        "traceback when the session is ready again.",
         arguments.Interrupt,
         idempotent=True,
     ),
     Tool(
         "read_output",
         "Read a cell's output",
-        "Read the output of a cell by line number or pattern, if an answer left out lines, or later. "
-        "Reading removes nothing.",
+        "Read the output of a cell by line number or pattern, if an answer left out lines, or later.",
         arguments.ReadOutput,
         **READS,
     ),
     Tool(
         "shell",
         "Run a shell command",
-        "Run a shell command. If it ends within `wait` seconds, the answer has all its output, and its exit code "
-        "unless that is 0. A longer one continues in the background, and the answer names a task id: follow it with "
-        "shell_status. Its input is empty unless `interactive`. Only files persist between commands. It runs "
-        "where `main` starts, or in a session's folder.",
+        "Run a command in bash. If it takes longer than `wait`, it continues in the background, and the answer names "
+        "a task id for shell_status. Its input is empty unless `interactive`. Only files persist between commands. "
+        "{shell_place}",
         arguments.Shell,
         **RUNS,
     ),
     Tool(
         "shell_status",
         "Follow a shell command",
-        "Wait for a command that `shell` left running, and get its output and exit code, also after its end "
-        "and repeatedly. With `action`: `cancel` ends it and all it started, `pause` and `resume` stop and "
-        "continue it, `input` sends `text` to it.",
+        "Wait for a command that `shell` left running, and get its output and exit code, also after its end. "
+        "`cancel` ends it and all it started, `pause` and `resume` stop and continue it, `input` sends `text` to it.",
         arguments.ShellStatus,
         destructive=True,
     ),
     Tool(
         "create_repl_session",
         "Create a session",
-        "Create a session beside `main`: for another task, interpreter or folder. Answers with its "
-        "session_id; pass it to the other tools. A name that exists is refused. It lives until "
-        "destroy_repl_session or until the server ends.",
+        "Create a session beside `main`, for another task, interpreter or folder. Pass its session_id to the other "
+        "tools. It lives until destroy_repl_session or until the server ends.",
         arguments.CreateSession,
     ),
     Tool(
         "list_repl_sessions",
         "List sessions",
-        "List all live sessions: state, age, cells run, variables, memory, isolation.",
+        "List live sessions (state, cells, variables, memory), shell tasks that run, and saved sessions.",
         arguments.ListSessions,
         **READS,
     ),
     Tool(
         "get_session_namespace",
         "Show variables",
-        "Show a session's variables with type, size and a short preview; with `variable_name` one in full.",
+        "Show a session's variables with type, size and a short preview.",
         arguments.Namespace,
         **READS,
     ),
     Tool(
         "clear_repl_session",
         "Clear a session",
-        "Reset a session: remove its variables, functions, imports and event loop tasks, and load the user's "
-        "library again. Cell numbers and earlier output stay. Busy while a cell runs.",
+        "Remove all variables, functions, imports and event loop tasks of a session. Earlier output stays.",
         arguments.ClearSession,
         destructive=True,
         idempotent=True,
@@ -148,25 +149,30 @@ TABLE = (
         "fork_repl_session",
         "Copy a live session",
         "Make live copies of a session with all its variables, of any type and size, in milliseconds: to try several "
-        "ways. Each is its own session; files are shared. Threads, tasks and child "
-        "processes are not copied, but listed. Busy while a cell runs.",
+        "ways. Files are shared. Threads, tasks and child processes are not copied, but listed.",
         arguments.ForkSession,
     ),
     Tool(
         "rollback_repl_session",
         "Go back to an earlier state",
-        "Restore all variables of a session to an earlier state, any number of times. action=`checkpoint` stores a "
-        "state under a name, `list` shows them, `drop` removes one. Without a name it undoes the last cell, even one "
-        "that crashed, if the session has checkpoints=`auto`, else it uses the newest. Files stay.",
+        "Restore all variables of a session to a checkpoint, any number of times. Without a name it undoes the last "
+        "cell, even one that crashed, if the session has checkpoints=`auto`, else it uses the newest checkpoint. "
+        "Files stay.",
         arguments.RollbackSession,
+        destructive=True,
+    ),
+    Tool(
+        "destroy_repl_session",
+        "End a session",
+        "End a session and everything it started; its variables are lost.",
+        arguments.DestroySession,
         destructive=True,
     ),
     Tool(
         "save_repl_session",
         "Save a session to disk",
-        "Save a session's variables, functions and imports to disk, while it stays usable. `filepath` is a "
-        "plain name, or a path below the session's folder for one portable `.ingle` file. "
-        "The answer lists what could not be saved, and why. Busy while a cell runs.",
+        "Save a session's variables, functions and imports to disk, while it stays usable. "
+        "The answer lists what could not be saved, and why.",
         arguments.SaveSession,
         idempotent=True,
     ),
@@ -179,18 +185,10 @@ TABLE = (
         open_world=True,
     ),
     Tool(
-        "destroy_repl_session",
-        "End a session",
-        "End a session and everything it started; its variables are lost. Answers with its last state.",
-        arguments.DestroySession,
-        destructive=True,
-    ),
-    Tool(
         "add_to_stdlib",
         "Keep a function for later sessions",
-        "Add a function to the user's library, which every new session loads, permanently. It is tested first: "
-        "failing code is refused and changes nothing. A function of the same name is replaced. Running sessions do "
-        "not get it.",
+        "Add a function to the user's library, which every new session loads, permanently. It is tested first. A "
+        "function of the same name is replaced. Running sessions do not get it.",
         arguments.AddToStdlib,
     ),
     Tool(
@@ -205,28 +203,39 @@ TABLE = (
 CORE = ("python_session", "python", "shell", "shell_status", "wait", "send_input", "interrupt", "read_output")
 """The eight most used tools."""
 
+DEFAULT = (
+    *CORE,
+    "create_repl_session",
+    "list_repl_sessions",
+    "get_session_namespace",
+    "clear_repl_session",
+    "fork_repl_session",
+    "rollback_repl_session",
+    "destroy_repl_session",
+)
+"""What a model needs daily. Saves and the user's library are listed with `all`."""
+
+SETS = {"core": CORE, "default": DEFAULT, "all": tuple(tool.name for tool in TABLE)}
+
 ALIASES = {"execute_repl": "python_session"}
 """Names that work but are not listed."""
 
-INSTRUCTIONS = (
-    "ingle runs live Python sessions. Use python_session(code) for Python: state stays from call to call in "
-    "session `main`, which starts in the user's folder. Every answer ends with a line in brackets: the cell's "
-    "number, how it ended, how long it took. `running` means the code continues: call wait, or interrupt. "
-    "`waiting_for_input` means it asks for something: call send_input. Long output is shortened; read_output has "
-    "all of it. To keep work apart from `main`'s variables, use another session (create_repl_session), or "
-    "python for a single run."
-)
 
-
-def chosen(names: Iterable[str] = ()) -> tuple[Tool, ...]:
-    """Return the tools to list, in the order of the table: all, or the named ones; `core` names the most used."""
+def chosen(names: Iterable[str] = ("default",)) -> tuple[Tool, ...]:
+    """Return the tools to list, in the order of the table. A name is that of a tool or of a set."""
     wanted: set[str] = set()
-    known = {tool.name for tool in TABLE}
+    known = [tool.name for tool in TABLE]
     for name in names:
-        if name == "core":
-            wanted.update(known.intersection(CORE))
-        elif name in known:
-            wanted.add(name)
-        else:
-            raise InvalidRequest(f"there is no tool {name[:80]!r}; the tools are core, {', '.join(sorted(known))}")
-    return tuple(tool for tool in TABLE if not wanted or tool.name in wanted)
+        if name not in SETS and name not in known:
+            choices = ", ".join([*SETS, *sorted(known)])
+            raise InvalidRequest(f"there is no tool {name[:80]!r}; the tools are {choices}")
+        wanted.update(SETS.get(name, (name,)))
+    return tuple(tool for tool in TABLE if tool.name in (wanted or DEFAULT))
+
+
+def answered(listed: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """Return the tools to answer: the listed ones, and all if the default ones are listed.
+
+    A shorter list is a choice of the operator. The default one only saves a model's context.
+    """
+    return TABLE if {tool.name for tool in listed}.issuperset(DEFAULT) else listed

@@ -310,6 +310,8 @@ def _place(target: str, folders: list[str]) -> tuple[str, str]:
     """Return the folder that a path lies below, and the path from there."""
     if not target or "\0" in target or target.endswith("/"):
         raise errors.InvalidRequest(f"{target[:200]!r} is neither a name nor the path of a file")
+    if target.startswith("~"):
+        raise errors.InvalidRequest(f"write the path in full instead of {target[:200]!r}; `~` is not expanded here")
     if not os.path.isabs(target):
         return folders[0], os.path.normpath(target) if not target.startswith("..") else target
     for folder in folders:

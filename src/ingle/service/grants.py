@@ -4,6 +4,7 @@ from ingle import errors
 from ingle.callers import ADMIN, DEFAULT_TENANT
 from ingle.grants import FOLDER, HOST, GrantChange, GrantInfo, NewGrant, Reach
 from ingle.service.verbs import Verbs
+from ingle.settings import LEVELS, NETWORKS
 
 
 class Grants(Verbs):
@@ -21,15 +22,17 @@ class Grants(Verbs):
         return await self._node.grants.remove(grant_id)
 
     async def reach(self) -> Reach:
-        """Return what the caller's sessions may use."""
-        isolation = await self._node.isolation()
+        """Return what the caller's sessions may use, within the bounds of the caller's token."""
+        level = (await self._node.isolation()).level
+        bounds = self.access.caller.bounds
+        level = max(level, bounds.isolation or level, key=LEVELS.index)
+        network = self.settings.network if level == "sandbox" else "full"
+        network = max(network, bounds.network or network, key=NETWORKS.index)
         owns = self.access.caller.tenant == DEFAULT_TENANT
         found = [each for each in await self._node.grants.list() if owns or each.tenants == "all"]
         folders = [each for each in found if each.kind == FOLDER]
         start = next((each.name for each in folders if each.start), None)
-        return Reach(
-            isolation.level, isolation.network, folders, [each.name for each in found if each.kind == HOST], start
-        )
+        return Reach(level, network, folders, [each.name for each in found if each.kind == HOST], start)
 
     def _check_owner(self) -> None:
         self.access.check(ADMIN)

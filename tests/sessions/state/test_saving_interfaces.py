@@ -164,7 +164,11 @@ async def test_a_model_saves_below_the_start_folder_and_loads_from_there(service
         told,
     ), told
     assert (start / "private" / "sessions" / "calc.pkl.ingle").is_file()
-    assert "exists already" in await call("load_repl_session", filepath="private/sessions/calc.pkl")
+    taken = await call("load_repl_session", filepath="private/sessions/calc.pkl", session_id="main")
+    assert taken.startswith("a session 'main' exists already. ")
+    # Without a name, the call that a save recommends works while `main` lives.
+    told = await call("load_repl_session", filepath="private/sessions/calc.pkl")
+    assert told.startswith("session calc.pkl is ready with 2 variables")
     await call("destroy_repl_session", session_id="main")
     told = await call("load_repl_session", filepath="private/sessions/calc.pkl", session_id="main")
     assert told.startswith("session main is ready with 2 variables of private/sessions/calc.pkl.ingle: Python 3.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ingle.cli.commands.serve import option_of, split_words
+from ingle.cli.commands.serve import option_of
 from ingle.cli.failure import plain_failures
 from ingle.cli.options import GroupedCommand, load_settings
 from ingle.settings import Settings, data_folder
@@ -40,14 +40,8 @@ async def local_socket(service: "Service", home: Path, kind: str) -> AsyncIterat
 
 
 @click.command(cls=GroupedCommand, epilog="Example: ingle mcp --tools core")
-@click.option(
-    "--tools",
-    metavar="A,B,...",
-    callback=split_words,
-    help="List these tools only; `core` means the eight most used.  [default: all]",
-)
 @session_options
-def mcp(tools: list[str] | None, **given: Any) -> None:
+def mcp(**given: Any) -> None:
     """Serve one MCP host over standard input and output.
 
     Hosts start this command themselves; configure them with `ingle install HOST`. Sessions start in the first --folder,
@@ -61,4 +55,5 @@ def mcp(tools: list[str] | None, **given: Any) -> None:
         from ingle.mcp.stdio.main import run
         from ingle.mcp.tools import chosen
 
-        run(load_settings(given), data_folder(), chosen(tools or ()), local_socket)
+        settings = load_settings(given)
+        run(settings, data_folder(), chosen(settings.tools), local_socket)

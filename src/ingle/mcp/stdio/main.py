@@ -97,8 +97,9 @@ async def _serve_host(
 ) -> None:
     """Serve until the host has closed the connection."""
     loop = asyncio.get_running_loop()
-    server = (await load("ingle.mcp.server")).make_server(handlers)
+    module = await load("ingle.mcp.server")
     await starting
+    server = module.make_server(handlers, await handlers.facts())
     pipe = await (await load("ingle.mcp.stdio.transport")).Pipe.open(wire)
     loaded.set()
     serving = loop.create_task(server.run(pipe, pipe, server.create_initialization_options()))
