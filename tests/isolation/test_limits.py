@@ -206,7 +206,7 @@ async def test_sessions_step_back_for_the_server(service: Service) -> None:
 
 @needs_groups
 async def test_a_session_is_in_its_group_from_the_first_cell_on_and_groups_go_with_it(service: Service) -> None:
-    own = f"{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}"
+    own = f"{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}-"
     await service.create_session("s")
     code = "import os; os.popen('cat /proc/self/cgroup').read(), open('/proc/%d/cgroup' % os.getppid()).read()"
     shown = (await service.execute("s", code)).result
@@ -214,8 +214,8 @@ async def test_a_session_is_in_its_group_from_the_first_cell_on_and_groups_go_wi
     for controller, place in cgroup_mounts.find_places(Path("/")).items():
         names = f":{controller}:" if place.version == 1 else "0::"
         lines = [line for line in shown["text/plain"].split("\\n") if names in line]
-        assert [f"/{own}/" in line for line in lines] == [True, True], shown
-    folder = cgroup_mounts.find_places(Path("/"))[cgroup_mounts.MEMORY].folder / own
+        assert [f"/{own}" in line for line in lines] == [True, True], shown
+    (folder,) = cgroup_mounts.find_places(Path("/"))[cgroup_mounts.MEMORY].folder.glob(f"{own}*")
     assert await until(lambda: len([each for each in folder.iterdir() if each.is_dir()]) == 2)  # one waits in the pool
     await service.end_session("s")
     # Its init stays for the next session, and so does its group.
@@ -258,7 +258,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_an_init_goes_into_its_group_by_itself_before_it_has_a_worker(
     mark: str, home: Path, moved: list[int], level: str, pool: int
 ) -> None:
-    own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}/"
+    own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}-"
     async with Service.local(make_settings(preload=[], pool=pool, isolation=level, network="none"), home) as service:
         await service.create_session("s")
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
@@ -349,7 +349,7 @@ async def test_who_cannot_go_into_his_group_is_put_there(
         assert (await service.execute("s", "1 + 1")).result == {"text/plain": "2"}
         worker = worker_of(service, "s")
         assert moved == [worker.init_pid, worker.pid]
-        own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}/"
+        own = f"/{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}-"
         assert [[own in each for each in pair] for pair in groups_of(worker)] == [[True, True]] * len(groups_of(worker))
 
 
@@ -371,13 +371,11 @@ async def test_a_start_that_is_given_up_while_its_group_is_made_leaves_none(
         assert go_on.wait(10)
         return opened(group)
 
-    base = (
-        cgroup_mounts.find_places(Path("/"))[cgroup_mounts.MEMORY].folder
-        / f"{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}"
-    )
+    place = cgroup_mounts.find_places(Path("/"))[cgroup_mounts.MEMORY].folder
     async with Service.local(make_settings(preload=[], pool=0, isolation="limits"), home) as service:
         await service.warm()
         await service.create_session("first")  # a zygote is there, so that the next is asked for at once
+        (base,) = place.glob(f"{cgroup_mounts.PREFIX}{cgroups._own_name(Path('/'))}-*")
         before = {each for each in base.iterdir() if each.is_dir()}
         monkeypatch.setattr(Group, "open", open_later)
         monkeypatch.setattr(Launcher, "_invite", note)
@@ -390,6 +388,27 @@ async def test_a_start_that_is_given_up_while_its_group_is_made_leaves_none(
         go_on.set()
         assert await until(lambda: {each for each in base.iterdir() if each.is_dir()} <= before)
         assert (await service.execute("first", "1 + 1")).result == {"text/plain": "2"}
+
+
+@needs_groups
+async def test_two_servers_in_one_process_share_no_group(mark: str, apart: Path) -> None:
+    one, two = (
+        Service.local(make_settings(preload=[], pool=0, isolation="limits"), apart / name) for name in ("one", "two")
+    )
+    async with two:
+        async with one:
+            found = []
+            for service in (one, two):
+                await service.create_session("s")
+                await service.execute("s", "1 + 1")
+                found.append(groups_of(worker_of(service, "s"))[0][0])
+            assert found[0] != found[1]
+            await two.end_session("s")
+        # The end of the other took nothing away that this one needs.
+        await two.create_session("s", limits=SessionLimits(memory=100 * MIB))
+        result = await two.execute("s", "kept = bytearray(300 << 20)")
+        assert result.exit is not None
+        assert result.exit.message == "was killed: memory limit 100 MiB"
 
 
 @needs_groups

@@ -154,12 +154,13 @@ class Groups:
 
     def __init__(self, places: dict[str, Place] | None = None) -> None:
         self._places = places or {}
+        self._own = {place.folder for place in self._places.values()}
         self._numbers = itertools.count(1)
 
     @classmethod
     def find(cls, root: Path = Path("/")) -> "Groups":
         """Make this server's own group wherever the system allows it, and remove those of dead servers."""
-        name = f"{PREFIX}{_own_name(root)}"
+        name = f"{PREFIX}{_own_name(root)}-{next(_servers)}"
         places: dict[str, Place] = {}
         for controller, base in find_places(root).items():
             own = base.folder / name
@@ -174,8 +175,10 @@ class Groups:
                     weight = min(files.max_cpu_weight, files.cpu_weight_of_one * (os.cpu_count() or 1))
                     write(own / files.cpu_weight, weight)
             except OSError:
-                with contextlib.suppress(OSError):
-                    own.rmdir()
+                # In version 2 one folder serves all controllers, and another one may have it already.
+                if Place(own, base.version) not in places.values():
+                    with contextlib.suppress(OSError):
+                        own.rmdir()
                 continue
             places[controller] = Place(own, base.version)
         return cls(places)
@@ -208,7 +211,7 @@ class Groups:
 
     def close(self) -> None:
         """Remove this server's groups, as far as no process is left in them."""
-        for folder in {place.folder for place in self._places.values()}:
+        for folder in self._own:
             _remove_tree(folder)
 
 
@@ -227,8 +230,12 @@ def _counted(file: Path, name: bytes) -> int:
 # --- groups of dead servers -------------------------------------------------------------------------------------------
 
 
+_servers = itertools.count(1)
+"""Numbers of the servers in this process. Each has a group of its own, which ends with it."""
+
+
 def _own_name(root: Path) -> str:
-    """Return the name of this server's group: pid namespace, process id and start time, since ids are reused."""
+    """Return the name of this process in groups: pid namespace, process id and start time, since ids are reused."""
     pid = os.getpid()
     return f"{_namespace(root)}-{pid}-{_began(root, pid)}"
 
@@ -252,7 +259,7 @@ def _clear_dead(folder: Path, root: Path) -> None:
     """Remove the groups of dead servers. A group with a process in it stays."""
     for each in folder.glob(f"{PREFIX}*-*-*"):
         try:
-            namespace, pid, began = (int(part) for part in each.name.removeprefix(PREFIX).split("-"))
+            namespace, pid, began, *_ = (int(part) for part in each.name.removeprefix(PREFIX).split("-"))
         except ValueError:
             continue
         if namespace == _namespace(root) and _began(root, pid) != began:
