@@ -106,7 +106,7 @@ ATTACKS = [
     Attack("a fork bomb", "import os, resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 1))\n"
            "limit = 200\nmade = 0\nwhile made < limit:\n"
            " if os.fork() == 0:\n  import time\n  while True: time.sleep(60)\n made += 1\nwhile True: pass",
-           "interrupted|exit", False, timeout=3),
+           "interrupted|exit", False, timeout=40),
     Attack("a memory bomb", "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
            "hoard = []\nwhile True: hoard.append(bytearray(2**24))", "error", True),
     Attack("kills its process group", "import os, signal; os.killpg(0, signal.SIGKILL)", "exit", False),
