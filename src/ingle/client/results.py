@@ -3,7 +3,9 @@
 Output of a session is untrusted: its HTML is shown in a sandboxed frame that cannot reach the page around it.
 """
 
+import base64
 import html
+import os
 from typing import Any
 
 from ingle import events
@@ -13,6 +15,15 @@ FAILED_STATUSES = frozenset({"error", "interrupted", "exit"})
 
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """Mime types with base64 data."""
+
+FIGURES = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/svg+xml": "svg",
+}
+"""Mime types of images, and the ends of their files' names."""
 
 FRAME_HEIGHT = 360
 """Height in pixels of the frame for HTML in a notebook; the user can resize it."""
@@ -74,6 +85,37 @@ class Result(events.Result):
         if self.status in FAILED_STATUSES:
             raise CellFailed(self)
         return self
+
+    @property
+    def figures(self) -> list[tuple[str, bytes]]:
+        """The images that the cell showed, in order: the mime type and the bytes of each."""
+        found = []
+        for bundle in self._shown():
+            kind = next((each for each in FIGURES if each in bundle), None)
+            if kind is not None:
+                text = bundle[kind]
+                found.append((kind, base64.b64decode(text) if kind in IMAGES else text.encode()))
+        return found
+
+    def png(self, number: int = 1) -> bytes:
+        """Return the PNG image that the cell showed; with several, the one of this number, from 1."""
+        found = [data for kind, data in self.figures if kind == "image/png"]
+        if not 1 <= number <= len(found):
+            raise LookupError(f"cell {self.cell} showed {len(found)} PNG images; there is no number {number}")
+        return found[number - 1]
+
+    def save_figures(self, folder: "str | os.PathLike[str]" = ".") -> list[str]:
+        """Write each image that the cell showed to a file of the folder, and return their paths.
+
+        Files are named after the cell: `cell-3-1.png`. The folder is created if it is missing.
+        """
+        os.makedirs(folder, exist_ok=True)
+        paths = []
+        for number, (kind, data) in enumerate(self.figures, 1):
+            paths.append(os.path.join(folder, f"cell-{self.cell}-{number}.{FIGURES[kind]}"))
+            with open(paths[-1], "wb") as file:
+                file.write(data)
+        return paths
 
     def _shown(self) -> list[MimeBundle]:
         return [*self.displays, *([self.result] if self.result is not None else [])]

@@ -17,7 +17,14 @@ POLL_SECONDS = 25.0
 class AsyncAttached:
     """Session of a name. The first use finds or creates it."""
 
-    def __init__(self, connection: AsyncConnection, name: str | None, options: dict[str, Any], keep: bool) -> None:
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        name: str | None,
+        options: dict[str, Any],
+        keep: bool,
+        create: bool | None = None,
+    ) -> None:
         # A random name, so that a repeated request to create it recognises its own session.
         self.name = name if name is not None else f"s-{secrets.token_hex(6)}"
         self.made = False
@@ -26,6 +33,8 @@ class AsyncAttached:
         self.restored: Restored | None = None
         """The outcome of the load, if it was loaded from a snapshot."""
         self._named = name is not None
+        self._create = create
+        """Whether the session must be new (True) or must exist (False)."""
         self._connection = connection
         self._options = {key: value for key, value in options.items() if value is not None}
         self._path = session_path(self.name)
@@ -37,7 +46,9 @@ class AsyncAttached:
         async with self._attaching:
             if self._attached:
                 return
-            if not (self._named and await self._exists()):
+            if self._create is False:
+                await self.info()
+            elif self._create or not (self._named and await self._exists()):
                 await self._make()
             self._attached = True
 
@@ -54,6 +65,8 @@ class AsyncAttached:
             await self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=POLL_SECONDS)
             self.made = True
         except errors.SessionExists:
+            if self._create and self._named:
+                raise
             # Another client was first, or an earlier attempt of this one, which only a random name proves.
             self.made = not self._named
 

@@ -18,7 +18,14 @@ POLL_SECONDS = 25.0
 class Attached:
     """Session of a name. The first use finds or creates it."""
 
-    def __init__(self, connection: Connection, name: str | None, options: dict[str, Any], keep: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        name: str | None,
+        options: dict[str, Any],
+        keep: bool,
+        create: bool | None = None,
+    ) -> None:
         # A random name, so that a repeated request to create it recognises its own session.
         self.name = name if name is not None else f"s-{secrets.token_hex(6)}"
         self.made = False
@@ -27,6 +34,8 @@ class Attached:
         self.restored: Restored | None = None
         """The outcome of the load, if it was loaded from a snapshot."""
         self._named = name is not None
+        self._create = create
+        """Whether the session must be new (True) or must exist (False)."""
         self._connection = connection
         self._options = {key: value for key, value in options.items() if value is not None}
         self._path = session_path(self.name)
@@ -38,7 +47,9 @@ class Attached:
         with self._attaching:
             if self._attached:
                 return
-            if not (self._named and self._exists()):
+            if self._create is False:
+                self.info()
+            elif self._create or not (self._named and self._exists()):
                 self._make()
             self._attached = True
 
@@ -55,6 +66,8 @@ class Attached:
             self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=POLL_SECONDS)
             self.made = True
         except errors.SessionExists:
+            if self._create and self._named:
+                raise
             # Another client was first, or an earlier attempt of this one, which only a random name proves.
             self.made = not self._named
 

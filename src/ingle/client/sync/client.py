@@ -14,6 +14,7 @@ from ingle.client.sync.connection import Connection
 from ingle.client.sync.session import Session
 from ingle.client.sync.shell import Shell
 from ingle.events import Restored, SessionInfo, SnapshotInfo, Stdlib, StdlibChange
+from ingle.requests import SessionLimits
 
 ADD_SECONDS = 30.0
 """Time in which the server tests an addition to the library."""
@@ -88,14 +89,23 @@ class Client(Shell):
         include_stdlib: bool | None = None,
         checkpoints: str | None = None,
         durable: bool | None = None,
+        isolation: str | None = None,
+        network: str | None = None,
+        limits: SessionLimits | dict[str, int] | None = None,
+        create: bool | None = None,
         keep: bool = False,
     ) -> Session:
         """Return the session of that name, which is created if missing; without a name, a new one.
+
+        With `create=True` it must be new, and `SessionExists` is raised at its first use if it is not. With
+        `create=False` it must exist, or `SessionNotFound` is raised.
 
         The options apply when it is created, and have no effect on an existing session. A relative `cwd` starts at this
         program's folder; the default is the client's `folder`. `include_stdlib=False` leaves out the user's library.
         `checkpoints="auto"` stores the state before each cell. A `durable` session is saved after each cell, and
         outlives the service. `environment` names an interpreter with packages, made by `ingle env create`.
+        `isolation`, `network` and `limits` (such as `{"memory": 2 * 1024**3}`) can only be stricter than those of the
+        service.
         """
         if cwd is None and self._folder is not None:
             cwd = self._folder.path
@@ -108,8 +118,11 @@ class Client(Shell):
             "include_stdlib": include_stdlib,
             "checkpoints": checkpoints,
             "durable": durable,
+            "isolation": isolation,
+            "network": network,
+            "limits": limits,
         }
-        return Session(self._connection, name, options, keep)
+        return Session(self._connection, name, options, keep, create)
 
     def load(
         self,

@@ -145,8 +145,9 @@ class Guard:
         principal = self._principals.find(given.strip())
         if principal is None or scheme.lower() != b"bearer":
             raise errors.Unauthorized(
-                "a valid token is needed: send the header `Authorization: Bearer TOKEN`; "
-                "the server said at its start where its token is"
+                "a valid token is needed: set INGLE_TOKEN, or pass --token-file to `ingle` or token= to the client; "
+                "over HTTP send the header `Authorization: Bearer TOKEN`; the server said at its start where its token "
+                "is"
             )
         return principal
 

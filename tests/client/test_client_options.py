@@ -1,0 +1,94 @@
+"""Options of a client's sessions, figures of a result, and errors that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingle import Client, errors
+from ingle.requests import SessionLimits
+from support.server import Server
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+SHOW = f"""
+import base64
+class Figure:
+    def _repr_mimebundle_(self, **_):
+        return {{"image/png": base64.b64decode("{PNG}"), "text/plain": "figure"}}
+class Drawing:
+    def _repr_svg_(self):
+        return "<svg></svg>"
+display(Figure())
+display(Drawing())
+Figure()
+"""
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url, server.token) as made:
+        yield made
+
+
+def test_a_session_can_be_one_that_must_be_new_or_must_exist(client: Client) -> None:
+    with pytest.raises(errors.SessionNotFound):
+        client.session("main", create=False).run("1")
+    first = client.session("main", create=True)
+    first.run("x = 1")
+    with pytest.raises(errors.SessionExists):
+        client.session("main", create=True).run("1")
+    with client.session("main", create=False) as again:
+        assert again.run("x").text == "1"
+    assert first.info().execution_count == 2
+    assert client.session(create=True).run("1").ok
+
+
+def test_a_session_can_ask_for_less_than_the_service_grants(start) -> None:
+    server = start("--isolation", "limits")
+    with Client(server.url, server.token) as client:
+        limits = {"memory": 512 * 1024**2, "files": 200}
+        with client.session("small", isolation="limits", network="full", limits=limits) as session:
+            info = session.info()
+            assert (info.isolation, info.network, info.limits.memory) == ("limits", "full", 512 * 1024**2)
+            assert session.run("import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]").text == "200"
+        with client.session("same", limits=SessionLimits(files=201)) as session:
+            assert session.info().limits.files == 201
+        with pytest.raises(errors.NotGranted, match="weaker"):
+            client.session("weaker", isolation="none").run("1")
+        with pytest.raises(errors.InvalidRequest):
+            client.session("wrong", limits={"memori": 1}).run("1")
+
+
+def test_figures_of_a_result_are_bytes_and_files(client: Client, tmp_path: Path) -> None:
+    with client.session() as session:
+        result = session.run(SHOW)
+        png = result.png()
+        assert png.startswith(b"\x89PNG")
+        assert [kind for kind, _ in result.figures] == ["image/png", "image/svg+xml", "image/png"]
+        assert result.png(2) == png
+        paths = result.save_figures(tmp_path / "out")
+        assert [Path(path).name for path in paths] == ["cell-1-1.png", "cell-1-2.svg", "cell-1-3.png"]
+        assert (Path(paths[0]).read_bytes(), Path(paths[1]).read_text()) == (png, "<svg></svg>")
+        plain = session.run("1")
+        assert plain.save_figures(tmp_path / "none") == []
+        with pytest.raises(LookupError, match="cell 2 showed 0 PNG images; there is no number 1"):
+            plain.png()
+
+
+def test_a_wrong_token_is_answered_with_how_to_give_the_right_one(server: Server) -> None:
+    with Client(server.url, "wrong") as client, pytest.raises(errors.Unauthorized) as refused:
+        client.sessions()
+    assert "INGLE_TOKEN" in refused.value.message
+    assert "--token-file" in refused.value.message
+
+
+def test_a_busy_session_raises_busy(client: Client) -> None:
+    with client.session("main") as session:
+        session.run("import time; time.sleep(60)", wait=0.1)
+        with pytest.raises(errors.Busy, match="cell 1") as busy:
+            session.run("1")
+        assert busy.value.cell == 1
+        session.interrupt()
