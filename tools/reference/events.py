@@ -42,7 +42,9 @@ def page() -> str:
 
 
 def _is_shape(value: Any) -> bool:
-    own = isinstance(value, type) and issubclass(value, Struct) and value.__module__ == events.__name__
+    own = (
+        isinstance(value, type) and issubclass(value, Struct) and value.__module__ in (events.__name__, files.__name__)
+    )
     return own and value is not events.Event
 
 

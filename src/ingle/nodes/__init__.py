@@ -144,6 +144,14 @@ class SessionHandle(Protocol):
         """Return one variable in full. Its `__repr__` and `__str__` may take `limit` seconds."""
         ...
 
+    async def value(self, name: str, limit: float) -> "OpenValue":
+        """Return the value of a variable. Raise Busy while a cell runs."""
+        ...
+
+    async def set_value(self, name: str, kind: str, chunks: AsyncIterator[bytes], size: int, limit: float) -> None:
+        """Set a variable from at most `size` bytes of this kind."""
+        ...
+
     async def files(self) -> "Folder":
         """Return the session's folder, once its worker has started."""
         ...
@@ -203,6 +211,12 @@ class OpenFile(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class OpenValue(OpenFile, Protocol):
+    """Value of a variable, as a file of one of the kinds in `ingle_worker.wire.values`."""
+
+    kind: str
 
 
 class Tasks(Protocol):

@@ -23,7 +23,7 @@ from ingle.nodes.snapshots import LocalSnapshots
 from ingle.nodes.tasks import LocalTasks
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell, NewSession
-from ingle.sessions.files import SessionFiles
+from ingle.sessions.files import SessionFiles, SessionValue
 from ingle.sessions.manager import Manager
 from ingle.sessions.session import Session
 from ingle.settings import Settings
@@ -138,6 +138,12 @@ class LocalSession:
 
     async def variable(self, name: str, limit: float) -> VariableValue:
         return await self._session.variable(name, limit)
+
+    async def value(self, name: str, limit: float) -> SessionValue:
+        return await self._session.value(name, limit)
+
+    async def set_value(self, name: str, kind: str, chunks: AsyncIterator[bytes], size: int, limit: float) -> None:
+        await self._session.set_value(name, kind, chunks, size, limit)
 
     async def files(self) -> SessionFiles:
         return await self._session.files()

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import keyword
 import sys
 from collections.abc import AsyncIterator
 
 from ingle import errors
 from ingle.callers import EXECUTE
 from ingle.events import AnyEvent, CellInfo, Done, Result, Variables, VariableValue
+from ingle.nodes import OpenValue
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell, NewSession
 from ingle.service.validation import check_cell, check_seconds
@@ -16,6 +18,9 @@ from ingle_worker.wire import states
 
 VARIABLE_SECONDS = 5.0
 """Time for the `__repr__` and `__str__` of one variable."""
+
+VALUE_SECONDS = 60.0
+"""Time for writing or reading the value of one variable."""
 
 MAX_NAME_CHARS = 1000
 
@@ -199,8 +204,23 @@ class Cells(Verbs):
 
     async def variable(self, session_id: str, name: str, *, limit: float | None = None) -> VariableValue:
         """Return one variable in full. Its `__repr__` and `__str__` run in the session, for `limit` seconds at most."""
-        if len(name) > MAX_NAME_CHARS or not name.isidentifier():
-            raise errors.InvalidRequest(f"{name[:80]!r} is not the name of a variable; give a plain name")
+        _check_variable(name)
         check_seconds("limit", limit)
         session = self.access.session(session_id, EXECUTE)
         return await session.variable(name, VARIABLE_SECONDS if limit is None else limit)
+
+    async def value(self, session_id: str, name: str) -> OpenValue:
+        """Return the value of a variable. The caller closes it."""
+        _check_variable(name)
+        return await self.access.session(session_id, EXECUTE).value(name, VALUE_SECONDS)
+
+    async def set_value(self, session_id: str, name: str, kind: str, chunks: AsyncIterator[bytes]) -> None:
+        """Set a variable from bytes of this kind. Nothing in them is executed."""
+        _check_variable(name)
+        session = self.access.session(session_id, EXECUTE)
+        await session.set_value(name, kind, chunks, self.settings.max_file, VALUE_SECONDS)
+
+
+def _check_variable(name: str) -> None:
+    if len(name) > MAX_NAME_CHARS or not name.isidentifier() or keyword.iskeyword(name):
+        raise errors.InvalidRequest(f"{name[:80]!r} is not the name of a variable; give a plain name")

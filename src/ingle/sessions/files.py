@@ -252,12 +252,19 @@ class SessionFiles:
 
     async def open(self, path: str) -> "SessionFile":
         """Open a file to read from; the caller closes it."""
+        return SessionFile(*await self._open(path))
+
+    async def open_value(self, path: str, kind: str) -> "SessionValue":
+        """Open a file with a value of this kind."""
+        return SessionValue(kind, *await self._open(path))
+
+    async def _open(self, path: str) -> tuple[Agent, Opened]:
         request = self._request("read", path)
         agent = await Agent.start(self._worker)
         try:
             found: Opened = await agent.ask(request, Opened)
             _check(path, found)
-            return SessionFile(agent, found)
+            return agent, found
         except BaseException:
             agent.close()
             raise
@@ -350,6 +357,14 @@ class SessionFile:
 
     def close(self) -> None:
         self._agent.close()
+
+
+class SessionValue(SessionFile):
+    """A value of a session's variable that is being read."""
+
+    def __init__(self, kind: str, agent: Agent, found: Opened) -> None:
+        super().__init__(agent, found)
+        self.kind = kind
 
 
 class SessionArchive:

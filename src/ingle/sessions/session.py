@@ -22,7 +22,7 @@ from ingle.sessions.cells.hints import NO_HINTS, Hints
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.cells.turns import CELL, Turns
-from ingle.sessions.files import SessionFiles
+from ingle.sessions.files import SessionFiles, SessionValue
 from ingle.sessions.info import describe_session
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
@@ -210,6 +210,30 @@ class Session:
         """Return one variable in full. Runs its `__repr__` and `__str__` in the session, which has to be idle."""
         self.last_used = time.monotonic()
         return await self._namespace.describe(name, limit)
+
+    async def value(self, name: str, limit: float) -> SessionValue:
+        """Return the value of a variable as a file, which the caller closes. Raise Busy while a cell runs."""
+        self.last_used = time.monotonic()
+        path, kind = await self._namespace.export_value(name, limit)
+        folder, _, file = path.rpartition("/")
+        files = await self.files_below(folder or "/")
+        opened = await files.open_value(file, kind)
+        # It stays readable for the agent that has opened it.
+        await files.remove(file)
+        return opened
+
+    async def set_value(self, name: str, kind: str, chunks: AsyncIterator[bytes], size: int, limit: float) -> None:
+        """Set a variable from bytes of this kind. Raise Busy while a cell runs."""
+        self.last_used = time.monotonic()
+        path, _ = await self._namespace.export_value("", limit)
+        folder, _, file = path.rpartition("/")
+        files = await self.files_below(folder or "/")
+        try:
+            await files.write(file, chunks, size, 0o600)
+        except BaseException:
+            await files.remove(file)
+            raise
+        await self._namespace.import_value(name, kind, path, limit)
 
     async def clear(self) -> None:
         """Reset the namespace to the initial one, and forget the code of the cells so far. All else stays."""

@@ -9,6 +9,7 @@ import _collections  # type: ignore[import-not-found]
 import collections
 import os
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from ingle_worker.magics.subshell import Lines
 from ingle_worker.session import traceback_text
 from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
-from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, Variable
+from ingle_worker.wire import values
+from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, MoveValue, ValueMoved, Variable
 
 MAX_SECONDS = 0.1
 """Seconds for a whole listing. Later variables have only name and type."""
@@ -328,6 +330,35 @@ def _both_ends(text: str) -> str:
     return f"{text[:head]}\n… {len(text) - MAX_TEXT_CHARS} characters left out …\n{text[-tail:]}"
 
 
+# --- values through files ------------------------------------------------------------------------------------
+
+
+def move(message: MoveValue, space: "dict[str, Any]") -> ValueMoved:
+    """Exchange one value through a file. Raise whatever the value or the file raises."""
+    if message.kind:
+        try:
+            with open(message.path, "rb") as file:
+                value = values.read(message.kind, file)
+        except values.Unsuitable as error:
+            return ValueMoved(message.ticket, error=str(error))
+        finally:
+            os.unlink(message.path)
+        space[message.name] = value
+        return ValueMoved(message.ticket)
+    if message.name and message.name not in space:
+        return ValueMoved(message.ticket, missing=True)
+    descriptor, path = tempfile.mkstemp(prefix="value-")
+    try:
+        with open(descriptor, "wb") as file:
+            kind = values.write(space[message.name], file) if message.name else ""
+    except BaseException as error:
+        os.unlink(path)
+        if isinstance(error, values.Unsuitable):
+            return ValueMoved(message.ticket, error=str(error))
+        raise
+    return ValueMoved(message.ticket, path, kind)
+
+
 # --- requests of the host ----------------------------------------------------------------------------------
 
 
@@ -339,10 +370,12 @@ class VariableRequests:
         self._interrupts = interrupts
         self._main = main
 
-    def answer(self, message: "ListVariables | AskVariable") -> None:
+    def answer(self, message: "ListVariables | AskVariable | MoveValue") -> None:
         ticket = message.ticket
         me = os.getpid()
-        empty = (Listed(ticket, [], interrupted=True), Asked(ticket, interrupted=True))[type(message) is AskVariable]
+        empty: Listed | Asked | ValueMoved = Listed(ticket, [], interrupted=True)
+        if type(message) is not ListVariables:
+            empty = (Asked if type(message) is AskVariable else ValueMoved)(ticket, interrupted=True)
         answer: object = empty
         if time.monotonic() > message.until:
             self._link.send(empty)
@@ -359,13 +392,16 @@ class VariableRequests:
             answer = empty
         except BaseException as error:  # user code: __repr__ may exit, or raise anything
             raised = traceback_text.bare(error)
-            answer = Asked(ticket, error=_cut(f"{raised.name}: {raised.value}", 1000))
+            kind = ValueMoved if type(message) is MoveValue else Asked
+            answer = kind(ticket, error=_cut(f"{raised.name}: {raised.value}", 1000))
         if os.getpid() != me:
             os._exit(1)  # a process forked by the user's __repr__
         self._link.send(answer)
 
-    def _look(self, message: "ListVariables | AskVariable") -> "Listed | Asked":
+    def _look(self, message: "ListVariables | AskVariable | MoveValue") -> "Listed | Asked | ValueMoved":
         space = vars(self._main)
+        if isinstance(message, MoveValue):
+            return move(message, space)
         if isinstance(message, ListVariables):
             listed, more = listing(space)
             return Listed(message.ticket, [Variable(**each) for each in listed], more)

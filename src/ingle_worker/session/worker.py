@@ -53,6 +53,7 @@ from ingle_worker.wire.messages import (
     ListVariables,
     Load,
     LoadStdlib,
+    MoveValue,
     Raised,
     Ready,
     Rehome,
@@ -241,7 +242,7 @@ class Worker:
                         self.before_start(message)
                         self.before_start = None
                     self.start(message)
-                case ListVariables() | AskVariable():
+                case ListVariables() | AskVariable() | MoveValue():
                     self._variables.answer(message)
                 case LoadStdlib() | EditStdlib() | Clear():
                     self._namespace.answer(message)

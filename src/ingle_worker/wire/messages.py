@@ -50,6 +50,7 @@ from ingle_worker.wire.namespace import (
     Load,
     Loaded,
     LoadStdlib,
+    MoveValue,
     NotLoaded,
     Save,
     SaveFailed,
@@ -57,6 +58,7 @@ from ingle_worker.wire.namespace import (
     StdlibDescribed,
     StdlibLoaded,
     StdlibName,
+    ValueMoved,
     Variable,
 )
 from ingle_worker.wire.process_tree import (
@@ -93,6 +95,7 @@ KINDS: dict[int, type] = {
     3: Shutdown,
     4: ListVariables,
     5: AskVariable,
+    9: MoveValue,
     6: ForkSelf,
     7: Ends,
     8: Rehome,
@@ -126,6 +129,7 @@ KINDS: dict[int, type] = {
     75: KeepImage,
     80: Listed,
     81: Asked,
+    89: ValueMoved,
     82: EndsWanted,
     83: Copied,
     88: NotCopied,

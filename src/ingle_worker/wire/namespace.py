@@ -67,6 +67,33 @@ class Asked:
     interrupted: bool = False
 
 
+@dataclass(frozen=True)
+class MoveValue:
+    """Request to exchange the value of a variable through a file. Interrupted or ignored like a listing.
+
+    Without a `kind`, the worker writes the value to a new file; without a name, it only makes the file. With a `kind`,
+    it sets the variable from the file at `path`. In both cases it removes what it does not need any more.
+    """
+
+    ticket: int
+    until: float
+    name: str
+    kind: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class ValueMoved:
+    """The file and the kind of its value. `missing`: there is no such variable. `error`: why it was not exchanged."""
+
+    ticket: int
+    path: str = ""
+    kind: str = ""
+    missing: bool = False
+    error: str = ""
+    interrupted: bool = False
+
+
 # --- the user's library, and clearing -------------------------------------------------------------------------
 
 

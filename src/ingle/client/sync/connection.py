@@ -167,6 +167,31 @@ class Connection:
 
         `wait` is the time that the server was asked to wait. A `repeatable` request has the same effect if sent twice.
         """
+        _, said = self.exchange(
+            method,
+            path,
+            body=body,
+            content=content,
+            query=query,
+            headers=headers,
+            wait=wait,
+            repeatable=repeatable,
+        )
+        return said
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        content: bytes | None = None,
+        query: dict[str, str | int | float] | None = None,
+        headers: dict[str, str] | None = None,
+        wait: float = 0.0,
+        repeatable: bool = False,
+    ) -> tuple[str, bytes]:
+        """Do as `request` does, and return also the content type of the answer."""
         http = self.open()
         if body is not None:
             content = msgspec.json.encode(body)
@@ -195,7 +220,7 @@ class Connection:
                 continue
             self._reached = True
             if answer.is_success:
-                return answer.content
+                return answer.headers.get("content-type", ""), answer.content
             error_said = failure(answer.status_code, answer.content, answer.headers.get("retry-after"))
             if not (isinstance(error_said, errors.Unreachable) and repeatable):
                 raise error_said
@@ -343,7 +368,9 @@ def _has_ended(closed: ConnectionClosed) -> bool:
     if code == STOPPING:
         raise errors.Unavailable(f"{reason}; its sessions end with it") from None
     if code == POLICY:
-        raise errors.Unauthorized(reason or "the server closed the connection; check the token") from None
+        raise errors.Unauthorized(
+            reason or "the server closed the connection; check the token: set INGLE_TOKEN, or pass token="
+        ) from None
     if code == BAD_MESSAGE:
         raise errors.InvalidRequest(reason) from None
     return False

@@ -3,13 +3,17 @@
 from msgspec import Struct
 from starlette.responses import Response
 
+from ingle import errors
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, Variables, VariableValue
+from ingle.http.file_response import FileResponse
 from ingle.http.routes import bodies, execute
 from ingle.http.routes.bodies import NoQuery, read_cell
 from ingle.http.routes.table import SESSION, Call, Media, Operation, answer
 from ingle.output.pages import OutputPage
 from ingle.render import image_info
+from ingle_worker.wire.values import MEDIA_TYPES, kind_of_media
 
+VALUE = SESSION + "/variables/{name}/value"
 CELL = SESSION + "/cells/{cell}"
 STREAMS = [Media(execute.NDJSON, AnyEvent), Media(execute.SSE, AnyEvent)]
 
@@ -81,6 +85,22 @@ def operations() -> list[Operation]:
             answers={200: VariableValue},
         ),
         Operation(
+            "GET",
+            VALUE,
+            "The value of a variable: JSON, bytes, npy or an Arrow stream.",
+            value,
+            answers={200: [Media(each) for each in sorted({each.partition(";")[0] for each in MEDIA_TYPES.values()})]},
+        ),
+        Operation(
+            "PUT",
+            VALUE,
+            "Set a variable; the content type tells the kind.",
+            set_value,
+            body=Media("application/octet-stream"),
+            answers={204: None},
+            headers=("Content-Type",),
+        ),
+        Operation(
             "GET", SESSION + "/figures/{file}", "An image in full size.", figure, answers={200: Media("image/*")}
         ),
     ]
@@ -142,6 +162,23 @@ async def variables(call: Call[None, NoQuery]) -> Response:
 async def variable(call: Call[None, bodies.VariableQuery]) -> Response:
     name = call.request.path_params["name"]
     return answer(await call.service.variable(call.session_id, name, limit=call.query.limit))
+
+
+async def value(call: Call[None, NoQuery]) -> Response:
+    found = await call.service.value(call.session_id, call.request.path_params["name"])
+    response = FileResponse(found, call.request)
+    response.headers["content-type"] = MEDIA_TYPES.get(found.kind, "application/octet-stream")
+    return response
+
+
+async def set_value(call: Call[None, NoQuery]) -> Response:
+    kind = kind_of_media(call.request.headers.get("content-type", ""))
+    if kind is None:
+        known = ", ".join(MEDIA_TYPES.values())
+        raise errors.InvalidRequest(f"the content type tells the kind of the value; it must be one of {known}")
+    chunks = bodies.read_stream(call.request, call.service.settings.max_file)
+    await call.service.set_value(call.session_id, call.request.path_params["name"], kind, chunks)
+    return Response(status_code=204)
 
 
 async def figure(call: Call[None, NoQuery]) -> Response:

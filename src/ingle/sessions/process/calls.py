@@ -59,7 +59,7 @@ class WorkerCalls:
                 self._transfer.on_message(message)
         elif self._reply is None:
             return
-        elif isinstance(message, messages.Listed | messages.Asked):
+        elif isinstance(message, messages.Listed | messages.Asked | messages.ValueMoved):
             if message.ticket == self._ticket and isinstance(message, self._expected):
                 self._resolve(message)
         elif isinstance(message, messages.StdlibCompiled):
@@ -150,6 +150,25 @@ class WorkerCalls:
             raise errors.VariableNotFound(name, difflib.get_close_matches(name, names, 3))
         notices = [each[:1000] for each in answer.notices[:10]]
         return VariableValue(self._session_id, _info(answer.variable), notices)
+
+    async def move_value(
+        self, worker: Worker, name: str, kind: str, path: str, limit: float, names: set[str]
+    ) -> messages.ValueMoved:
+        """Have the worker write a variable to a file, or set it from one."""
+        deadline = self._variable_deadline(worker)
+        question = messages.MoveValue(self._ticket, time.monotonic() + limit, name, kind, path)
+        answer = await self._ask(worker, question, messages.ValueMoved, limit, deadline)
+        if answer is None:
+            raise errors.VariableUntold(
+                f"the session's process ended or was blocked while it exchanged {name}; try again"
+            )
+        if answer.interrupted:
+            raise errors.VariableUntold(f"exchanging {name} took longer than {limit:g} s, or was interrupted")
+        if answer.missing:
+            raise errors.VariableNotFound(name, difflib.get_close_matches(name, names, 3))
+        if answer.error:
+            raise errors.InvalidRequest(f"the session cannot exchange {name or 'a value'}: {answer.error[:1000]}")
+        return answer
 
     def _variable_deadline(self, worker: Worker) -> Deadline:
         self._ticket += 1

@@ -20,6 +20,9 @@ from ingle_worker.wire import messages
 MAX_NOTICES = 10
 """Notices that a worker sends with an answer."""
 
+MAX_PATH_CHARS = 4096
+MAX_KIND_CHARS = 100
+
 CELL_RUNS = "a cell is running; the variables are those of the last finished cell"
 OTHER_REQUEST = "another variable is just being told; these are the names of the last finished cell"
 NO_ANSWER = "the session did not answer; the variables are those of the last finished cell"
@@ -77,6 +80,21 @@ class Namespace:
         return await self._worker.call(
             "variable", lambda worker: self._calls.describe(worker, name, limit, self._slot.names)
         )
+
+    async def export_value(self, name: str, limit: float) -> tuple[str, str]:
+        """Have the worker write a variable to a file. Return its path and the kind of the value."""
+        moved = await self._worker.call(
+            "variable", lambda worker: self._calls.move_value(worker, name, "", "", limit, self._slot.names)
+        )
+        return moved.path[:MAX_PATH_CHARS], moved.kind[:MAX_KIND_CHARS]
+
+    async def import_value(self, name: str, kind: str, path: str, limit: float) -> None:
+        """Have the worker set a variable from a file, which it removes."""
+        await self._worker.call(
+            "variable", lambda worker: self._calls.move_value(worker, name, kind, path, limit, self._slot.names)
+        )
+        self._slot.learn([name])
+        self._saves.changed()
 
     async def clear(self) -> None:
         """Reset the namespace to the initial one, and forget the code of the cells so far. All else stays."""

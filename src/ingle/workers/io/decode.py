@@ -26,6 +26,7 @@ FROM_GUEST = (
     messages.Done,
     messages.Listed,
     messages.Asked,
+    messages.ValueMoved,
     messages.StdlibCompiled,
     messages.StdlibDescribed,
     messages.StdlibLoaded,
