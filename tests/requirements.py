@@ -120,8 +120,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_later("11. Files and effects", "nothing is merged from a fork yet", "merge.names"),
     *_later("11. Files and effects", "there are no probes yet", "probe.clean"),
     *_later("11. Files and effects", "frames of a failed cell are not retained yet", "failure.kept"),
-    *_later("12. Environments and grants", "missing modules and paths are not explained yet", "env.hint"),
-    *_proven("12. Environments and grants", "env.named", "env.shell", "grant.live"),
+    *_proven("12. Environments and grants", "env.named", "env.shell", "env.hint", "grant.live"),
     *_later("12. Environments and grants", "there is no request for many runs yet", "batch.map"),
     *_later("12. Environments and grants", "sessions are counted, not yet weighed against the machine", "scale.bounds"),
     *_later(

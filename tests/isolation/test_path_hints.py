@@ -14,6 +14,8 @@ from ingle.settings import Settings
 from support.internals import worker_pid
 from support.service import make_settings
 
+pytestmark = pytest.mark.req("env.hint")
+
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:

@@ -26,7 +26,7 @@ from ingle.sessions.persistence.autosave import SaveTarget
 from ingle.sessions.persistence.durable import DurableSessions
 from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.sessions.persistence.save_store import SaveStore
-from ingle.sessions.process import path_hints
+from ingle.sessions.process import package_hints, path_hints
 from ingle.sessions.process.grants import Grants
 from ingle.sessions.process.launchers import Launchers
 from ingle.sessions.process.prepared_workers import PreparedWorker, PreparedWorkers
@@ -67,7 +67,8 @@ class Manager:
         if settings.audit == "on":
             self.telemetry.audit = Audit(home)
         self._watches = FolderWatches()
-        self.egress = Egress(Policy(settings, home).hosts(), Route.read(dict(os.environ)))
+        policy = Policy(settings, home)
+        self.egress = Egress(policy.hosts(), Route.read(dict(os.environ)))
         self.prepared = PreparedWorkers(home, self._data_folder.server, self.egress)
         self._launchers = Launchers(settings, home, self.prepared)
         self.grants = Grants(settings, home, self._launchers, self.telemetry)
@@ -76,7 +77,7 @@ class Manager:
         self.saves = SaveStore(home, settings.max_snapshot)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
         self._hibernation = Hibernation(settings, self._sessions.values, self.end_soon)
-        self._hints = Hints(path_hints.by_name(home))
+        self._hints = Hints(path_hints.by_name(home) | package_hints.by_name(policy.index, settings.allow_host))
         self._upkeep = Upkeep(self._sessions.values, self._hibernation)
 
     async def start(self) -> None:

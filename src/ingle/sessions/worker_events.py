@@ -94,7 +94,8 @@ class WorkerEvents:
         """End the cell once the hints for its exception are known."""
         confinement, spec = self._slot.launcher.confinement, self._spec
         granted = confinement.granted if confinement is not None else ()
-        failure = Failure(error.name, error.value, spec.tenant, spec.grant.isolation, self._slot.cwd, granted)
+        grant = spec.grant
+        failure = Failure(error.name, error.value, spec.tenant, grant.isolation, grant.network, self._slot.cwd, granted)
         notices = await self._hints.find(failure)
         if self._ending is done:
             self._ending = None

@@ -24,6 +24,7 @@ class Failure:
     value: str
     tenant: str
     isolation: str
+    network: str
     cwd: str
     """Folder that the session started in."""
     granted: tuple[tuple[str, bool], ...]
