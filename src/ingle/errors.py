@@ -18,6 +18,7 @@ An exception in a user's cell is a result, not an error of ingle.
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
+    │   │   └── SessionEnded    404  session_not_found    ended with an earlier run of the server
     │   ├── CellNotFound        404  cell_not_found
     │   │   ├── CellElsewhere   404  cell_not_found       ran before the session was forked from another
     │   │   └── CellForgotten   410  cell_forgotten       started before the server restarted
@@ -149,6 +150,14 @@ class SessionNotFound(NotFound):
     def __init__(self, session_id: str) -> None:
         problem = f"there is no session {session_id[:80]!r}"
         super().__init__(f"{problem}; list the sessions, or create it first", problem)
+
+
+class SessionEnded(SessionNotFound):
+    """A session of an earlier run of the server, which was not durable."""
+
+    def __init__(self, session_id: str) -> None:
+        problem = f"session {session_id[:80]!r} ended with its server; it was not durable, so its variables are gone"
+        IngleError.__init__(self, f"{problem}; create it again", problem)
 
 
 class CellNotFound(NotFound):

@@ -43,6 +43,8 @@ class Job:
     """Run the next step also after an error."""
     output: str | None = None
     """File to write the executed notebook to."""
+    durable: bool = False
+    """Make a durable session, if it does not exist."""
     folders: tuple[str, ...] = ()
     """Folders that the code may use, each DIR or DIR:ro. It starts in the first."""
 

@@ -40,20 +40,32 @@ async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> 
 
     Without such a folder, one on this machine starts in the current folder if that is granted.
     """
+    options: dict[str, Any] = {
+        "python": job.python,
+        "environment": job.environment,
+        "durable": job.durable or None,
+        "keep": True,
+    }
     if job.folders:
-        async with client.session(
-            name, python=job.python, environment=job.environment, cwd=Folder.read(job.folders[0]).path, keep=True
-        ) as session:
-            return session
+        async with client.session(name, cwd=Folder.read(job.folders[0]).path, **options) as session:
+            return await _checked(session, job)
     cwd = os.getcwd() if target.address.path is not None else None
     try:
-        async with client.session(name, python=job.python, environment=job.environment, cwd=cwd, keep=True) as session:
-            return session
+        async with client.session(name, cwd=cwd, **options) as session:
+            return await _checked(session, job)
     except errors.NotGranted:
-        async with client.session(name, python=job.python, environment=job.environment, keep=True) as session:
+        async with client.session(name, **options) as session:
             own = f"ingle: session {name} starts in its own folder; `ingle grant {cwd}` grants this one\n"
             await Output().write(2, own)
             return session
+
+
+async def _checked(session: AsyncSession, job: Job) -> AsyncSession:
+    """Return the session. Say so if it existed, and is not durable as the job wants it."""
+    if job.durable and not session.made and not (await session.info()).durable:
+        text = f"ingle: session {session.name} exists and is not durable; save it with `ingle save {session.name}`\n"
+        await Output().write(2, text)
+    return session
 
 
 class SessionRun:

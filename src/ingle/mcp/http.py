@@ -60,7 +60,7 @@ class Mount:
 
 class McpApp:
     def __init__(self, service: Service, listed: tuple[Tool, ...]) -> None:
-        self._handlers = Tools(service, listed)
+        self._handlers = Tools(service, listed, durable=service.settings.durable_size > 0)
         self._limit = service.settings.max_code + EXTRA_BODY_BYTES
         self._over = asyncio.Event()
         self._running: asyncio.Task[None] | None = None

@@ -23,6 +23,7 @@ from ingle.service.sessions import Sessions
 from ingle.service.shell import Shell
 from ingle.service.snapshots import Snapshots
 from ingle.settings import Settings, data_folder
+from ingle.snapshots.registry import SERVE
 from ingle_worker.wire import states
 
 PROBE = Caller("probe", ".probe")
@@ -56,9 +57,10 @@ class Service(Sessions, Cells, Shell, Files, Snapshots, Environments, Grants):
         """Return a service whose sessions run on this machine. Needs a running event loop.
 
         Durable sessions come back in the next service of this kind with the same folder. Default: the current folder.
+        Those of `serve` come back wherever it is started.
         """
         home = home or data_folder()
-        place = f"{kind}:{folder or os.getcwd()}"
+        place = SERVE if kind == SERVE else f"{kind}:{folder or os.getcwd()}"
         return cls(settings, LocalNode(settings, home, place), workspace=home / "workspace")
 
     @classmethod

@@ -147,6 +147,8 @@ class Manager:
                 await self._hibernation.free_process(lambda: self._live() - 1)
             session = self._making[key] = await self._make(wanted, name, key)
             await self._finish([session], self._start(session, prepare))
+            if not wanted.one_off:
+                session.journal.tell(await self._durable.names.notices(key))
         finally:
             del self._making[key]
         self._register([session], began)
@@ -238,6 +240,8 @@ class Manager:
     def _register(self, made: list[Session], began: float) -> None:
         for session in made:
             self._sessions[session.key] = session
+            if session.autosave is not None and not session.autosave.durable:
+                self._durable.names.begin(session.key)
             if self.grants.changed:
                 # They may have changed since its launcher was chosen, or a fork have the launcher of its original.
                 self._renew(session)
@@ -360,7 +364,7 @@ class Manager:
     def get(self, key: str) -> Session:
         session = self._sessions.get(key)
         if session is None:
-            raise errors.SessionNotFound(key.rpartition("/")[2])
+            raise self._durable.names.missing(key)
         return session
 
     def everyone(self) -> list[Session]:
@@ -392,6 +396,7 @@ class Manager:
         """End a session without waiting for it."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
+            self._durable.names.end(session.key)
             self.telemetry.session_ended(session.key, time.time() - session.created_at, reason)
         ending = self._loop.create_task(session.end())
         self._endings.add(ending)

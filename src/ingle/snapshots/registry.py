@@ -32,6 +32,9 @@ BUSY_TIMEOUT_SECONDS = 10.0
 KEYS = 1000
 """Idempotency keys stored for each session."""
 
+SERVE = "serve"
+"""Place of the sessions of `ingle serve`, whatever folder it was started in. Version 0.1 added the folder."""
+
 SCHEMA = """
 CREATE TABLE sessions (
     uid TEXT PRIMARY KEY,
@@ -99,7 +102,8 @@ class Registry:
         self.replaced = False
         """Whether the file was damaged and replaced by an empty one."""
 
-    async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of `work`, which runs in the registry's thread."""
         if self._closed:
             raise RegistryBroken("the server is stopping")
         try:
@@ -163,7 +167,9 @@ class Registry:
         def work(db: sqlite3.Connection) -> list[Row]:
             with _transaction(db):
                 found = db.execute(
-                    "SELECT owner, uid, name, made, created_at, cells, save FROM sessions WHERE place = ?", (place,)
+                    "SELECT owner, uid, name, made, created_at, cells, save FROM sessions "
+                    "WHERE place = ?1 OR (?1 = ?2 AND place LIKE ?2 || ':%')",
+                    (place, SERVE),
                 ).fetchall()
                 dead = {owner: not owner or is_dead(owner) for owner in {each[0] for each in found} - {self._server}}
                 rows, unread = [], 0
@@ -179,7 +185,7 @@ class Registry:
                 logger.error("%s has unreadable sessions that are not restored: %d", self._path.name, unread)
             return sorted(rows, key=lambda row: row.save.time if row.save is not None else row.created_at, reverse=True)
 
-        return await self._do(work)
+        return await self.do(work)
 
     async def expire(self, before: float, is_dead: Callable[[str], bool]) -> list[str]:
         """Remove sessions without a server that were last saved before this time, and return their ids."""
@@ -193,11 +199,11 @@ class Registry:
                     db.execute("DELETE FROM sessions WHERE uid = ?", (uid,))
             return gone
 
-        return await self._do(work)
+        return await self.do(work)
 
     async def known(self) -> set[str]:
         """Return the ids of all sessions of all servers."""
-        return await self._do(lambda db: {uid for (uid,) in db.execute("SELECT uid FROM sessions")})
+        return await self.do(lambda db: {uid for (uid,) in db.execute("SELECT uid FROM sessions")})
 
     async def add(self, place: str, row: Row) -> None:
         def work(db: sqlite3.Connection) -> None:
@@ -205,13 +211,13 @@ class Registry:
             values = (row.uid, place, self._server, row.name, made, row.created_at, row.cells)
             db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", values)
 
-        await self._do(work)
+        await self.do(work)
 
     async def rename(self, uid: str, name: str) -> None:
-        await self._do(lambda db: db.execute("UPDATE sessions SET name = ? WHERE uid = ?", (name, uid)))
+        await self.do(lambda db: db.execute("UPDATE sessions SET name = ? WHERE uid = ?", (name, uid)))
 
     async def remove(self, uid: str) -> None:
-        await self._do(lambda db: db.execute("DELETE FROM sessions WHERE uid = ?", (uid,)))
+        await self.do(lambda db: db.execute("DELETE FROM sessions WHERE uid = ?", (uid,)))
 
     def remove_later(self, uid: str) -> None:
         self.later(lambda db: db.execute("DELETE FROM sessions WHERE uid = ?", (uid,)))
@@ -226,7 +232,7 @@ class Registry:
                 cell = save.cell if save is not None else 0
                 db.execute("UPDATE sessions SET save = ?, cells = max(cells, ?) WHERE uid = ?", (data, cell, uid))
 
-        await self._do(work)
+        await self.do(work)
 
     async def asked(self, uid: str, request: Request) -> None:
         """Record a request before it starts anything."""
@@ -245,7 +251,7 @@ class Registry:
                         (uid, uid, KEYS),
                     )
 
-        await self._do(work)
+        await self.do(work)
 
     def answered(self, uid: str, key: str, cell: int | None) -> None:
         """Record the cell that the request started; None if it started nothing."""

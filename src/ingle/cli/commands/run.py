@@ -112,6 +112,7 @@ def make_job(source: str | None, arguments: list[str], module: str | None, code:
 @click.option("--keep-going", is_flag=True, help="Run all cells of a notebook, also after an error.")
 @click.option("--figures", metavar="DIR", help="Save the images that the code shows in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document; stream nothing.")
+@click.option("--durable", is_flag=True, help="With -s: save a new session after each cell, for a restart.")
 @folder_option
 @click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
 @click.option("--environment", metavar="NAME", help="Use this environment, made by `ingle env create`.")
@@ -132,6 +133,7 @@ def run(
     keep_going: bool,
     figures: str | None,
     as_json: bool,
+    durable: bool,
     folders: tuple[str, ...],
     python: str | None,
     environment: str | None,
@@ -153,6 +155,8 @@ def run(
     """
     if session is None and choice.pid is not None:
         raise click.UsageError("--pid needs -s NAME; without it the code runs in a new session of this command")
+    if session is None and durable:
+        raise click.UsageError("--durable needs -s NAME; without it the session ends with this command")
     with plain_failures():
         job = make_job(source, list(arguments), module, code)
         if job.notebook is None and (output is not None or keep_going):
@@ -167,6 +171,7 @@ def run(
             figures=figures,
             keep_going=keep_going,
             output=output,
+            durable=durable,
             folders=folders,
         )
         if session is None:

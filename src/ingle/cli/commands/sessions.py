@@ -17,19 +17,21 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def ps(choice: Choice, as_json: bool) -> None:
-    """List the live sessions of all your servers on this machine.
+    """List the sessions of all your servers on this machine.
 
     Servers are those of `ingle serve`, of assistants and of client programs. A server that does not answer is listed
-    too. `ingle ls` is the same.
+    too. Durable sessions of servers that have ended are listed without a process id. They come back with the next
+    `ingle serve`, or `ingle mcp` in the same folder. `ingle ls` is the same.
     """
     with plain_failures():
         seen = [_look(target) for target in find_targets(choice)]
+        saved = _saved() if choice.url is None and choice.pid is None else []
         if as_json:
             import msgspec
 
-            click.echo(msgspec.json.encode({"servers": seen}))
+            click.echo(msgspec.json.encode({"servers": seen, "saved": saved}))
             return
-    for line in _table(seen):
+    for line in _table(seen, saved):
         click.echo(line)
 
 
@@ -49,7 +51,22 @@ def _look(target: Target) -> dict[str, Any]:
     return told
 
 
-def _table(servers: list[dict[str, Any]]) -> list[str]:
+def _saved() -> list[dict[str, Any]]:
+    """Return the durable sessions that no running server has."""
+    from ingle.settings import data_folder
+
+    home = data_folder()
+    if not (home / "registry.db").exists():
+        return []
+    import msgspec
+
+    from ingle.snapshots.saved_sessions import list_saved
+
+    found: list[dict[str, Any]] = msgspec.to_builtins(list_saved(home))
+    return found
+
+
+def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[str]:
     now = time.time()
     rows: list[tuple[str, ...]] = [("SERVER", "PID", "SESSION", "STATE", "CELLS", "AGE", "MEMORY", "FOLDER")]
     for server in servers:
@@ -71,6 +88,19 @@ def _table(servers: list[dict[str, Any]]) -> list[str]:
             )
             for session in server["sessions"]
         ]
+    rows += [
+        (
+            session["kind"],
+            "-",
+            f"{session['tenant']}/{session['session_id']}" if session["tenant"] else session["session_id"],
+            _state(session, now),
+            str(session["execution_count"]),
+            _age(now - session["created_at"]),
+            "-",
+            session["folder"],
+        )
+        for session in saved
+    ]
     if len(rows) == 1:
         return ["no server is running; start one with `ingle serve`"]
     return _laid_out(rows)

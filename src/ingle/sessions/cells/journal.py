@@ -66,6 +66,11 @@ class Journal:
         if self.notices.add(notice):
             self.append(events.Notice, notice)
 
+    def tell(self, notices: list[str]) -> None:
+        """Add notices for the next cell's result."""
+        for notice in notices:
+            self.notices.add(notice)
+
     def note(self, notice: str) -> None:
         """Add a notice for the next cell's result, and for listings as long as the session lives."""
         self.notices.add_lasting(notice)

@@ -23,6 +23,7 @@ from ingle.sessions.spec import SessionSpec
 from ingle.settings import Settings
 from ingle.snapshots.cell_counter import CellCounter
 from ingle.snapshots.registry import KEYS, Registry, RequestStore, Row
+from ingle.snapshots.session_names import SessionNames
 from ingle.support import remove_tree
 from ingle.support.idempotency import Idempotency, StoredKey
 
@@ -47,6 +48,7 @@ class DurableSessions:
         self._saves = saves
         self._server = server
         self.registry = Registry(self._path, server)
+        self.names = SessionNames(self.registry, server, place, enabled=settings.durable_size > 0)
         self._counts: dict[str, CellCounter] = {}
         """Counters of sessions that do not exist yet."""
 
@@ -76,6 +78,7 @@ class DurableSessions:
             expired = await self.registry.expire(time.time() - self._settings.durable_age, is_dead)
             rows = await self.registry.adopt(self._place, is_dead)
             known = await self.registry.known()
+            await self.names.adopt(is_dead)
         except errors.RegistryBroken as error:
             logger.error("no session comes back: %s", error.message)
             return []
