@@ -27,7 +27,8 @@ def folder(name: str, *, read_only: bool = False) -> GrantInfo:
         (
             Facts(reach=Reach("sandbox", "none", [folder("/data", read_only=True)])),
             [
-                "Sessions start in an empty folder of their own. These folders can be used too: /data (read only). Other",
+                "Sessions start in an empty folder of their own.",
+                "These folders can be used too: /data (read only). Other",
                 "Code has no network. Packages cannot be downloaded",
                 "Sessions end with the server, unless they are created with durable=true.",
             ],
