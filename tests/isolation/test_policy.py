@@ -51,9 +51,64 @@ def test_a_session_starts_in_granted_folders_only(tmp_path: Path, granted: Path)
             operator.settle(NewSession(cwd=elsewhere))
         with pytest.raises(errors.NotGranted, match="--mount"):
             operator.settle(NewSession(cwd=elsewhere, tenant="other"))
-    for nowhere in (f"{granted}/not there", "granted", "", "\0", __file__):
+    for nowhere in (f"{granted}/not there", "granted", "", "\0"):
         with pytest.raises(errors.InvalidRequest, match="there is no folder"):
             operator.settle(NewSession(cwd=nowhere))
+
+
+def test_a_refusal_tells_nothing_about_what_is_not_granted(tmp_path: Path, granted: Path) -> None:
+    """A folder, a file, a link and nothing at all give the same answer, by whatever way they are named."""
+    secret = tmp_path / "secret"
+    (secret / "folder").mkdir(parents=True)
+    (secret / "file").touch()
+    (secret / "link").symlink_to("/")
+    (secret / "back").symlink_to(granted)
+    (secret / "circular").symlink_to(secret / "circular")
+    operator = policy(tmp_path, mount=[str(granted)])
+    names = ("folder", "file", "link", "circular", "nothing")
+    for tenant in ("", "other"):
+        answers = set()
+        for name in names:
+            with pytest.raises(errors.NotGranted) as refused:
+                operator.settle(NewSession(cwd=f"{secret}/{name}", tenant=tenant))
+            answers.add(str(refused.value).replace(f"{secret}/{name}", "PATH"))
+        assert len(answers) == 1
+    # A tenant's path may leave its folder and come back: what it passes on the way is not looked at.
+    back = f"../../{granted.name}/below"
+    for name in names:
+        way = granted / f"by-{name}"
+        way.symlink_to(f"{secret}/{name}/{back}")
+        for cwd in (f"{secret}/{name}/{back}", str(way)):
+            assert operator.settle(NewSession(cwd=cwd, tenant="other")).cwd == f"{granted}/below"
+    with pytest.raises(errors.NotGranted):
+        operator.settle(NewSession(cwd=f"{secret}/back", tenant="other"))
+    for name in names:
+        with pytest.raises(errors.NotGranted, match=f"{secret}/{name}/python"):
+            operator.settle(NewSession(python=f"{secret}/{name}/python", tenant="other"))
+
+
+def test_a_folder_that_the_operator_names_by_a_link_is_found_by_that_name(tmp_path: Path, granted: Path) -> None:
+    (tmp_path / "short").symlink_to(granted.name)
+    operator = policy(tmp_path, mount=[f"{tmp_path}/short:ro"])
+    for tenant in ("", "other"):
+        assert operator.settle(NewSession(cwd=f"{tmp_path}/short/below", tenant=tenant)).cwd == f"{granted}/below"
+
+
+def test_a_link_that_the_server_may_not_read_is_refused_like_any_other_path(tmp_path: Path) -> None:
+    """`os.path.realpath` raises for such a link: here, the folder of a process that may not be looked at."""
+    unreadable = "/proc/1/cwd"
+    try:
+        os.readlink(unreadable)
+    except PermissionError:
+        pass
+    else:
+        pytest.skip("this user may read the links of every process")
+    for tenant in ("", "other"):
+        for wanted in (NewSession(cwd=unreadable, tenant=tenant), NewSession(python=f"{unreadable}/p", tenant=tenant)):
+            with pytest.raises(errors.NotGranted):
+                policy(tmp_path).settle(wanted)
+    with pytest.raises(errors.InvalidRequest, match="there is no folder"):
+        policy(tmp_path, "none").settle(NewSession(cwd=unreadable))
 
 
 def test_a_link_that_leads_into_a_granted_folder_is_followed_once(tmp_path: Path, granted: Path) -> None:
@@ -226,7 +281,8 @@ def test_an_interpreter_is_not_started_over_a_link_that_sessions_could_turn(
             # The server itself was started by it: then it is known where it is, and stays so.
             patch.setattr(sys, "executable", python)
             assert policy(tmp_path, mount=[str(granted)], python=python).settle(NewSession()).python == environment
-    policy(tmp_path, mount=[str(granted)], python=f"{granted}/round/bin/python")  # comes to an end
+    with pytest.raises(errors.InvalidRequest, match="circular"):
+        policy(tmp_path, mount=[str(granted)], python=f"{granted}/round/bin/python")
     # Nobody can turn this one.
     outside.unlink()
     outside.symlink_to(granted / "env")

@@ -21,6 +21,7 @@ from ingle.grants import OPEN_LEVELS
 from ingle.isolation.egress import package_index
 from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, read_entry
 from ingle.isolation.limits import limits
+from ingle.isolation.paths import resolve
 from ingle.requests import Bounds, NewSession, SessionLimits
 from ingle.settings import LEVELS, NETWORKS, Settings
 
@@ -34,9 +35,6 @@ OWN_FOLDERS = ("workspace", "tenants")
 """Folders in the data folder that have a subfolder for each tenant."""
 
 OWNERS_PART = ".owner"
-
-MAX_PATH_PARTS = 1000
-"""Maximum number of parts of a path to resolve, because links may be circular."""
 
 INDEX = "index"
 """Entry in the list of hosts that stands for pip's package index. Other entries are added to it."""
@@ -85,13 +83,17 @@ NO_GRANT = Grant()
 def read_mount(text: str) -> Mount:
     """Return the mount that the operator wrote as `DIR` or `DIR:ro`."""
     read_only = text.endswith(READ_ONLY)
-    path = os.path.expanduser(text.removesuffix(READ_ONLY) if read_only else text)
+    path = _written_folder(text)
     folder = os.path.realpath(path)
     if not os.path.isdir(folder):
         raise InvalidRequest(f"there is no folder {path!r} to grant; create it, or name another")
     if folder == "/":
         raise InvalidRequest("the whole file system cannot be granted; name the folders that sessions need")
     return Mount(folder, read_only)
+
+
+def _written_folder(text: str) -> str:
+    return os.path.expanduser(text.removesuffix(READ_ONLY))
 
 
 def can_be_granted(folder: str, home: Path) -> bool:
@@ -116,6 +118,8 @@ class Policy:
         self._home = os.path.realpath(home)
         self._owners = tuple(read_mount(text) for text in (*settings.folder, *more_folders))
         self._shared = tuple(read_mount(text) for text in settings.mount)
+        self._written = tuple(os.path.abspath(_written_folder(text)) for text in settings.mount)
+        """Granted folders as the operator wrote them: links on the way to them are no secret."""
         own = {mount.folder for mount in self._owners}
         self.mounts = (*self._owners, *(mount for mount in self._shared if mount.folder not in own))
         """Folders that the owner's sessions may use. Those of other tenants may use some of them."""
@@ -190,7 +194,7 @@ class Policy:
             network=self._network(wanted, level),
             limits=self._limits(wanted),
             cwd=None if wanted.cwd is None else self.folder(wanted.cwd, wanted.tenant, free=free),
-            python=os.path.join(build, "bin", "python") if build else self._python(wanted.python, free),
+            python=os.path.join(build, "bin", "python") if build else self._python(wanted.python, wanted.tenant, free),
             build=build,
             environment=self._installing(level),
             mounts=(*self.all_mounts(wanted.cwd, wanted.tenant), *self._shown(level, build)),
@@ -279,14 +283,14 @@ class Policy:
             free = self.level in OPEN_LEVELS and not tenant
         if "\0" in path or not os.path.isabs(path):
             raise InvalidRequest(f"there is no folder {path[:200]!r} to start in; give an absolute path")
-        real = os.path.realpath(path)
-        granted = any(mount.holds(real) for mount in (*self.mounts_of(tenant), *self._own_part(real, tenant)))
-        # Another tenant is not told whether a folder exists that it may not use.
-        if (granted or not tenant) and not os.path.isdir(path):
+        real = self._real(path, tenant)
+        granted = real is not None and any(mount.holds(real) for mount in self._folders_of(tenant))
+        # Existence is told only of folders that the session may use.
+        if (granted or free) and not os.path.isdir(path if free else real or ""):
             raise InvalidRequest(f"there is no folder {path[:200]!r} to start in; name another, or leave cwd out")
         if free:
             return path
-        if granted:
+        if granted and real is not None:
             return real
         how = (
             f"grant it with `ingle grant {path[:200]}`" if not tenant else f"ask the operator for --mount {path[:200]}"
@@ -296,15 +300,35 @@ class Policy:
             f"folder, or {how}"
         )
 
-    def _own_part(self, path: str | None, tenant: str) -> tuple[Mount, ...]:
-        """Return the tenant's parts of the data folder that contain the path."""
-        if path is None:
-            return ()
-        real = os.path.realpath(path)
+    def _real(self, path: str, tenant: str) -> str | None:
+        """Return the path with its links resolved; None if they are circular.
+
+        For a tenant no link is looked at outside of its folders and of the way to them as the operator wrote it.
+        Otherwise its requests could try which files other users have.
+        """
+        folders, written = self._folders_of(tenant), self._written
+
+        def is_known(at: str) -> bool:
+            return any(mount.holds(at) for mount in folders) or any(Mount(at).holds(each) for each in written)
+
+        resolved = resolve(path, is_known if tenant else None)
+        return None if resolved is None else resolved.path
+
+    def _folders_of(self, tenant: str) -> tuple[Mount, ...]:
+        """Return the folders that a tenant's sessions may start in."""
+        return (*self.mounts_of(tenant), *self._own_parts(tenant))
+
+    def _own_parts(self, tenant: str) -> tuple[Mount, ...]:
+        """Return the tenant's parts of the data folder."""
         parts = [Mount(os.path.join(self._home, each, tenant or OWNERS_PART)) for each in OWN_FOLDERS]
         if not tenant:
             parts.append(Mount(os.path.realpath(self._settings.shell_folder or os.path.join(self._home, "shell"))))
-        return tuple(part for part in parts if part.holds(real))
+        return tuple(parts)
+
+    def _own_part(self, path: str | None, tenant: str) -> tuple[Mount, ...]:
+        """Return the tenant's parts of the data folder that contain the path."""
+        real = None if path is None else self._real(path, tenant)
+        return tuple(part for part in self._own_parts(tenant) if real is not None and part.holds(real))
 
     # --- interpreters ---
 
@@ -322,20 +346,32 @@ class Policy:
     def _in_place(self, path: str) -> str:
         """Return a path to the interpreter without links that sessions could change."""
         folder, name = os.path.split(path)
-        turned = any(self._is_written(os.path.dirname(link)) for link in _links(folder))
-        return os.path.join(os.path.realpath(folder), name) if turned else path
+        resolved = resolve(folder)
+        if resolved is None:
+            raise InvalidRequest(f"the links on the path {path[:200]!r} are circular; name another interpreter")
+        turned = any(self._is_written(os.path.dirname(link)) for link in resolved.links)
+        return os.path.join(resolved.path, name) if turned else path
 
-    def _python(self, wanted: str | None, free: bool) -> str:
+    def _python(self, wanted: str | None, tenant: str, free: bool) -> str:
         """Return a granted interpreter. The server starts it, so sessions must not be able to write it."""
-        path = self._in_place(interpreter(wanted)) if wanted else self._own_python
+        if not wanted:
+            return self._own_python
+        refusal = NotGranted(
+            f"the interpreter {wanted[:200]!r} is not granted; leave python out, "
+            f"or ask the operator for --pythons {wanted[:200]}"
+        )
+        path = interpreter(wanted)
+        if tenant and path not in self._pythons:
+            # This comes first: a tenant is told nothing about interpreters outside of its folders.
+            folder = self._real(os.path.dirname(path), tenant)
+            if folder is None or not any(mount.holds(folder) for mount in self.mounts_of(tenant)):
+                raise refusal
+        path = self._in_place(path)
         if free or path in self._pythons:
             return path
         within = self._within(path)
         if within is None or not _in_environment(path):
-            raise NotGranted(
-                f"the interpreter {path[:200]!r} is not granted; leave python out, "
-                f"or ask the operator for --pythons {path[:200]}"
-            )
+            raise refusal
         if not within.read_only:
             raise InterpreterRefused(
                 f"sessions can write the folder of {path[:200]!r}, so it is not started; ask the operator for "
@@ -363,7 +399,8 @@ class Policy:
 
     def _within(self, path: str) -> Mount | None:
         """Return the mount that decides an interpreter's rights: the innermost, or at `restricted` any writable."""
-        folder = os.path.realpath(os.path.dirname(path))
+        resolved = resolve(os.path.dirname(path))
+        folder = "" if resolved is None else resolved.path
         around = [mount for mount in self.mounts if mount.holds(folder)]
         if self.level == "restricted":
             around = [mount for mount in around if not mount.read_only] or around
@@ -400,23 +437,6 @@ def interpreter(python: str) -> str:
     Links are not followed, because a link may be what makes a virtual environment.
     """
     return os.path.abspath(shutil.which(python) or python) if "\0" not in python else python
-
-
-def _links(path: str) -> Iterator[str]:
-    """Yield every link on the path to a folder, by its real location."""
-    real, todo = "/", path.split("/")
-    for _ in range(MAX_PATH_PARTS):
-        if not todo:
-            return
-        part = todo.pop(0)
-        at = os.path.join(real, part)
-        if part not in ("", ".", "..") and os.path.islink(at):
-            yield at
-            target = os.readlink(at)
-            real = "/" if target.startswith("/") else real
-            todo = target.split("/") + todo
-        else:
-            real = os.path.normpath(at)
 
 
 def _in_environment(path: str) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Restored, Saved, Skipped, SnapshotInfo
+from ingle.isolation.paths import real_path
 from ingle.isolation.policy import Policy
 from ingle.render.phrases import some
 from ingle.requests import NewSession
@@ -315,7 +316,7 @@ def _place(target: str, folders: list[str]) -> tuple[str, str]:
     if not os.path.isabs(target):
         return folders[0], os.path.normpath(target) if not target.startswith("..") else target
     for folder in folders:
-        root = os.path.realpath(folder)
+        root = real_path(folder)
         for base in (root, folder):
             if target.startswith(base.rstrip("/") + "/"):
                 return folder, os.path.relpath(target, base)
@@ -326,7 +327,7 @@ def _place(target: str, folders: list[str]) -> tuple[str, str]:
 
 def _refuse_code_folders(path: str, policy: Policy) -> None:
     """Raise NotGranted if an interpreter or this server loads code from the folder of this path."""
-    folder = os.path.realpath(os.path.dirname(path))
+    folder = real_path(os.path.dirname(path))
     if policy.loads_code_from(folder) or not CODE_FOLDERS.isdisjoint(folder.split("/")):
         raise errors.NotGranted(
             f"{path[:200]!r} lies in a folder that Python loads code from; save under a plain name, "

@@ -12,6 +12,7 @@ import shlex
 from pathlib import Path
 
 from ingle.grants import OPEN_LEVELS
+from ingle.isolation.paths import real_path
 from ingle.isolation.policy import Mount, can_be_granted
 from ingle.sessions.cells.hints import Failure, Hint
 
@@ -47,9 +48,9 @@ class PathHints:
         if os.path.isabs(path):
             return None if failure.isolation in OPEN_LEVELS else self._outside(path, failure)
         here = os.path.join(self._folder, path)
-        if self._folder == failure.cwd or not os.path.exists(here) or self._is_private(os.path.realpath(here)):
+        if self._folder == failure.cwd or not os.path.exists(here) or self._is_private(real_path(here)):
             return None
-        if failure.isolation not in OPEN_LEVELS and not _is_granted(os.path.realpath(here), failure):
+        if failure.isolation not in OPEN_LEVELS and not _is_granted(real_path(here), failure):
             return self._outside(here, failure)
         return (
             f"{path!r} is in {self._folder}, where the server was started, and this session started in {failure.cwd}; "
@@ -58,7 +59,7 @@ class PathHints:
 
     def _outside(self, path: str, failure: Failure) -> str | None:
         """Return a sentence about a file that a confined session does not see."""
-        real = os.path.realpath(path)
+        real = real_path(path)
         created = not os.path.exists(real)
         if created:
             # Then the folder is what matters.
