@@ -58,11 +58,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def ingle_server() -> Iterator[Server]:
+def ingle_server(*options: str) -> Iterator[Server]:
+    """Run `ingle serve` with these options, in an empty data folder."""
     with tempfile.TemporaryDirectory() as home:
         token = secrets.token_urlsafe()
         process = subprocess.Popen(
-            [sys.executable, "-m", "ingle", "serve", "--port", "0", "--preload", ""],
+            [sys.executable, "-m", "ingle", "serve", "--port", "0", *(options or ("--preload", ""))],
             env={**os.environ, "INGLE_HOME": home, "INGLE_TOKEN": token},
             stderr=subprocess.PIPE,
             text=True,

@@ -31,7 +31,9 @@ READ_ONLY = ":ro"
 
 NO_LIMITS = SessionLimits()
 
-OWN_FOLDERS = ("workspace", "tenants")
+WORKSPACE = "workspace"
+
+OWN_FOLDERS = (WORKSPACE, "tenants")
 """Folders in the data folder that have a subfolder for each tenant."""
 
 OWNERS_PART = ".owner"
@@ -72,9 +74,9 @@ class Grant:
     """Folders in addition to its own. A nested folder comes after its parent, and its rights take precedence."""
 
 
-NOTHING_ASKED = (None, None, None, None, None, SessionLimits())
+NOTHING_ASKED = (None, None, None, None, SessionLimits())
 MAX_CACHED_GRANTS = 1000
-"""Cached grants: one for each token with its own bounds."""
+"""Cached grants: one for each token with its own bounds, and one for each tenant's workspace."""
 
 NO_GRANT = Grant()
 """Grant for trusted code."""
@@ -140,7 +142,7 @@ class Policy:
         self._own_python = self._listed(settings.python)
         self._pythons = {self._own_python, *map(self._listed, settings.pythons)}
         self._kept = self._kept_from_writing()
-        self._cached: dict[tuple[Bounds, bool], Grant] = {}
+        self._cached: dict[tuple[Bounds, bool, str | None], Grant] = {}
         wheels = os.path.join(self._home, "wheels")
         # Fixed at the start of a server, because all its workers are prepared for the same mounts.
         self._wheels = wheels if os.path.isdir(wheels) else None
@@ -173,16 +175,24 @@ class Policy:
 
         `build` is the folder of the environment that the request names.
         """
-        asked = (wanted.isolation, wanted.network, wanted.cwd, wanted.python, wanted.environment, wanted.limits)
-        if asked != NOTHING_ASKED:
-            return self._settle(wanted, build)
-        # Nearly all requests name nothing and get the same grant.
-        key = (wanted.bounds, not wanted.tenant)
-        if key not in self._cached:
+        grant = self._settle(wanted, build)
+        if self._is_usual(wanted):
             if len(self._cached) >= MAX_CACHED_GRANTS:
                 self._cached.clear()
-            self._cached[key] = self._settle(wanted)
-        return self._cached[key]
+            self._cached[wanted.bounds, not wanted.tenant, wanted.cwd] = grant
+        return grant
+
+    def cached(self, wanted: NewSession) -> Grant | None:
+        """Return the grant for a request like an earlier one, without blocking; None if it has to be settled."""
+        if not self._is_usual(wanted):
+            return None
+        return self._cached.get((wanted.bounds, not wanted.tenant, wanted.cwd))
+
+    def _is_usual(self, wanted: NewSession) -> bool:
+        """Return whether a request names nothing, or only the tenant's workspace, which no session can replace."""
+        if (wanted.isolation, wanted.network, wanted.python, wanted.environment, wanted.limits) != NOTHING_ASKED:
+            return False
+        return wanted.cwd is None or wanted.cwd == f"{self._home}/{WORKSPACE}/{wanted.tenant or OWNERS_PART}"
 
     def _settle(self, wanted: NewSession, build: str = "") -> Grant:
         if wanted.environment is not None and wanted.python is not None:

@@ -54,7 +54,7 @@ class LocalNode:
         await self.manager.stop()
 
     async def create(self, new: NewSession) -> SessionInfo:
-        return (await self.manager.create(new)).info()
+        return (await self.manager.create(new)).info(usage=not new.one_off)
 
     def session(self, key: str) -> "LocalSession":
         return LocalSession(self.manager.get(key), self.manager, self.tasks, self.snapshots)

@@ -121,7 +121,8 @@ class Cells(Verbs):
         cwd = None
         if self.workspace is not None:
             folder = self.workspace / (self.access.caller.tenant or DEFAULT_WORKSPACE)
-            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
+            if not folder.is_dir():
+                await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
             cwd = str(folder)
         result = await self.execute_once(code, timeout=timeout, wait=timeout, envs=envs, cwd=cwd)
         while result.status not in states.FINAL_STATUSES:

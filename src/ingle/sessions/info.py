@@ -28,7 +28,6 @@ def describe_session(
     saved = autosave.last if autosave is not None else None
     if autosave is not None:
         notices += autosave.notices(hibernated=cells.state == states.HIBERNATED)
-    memory, cpu_seconds = slot.worker.usage() if slot.worker is not None else (None, None)
     return SessionInfo(
         session_id=spec.session_id,
         state=cells.state,
@@ -41,8 +40,8 @@ def describe_session(
         cwd=slot.cwd,
         isolation=spec.grant.isolation,
         network=spec.grant.network,
-        memory=memory,
-        cpu_seconds=cpu_seconds,
+        memory=None,
+        cpu_seconds=None,
         idle_timeout=spec.idle_timeout,
         durable=autosave is not None and autosave.durable,
         notices=notices,

@@ -358,7 +358,11 @@ class Session:
     def follow(self, first: int = 1) -> AsyncIterator[AnyEvent]:
         return self.journal.history.follow(first)
 
-    def info(self) -> SessionInfo:
-        return describe_session(
+    def info(self, *, usage: bool = True) -> SessionInfo:
+        """Describe the session. Without `usage` its memory and CPU time are left out: reading them takes a while."""
+        info = describe_session(
             self.spec, self.created_at, self.launcher.version, self.runner, self.slot, self.journal, self.autosave
         )
+        if usage and self.slot.worker is not None:
+            info.memory, info.cpu_seconds = self.slot.worker.usage()
+        return info

@@ -6,7 +6,6 @@ Links are removed and never followed, also while another process replaces a fold
 import contextlib
 import os
 import secrets
-import stat
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -51,12 +50,14 @@ def _empty(top: int) -> None:
 def _clear(folder: int) -> list[str]:
     """Remove everything but folders, and return the names of the folders."""
     found = []
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):
-            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                found.append(name)
-            else:
-                os.unlink(name, dir_fd=folder)
+    with os.scandir(folder) as entries:
+        # Listed before the first is removed, so that none is missed.
+        for entry in list(entries):
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    found.append(entry.name)
+                else:
+                    os.unlink(entry.name, dir_fd=folder)
     return found
 
 

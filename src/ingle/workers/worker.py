@@ -77,6 +77,8 @@ class Worker:
         self.forks = Forks()
         self._exit: Exit | None = None
         self._broken: str | None = None
+        self._breaking: asyncio.TimerHandle | None = None
+        """Kill of a worker that lost its wire."""
 
     def make_ends(self) -> ChildEnds:
         """Create all descriptors, or none. The caller gives the child's ends away and closes them."""
@@ -234,7 +236,7 @@ class Worker:
             self._broken = why
             self.wire.stop()
             # Most often the process has just exited, and init is about to report how.
-            self._loop.call_later(BREAK_PATIENCE_SECONDS, self._end_broken, why)
+            self._breaking = self._loop.call_later(BREAK_PATIENCE_SECONDS, self._end_broken, why)
 
     def _end_broken(self, why: str) -> None:
         # On a busy machine init may be late with its report of an exit, which is then the reason.
@@ -244,6 +246,8 @@ class Worker:
     def _finish(self) -> None:
         """Report the end. No process is left, so the pipes hold the last bytes there are."""
         self._handle_all(self.output.drain())
+        if self._breaking is not None:
+            self._breaking.cancel()
         if self.init.stayed and self._next_orders is not None:
             self.idle_init = self._as_idle(self._next_orders)
             self._next_orders = self.group = None

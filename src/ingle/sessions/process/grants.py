@@ -145,9 +145,8 @@ class Grants:
             await self.settled()
         build = "" if wanted.environment is None else str(await asyncio.to_thread(self.builds.take, wanted.environment))
         try:
-            if wanted.cwd is None and wanted.python is None:
-                grant = self.policy.settle(wanted, build)
-            else:
+            grant = self.policy.cached(wanted)
+            if grant is None:
                 grant = await asyncio.to_thread(self.policy.settle, wanted, build)
         except errors.NotGranted as error:
             self._telemetry.note("refused", key, reason=error.message)

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,12 +31,11 @@ class Launchers:
 
     def get(self, grant: Grant, bounding: LimitApplier) -> Launcher:
         """Return the launcher of workers that are confined as the grant says."""
-        path = shutil.which(grant.python) or grant.python
         mounts = self._outer(grant.mounts)
-        key = (path, grant.isolation, mounts if grant.isolation in CONFINED_LEVELS else ())
+        key = (grant.python, grant.isolation, mounts if grant.isolation in CONFINED_LEVELS else ())
         if key not in self._launchers:
             confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts, bounding)
-            launcher = self._launchers[key] = Launcher(self._loop, path, self._settings, bounding, confinement)
+            launcher = self._launchers[key] = Launcher(self._loop, grant.python, self._settings, bounding, confinement)
             if grant.isolation != "restricted":
                 # At "restricted" a worker's access rules name its session's folders, and cannot be changed later.
                 launcher.prepare = functools.partial(self._prepare, grant, launcher, bounding)

@@ -76,9 +76,7 @@ class Workspace:
         shared = [each.folder for each in within if not each.read_only]
         shown = [f"{self.folders.root}/{SHELL}", *(each.folder for each in within if each.read_only)]
         own = own_folders(self.folders, self._told_tmp, own_root=self._own_root)
-        worker.enter(
-            messages.Enter(*([os.path.relpath(each, data) for each in folders] for folders in (own, shared, shown)))
-        )
+        worker.enter(messages.Enter(_below(data, own), _below(data, shared), _below(data, shown)))
 
     def forget_tmp(self) -> str:
         """Return the folder of temporary files of a worker that has ended. The next worker gets another one."""
@@ -105,6 +103,12 @@ class Workspace:
         siblings = worker.siblings
         proxy = await self._egress.open(listening, lambda text: _report_refusal(siblings, text))
         siblings.over.add_done_callback(lambda over: proxy.close_soon())
+
+
+def _below(data: str, folders: list[str]) -> list[str]:
+    """Return the paths of these folders from the data folder on."""
+    start = f"{data}/"
+    return [each[len(start) :] if each.startswith(start) else os.path.relpath(each, data) for each in folders]
 
 
 def _report_refusal(siblings: Siblings, text: str) -> None:
