@@ -16,6 +16,10 @@ WATCH_INTERVAL_SECONDS = 0.1
 
 EXPIRE_INTERVAL_SECONDS = 1.0
 
+LEND_AFTER_SECONDS = 5.0
+"""Idle time after which a session's init keeps the descriptors of its worker. To get them back takes a tenth of a
+millisecond, so this is no matter of the user's."""
+
 
 class Upkeep:
     def __init__(self, sessions: Callable[[], Iterable[Session]], hibernation: Hibernation) -> None:
@@ -82,3 +86,13 @@ class Upkeep:
         while True:
             await asyncio.sleep(EXPIRE_INTERVAL_SECONDS)
             self._hibernation.check()
+            self._lend_descriptors()
+
+    def _lend_descriptors(self) -> None:
+        """Free the descriptors of idle workers, so that the server can have more sessions."""
+        for session in self._sessions():
+            worker = session.worker
+            if worker is not None and session.running is None and session.idle_for >= LEND_AFTER_SECONDS:
+                worker.lend_ends()
+            for copy in session.checkpoints.workers:
+                copy.lend_ends()

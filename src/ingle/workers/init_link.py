@@ -172,6 +172,11 @@ class InitLink:
         """Return the oldest descriptor that came along with a message, if any."""
         return self._descriptors.pop(0) if self._descriptors else None
 
+    def take_descriptors(self, count: int) -> list[int]:
+        """Return the oldest descriptors that came along with a message, so many at most."""
+        taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+        return taken
+
     @property
     def fileno(self) -> int:
         """Descriptor of the status socket; -1 when there is none."""
@@ -200,16 +205,17 @@ class InitLink:
         finally:
             os.close(fd)
 
-    def send_now_with(self, order: Any, fds: list[int]) -> None:
-        """Send an order with descriptors at once, to an init that has read all before. Drop it if init is gone."""
+    def send_now_with(self, order: Any, fds: list[int]) -> bool:
+        """Send an order with descriptors at once, to an init that has read all before. Return whether it was sent."""
         assert self._socket is not None
         frame = messages.encode(order)
         try:
             sent = socket.send_fds(self._socket, [frame], fds)
         except OSError:
-            return
+            return False
         if sent < len(frame):
             self._out.write(frame[sent:])
+        return True
 
     def send_signal(self, make: Callable[[int], Any]) -> "asyncio.Future[bool]":
         """Send the order that `make` returns for its number.

@@ -21,22 +21,33 @@ from ingle.workers.copies import Copies, Forks
 from ingle.workers.exit_status import exit_of, explain
 from ingle.workers.exit_watch import Sweeper
 from ingle.workers.init_link import InitBroke, InitGone, InitLink, Phase
-from ingle.workers.io.descriptors import ChildEnds, as_socket
+from ingle.workers.io.descriptors import ChildEnds, as_socket, identity
 from ingle.workers.io.ordered_output import OrderedOutput, Output
 from ingle.workers.io.stdin_pipe import StdinPipe
 from ingle.workers.io.wire import Wire, broken_by
 from ingle.workers.launch.idle_inits import IdleInit
 from ingle.workers.listener import WorkerListener
 from ingle.workers.siblings import Siblings
-from ingle_worker.wire import messages
+from ingle_worker.wire import WireError, messages
 
 BREAK_PATIENCE_SECONDS = 0.1
 """Time between the loss of the wire and the kill: init reports a process that had already exited."""
 
+LEND_PAUSE_SECONDS = 5.0
+"""Time between the return of a worker's descriptors and the next loan: a thread of an idle session may still write."""
+
 MAX_REASON_CHARS = 1000
 
 INIT_MESSAGES = frozenset(
-    (messages.InitUp, messages.NotEntered, messages.ProxyListening, messages.Signalled, messages.Exited, messages.Swept)
+    (
+        messages.InitUp,
+        messages.NotEntered,
+        messages.ProxyListening,
+        messages.Signalled,
+        messages.Exited,
+        messages.Swept,
+        messages.EndsReturned,
+    )
 )
 
 
@@ -77,6 +88,10 @@ class Worker:
         self.forks = Forks()
         self._exit: Exit | None = None
         self._broken: str | None = None
+        self._lent: list[tuple[int, int, int]] = []
+        """Identities of the descriptors that init keeps while the worker is idle."""
+        self._recalled = False
+        self._restored_at = 0.0
         self._breaking: asyncio.TimerHandle | None = None
         """Kill of a worker that lost its wire."""
 
@@ -120,10 +135,12 @@ class Worker:
 
     def send(self, message: Any) -> None:
         """Send a message over the wire."""
+        self._recall_ends()
         self.wire.send(message)
 
     def execute(self, cell: int, new: NewCell, *, crowded: bool) -> None:
         """Start a cell. With `crowded`, output of threads counts as background output until the cell begins."""
+        self._recall_ends()
         self._handle_all(self.output.read_before_cell())
         if crowded:
             self.output.expect_cell(cell)
@@ -202,6 +219,8 @@ class Worker:
             case messages.ProxyListening():
                 if self.proxy_listener is None and (fd := self.init.take_descriptor()) is not None:
                     self.proxy_listener = as_socket(fd)
+            case messages.EndsReturned():
+                self._on_ends_returned()
             case messages.Exited():
                 self._exit = exit_of(event.status)
             case messages.Swept() if event.pid:
@@ -230,6 +249,56 @@ class Worker:
     def break_off(self, why: str) -> None:
         """End this worker because it broke the protocol."""
         self._break(broken_by(why))
+
+    # --- descriptors of an idle worker ---
+
+    def lend_ends(self) -> None:
+        """Have init keep the descriptors of an idle worker: an idle session then takes one descriptor of the server.
+
+        The next message to the worker, or the first byte from it, brings them back.
+        """
+        if self._lent or not self.alive or self.init.phase is not Phase.UP or self.init.pending:
+            return
+        if self._loop.time() < self._restored_at + LEND_PAUSE_SECONDS:
+            return
+        if self.wire.unsent or not self.stdin.quiet or not self.output.quiet or self._next_orders is not None:
+            return
+        fds = [self.wire.release(), *self.stdin.release(), *self.output.release()]
+        self._lent = [identity(fd) for fd in fds]
+        self._recalled = False
+        if self.init.send_now_with(messages.KeepEnds(), fds):
+            for fd in fds:
+                os.close(fd)
+        else:
+            self._restore_ends(fds)
+
+    @property
+    def lent(self) -> bool:
+        """Whether init keeps the descriptors."""
+        return bool(self._lent)
+
+    def _recall_ends(self) -> None:
+        """Ask init for the descriptors, if it keeps them."""
+        if self._lent and not self._recalled:
+            self._recalled = True
+            self.init.send(messages.ReturnEnds())
+
+    def _on_ends_returned(self) -> None:
+        fds = self.init.take_descriptors(len(self._lent))
+        # Code below init may have its rights, and send anything in its name.
+        if self._lent and [identity(fd) for fd in fds] == self._lent:
+            self._restore_ends(fds)
+            return
+        for fd in fds:
+            os.close(fd)
+        raise WireError("it returned other descriptors than it was given")
+
+    def _restore_ends(self, fds: list[int]) -> None:
+        self._lent = []
+        self._restored_at = self._loop.time()
+        self.wire.restore(fds[0])
+        self.stdin.restore(fds[1:3])
+        self.output.restore(fds[3:])
 
     def _break(self, why: str) -> None:
         if self._broken is None:

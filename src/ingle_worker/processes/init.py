@@ -53,7 +53,9 @@ FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = MAX_WORKERS_PER_INIT * WORDS * 8
 FILE_KIND, FOLDER = 0o170000, 0o040000
 SWEPT, STAYS = messages.Swept(), messages.Swept(stays=True)
-ONE_FD = _socket.CMSG_SPACE(struct.calcsize("i"))
+FDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_KEEP * struct.calcsize("i"))
+WATCHED_ENDS = (0, 3, 4)
+"""Places of the wire, stdout and stderr among the descriptors of `KeepEnds`."""
 
 
 ADOPTION_CHECKS = 100
@@ -116,7 +118,7 @@ def enter_group(folder: int) -> bool:
 class Member:
     """One worker of this init."""
 
-    __slots__ = ("ended", "fd", "known_pid", "nudges", "reader", "signalled", "slot", "socket", "told", "words")
+    __slots__ = ("ended", "fd", "kept", "known_pid", "nudges", "reader", "signalled", "slot", "socket", "told", "words")
 
     def __init__(self) -> None:
         self.known_pid = 0
@@ -125,6 +127,8 @@ class Member:
         self.socket: _socket.socket | None = None
         """Created at the first read. Most sessions never need it."""
         self.words = memoryview(b"")
+        self.kept: list[int] = []
+        """Descriptors of the host that init keeps while the worker is idle."""
         self.signalled = 0
         self.nudges = 0
         self.reader = FrameReader()
@@ -247,6 +251,8 @@ class Init:
             for fd, _ in ready:
                 if fd == member.fd and not self._carry_out(member):
                     member.ended = True
+                elif fd in member.kept:
+                    self._return_ends(member)
 
     def _on_exit(self, pid: int, status: int, usage: Any) -> None:
         tag, owner = self._tasks.pop(pid, (0, None))
@@ -272,6 +278,7 @@ class Init:
             sleep(0.002)  # it was just forked, and becomes our child when its parent exits
         if not others:
             kill_tree.sweep(self._on_exit)
+            self._return_ends(member)
             if self._next_fd < 0:
                 member.send(SWEPT)
                 os._exit(0)  # also closes the socket
@@ -279,6 +286,7 @@ class Init:
             self._remove(member)
             return True
         kill_tree.sweep(self._on_exit, [each.pid for each in others], self._belongs_to(member, others))
+        self._return_ends(member)
         member.send(SWEPT)
         self._remove(member)
         return False
@@ -306,12 +314,12 @@ class Init:
         if member.socket is None:
             member.socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, member.fd)
         try:
-            data, extra, _, _ = member.socket.recvmsg(65536, ONE_FD, _socket.MSG_CMSG_CLOEXEC)
+            data, extra, _, _ = member.socket.recvmsg(65536, FDS_SPACE, _socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return False
         if not data:
             return False
-        fds = [struct.unpack("i", each[2])[0] for each in extra]
+        fds = [fd for each in extra for (fd,) in struct.iter_unpack("i", each[2])]
         for frame in member.reader.feed(data):
             message = messages.decode(frame)
             if isinstance(message, messages.Interrupt):
@@ -327,9 +335,33 @@ class Init:
                     return False
             elif isinstance(message, messages.Stay):
                 self._next_fd = fds.pop()
+            elif isinstance(message, messages.KeepEnds):
+                member.kept = [fds.pop(0) for _ in range(messages.FDS_PER_KEEP)]
+                for place in WATCHED_ENDS:
+                    self._poller.register(member.kept[place], POLLIN)
+            elif isinstance(message, messages.ReturnEnds):
+                self._return_ends(member)
             elif isinstance(message, messages.Kill):
                 return False
         return True
+
+    def _return_ends(self, member: Member) -> None:
+        """Return the descriptors that this init keeps for the host, if any."""
+        if not member.kept:
+            return
+        assert member.socket is not None
+        for place in WATCHED_ENDS:
+            self._poller.unregister(member.kept[place])
+        try:
+            content = struct.pack(f"{len(member.kept)}i", *member.kept)
+            member.socket.sendmsg(
+                [messages.encode(messages.EndsReturned())], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, content)]
+            )
+        except OSError:
+            member.ended = True
+        for fd in member.kept:
+            os.close(fd)
+        member.kept = []
 
     def _run_child(self, member: Member, run: Callable[[int], None] | None, fd: int) -> None:
         """Run `run` in a child of init, inside the session's confinement. A closed socket reports a failure."""
@@ -344,8 +376,11 @@ class Init:
             try:
                 linux.tag(self._last_tag)
                 set_wakeup_fd(-1)
-                for each in (*(member.fd for member in self._members), self._wake_read, self._wake_write):
-                    os.close(each)
+                for each in self._members:
+                    for own in (each.fd, *each.kept):
+                        os.close(own)
+                os.close(self._wake_read)
+                os.close(self._wake_write)
                 if self._next_fd >= 0:
                     os.close(self._next_fd)
                 assert run is not None

@@ -64,6 +64,7 @@ from ingle_worker.wire.namespace import (
 from ingle_worker.wire.process_tree import (
     Adopt,
     Breach,
+    EndsReturned,
     Enter,
     Exited,
     Fork,
@@ -71,12 +72,14 @@ from ingle_worker.wire.process_tree import (
     InitUp,
     Interrupt,
     Join,
+    KeepEnds,
     Kill,
     NotEntered,
     ProgramExited,
     Proof,
     Prove,
     ProxyListening,
+    ReturnEnds,
     Run,
     RunFailed,
     ServeFiles,
@@ -114,6 +117,8 @@ KINDS: dict[int, type] = {
     42: Join,
     43: ServeFiles,
     44: Stay,
+    45: KeepEnds,
+    46: ReturnEnds,
     48: Fork,
     49: Prove,
     64: Ready,
@@ -150,6 +155,7 @@ KINDS: dict[int, type] = {
     103: Swept,
     108: NotEntered,
     109: ProxyListening,
+    110: EndsReturned,
     112: ZygoteReady,
     113: ForkFailed,
     114: Proof,
@@ -165,6 +171,9 @@ PREPARING = -(1 << 60)
 
 FDS_PER_COPY = 4
 """stdin, stdout, stderr and wire of a copy. Its status socket goes to init."""
+
+FDS_PER_KEEP = 5
+"""The host's ends: wire, stdin and a second reader of it, stdout and stderr. The wire and the outputs are watched."""
 
 FDS_PER_JOIN = 3
 """Maximum number."""

@@ -36,6 +36,24 @@ class Stay:
 
 
 @dataclass(frozen=True)
+class KeepEnds:
+    """Order to keep the host's descriptors of this worker while it is idle. They come with the frame.
+
+    Init returns them on `ReturnEnds`, when one of them can be read, and at the worker's end.
+    """
+
+
+@dataclass(frozen=True)
+class ReturnEnds:
+    """Order to return the descriptors of `KeepEnds` now."""
+
+
+@dataclass(frozen=True)
+class EndsReturned:
+    """The descriptors of `KeepEnds` come with the frame, in the same order."""
+
+
+@dataclass(frozen=True)
 class Adopt:
     """Announcement of one more worker in this slot. Its status socket comes with the frame.
 

@@ -82,6 +82,11 @@ class Checkpoints:
         return bool(self._parked)
 
     @property
+    def workers(self) -> list[Worker]:
+        """The copies that the checkpoints consist of."""
+        return [parked.worker for parked in self._parked.values()]
+
+    @property
     def way_back(self) -> str:
         """Return the end of a sentence about a lost worker: to which checkpoint one can roll back."""
         try:

@@ -43,6 +43,7 @@ FROM_GUEST = (
     messages.Signalled,
     messages.Exited,
     messages.Swept,
+    messages.EndsReturned,
     messages.ZygoteReady,
     messages.ForkFailed,
     messages.Proof,

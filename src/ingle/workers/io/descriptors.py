@@ -9,14 +9,14 @@ import struct
 import termios
 
 from ingle.workers.io.writer import Writer
-from ingle_worker.wire import BadMessage
+from ingle_worker.wire import BadMessage, messages
 
 _NO_BYTES = b"\0\0\0\0"
 _CREDENTIALS = struct.Struct("3i")
 _CREDENTIALS_SPACE = socket.CMSG_SPACE(_CREDENTIALS.size)
 _INT = struct.calcsize("i")
-MAX_FDS = 4
-"""Descriptors that are accepted with one message. A well-behaved process sends one."""
+MAX_FDS = messages.FDS_PER_KEEP
+"""Descriptors that are accepted with one message."""
 
 _ALL_SPACE = _CREDENTIALS_SPACE + socket.CMSG_SPACE(MAX_FDS * _INT)
 
@@ -71,6 +71,12 @@ def refuse_descriptors(sock: socket.socket) -> None:
     """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+
+
+def identity(fd: int) -> tuple[int, int, int]:
+    """Return what tells a pipe or socket from all others: device, inode, and the direction it is open for."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
 
 
 def as_socket(fd: int) -> socket.socket:

@@ -64,6 +64,22 @@ class OrderedOutput:
         """Treat output as background output until the mark that begins this cell."""
         self._expected_cell = cell
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing was written that is not yet yielded, and reading does not pause."""
+        held = self._unplaced or not self._merger.idle or self._paused or self.resting
+        return not held and self._pipes.quiet
+
+    def release(self) -> list[int]:
+        """Stop reading and return the descriptors of the pipes, for the caller to give away."""
+        return self._pipes.release()
+
+    def restore(self, fds: list[int]) -> None:
+        """Go on with the descriptors of `release`. The wire is restored by the caller, before."""
+        self._pipes.restore(fds)
+        if self._paused:
+            self._wire.pause()
+
     # --- back-pressure ---
 
     def pause(self) -> None:

@@ -62,6 +62,29 @@ class OutputPipes:
             self._open.add(fd)
             self._loop.add_reader(fd, self._on_readable)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether both pipes are open and empty, and read without a pause."""
+        return len(self._open) == len(self._fds) > 0 and not self._paused and not self._readable.poll(0)
+
+    def release(self) -> list[int]:
+        """Stop reading and return the descriptors, for the caller to give away."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        fds = list(self._fds.values())
+        for fd in fds:
+            self._unwatch(fd)
+        self._fds = {}
+        return fds
+
+    def restore(self, fds: list[int]) -> None:
+        """Go on with the descriptors of `release`."""
+        self._fds = dict(zip((STDOUT, STDERR), fds, strict=True))
+        self.watch()
+        if self._paused:
+            self._stop()
+
     def _unwatch(self, fd: int) -> None:
         self._open.discard(fd)
         self._readable.unregister(fd)

@@ -47,9 +47,26 @@ class StdinPipe:
         """Whether more of an answer, or its end of file, is on its way to a reader that waits now."""
         return self._fd < 0 or self._out.pending
 
+    @property
+    def quiet(self) -> bool:
+        """Whether the pipe is open, and no answer is in it or on its way."""
+        return self._fd >= 0 and not self._answered and not self._out.pending
+
+    def release(self) -> list[int]:
+        """Return the descriptors, for the caller to give away. An answer waits until `restore`."""
+        self._out.detach()
+        fds = [self._fd, self._peek]
+        self._fd = self._peek = -1
+        return fds
+
+    def restore(self, fds: list[int]) -> None:
+        """Go on with the descriptors of `release`."""
+        self._fd, self._peek = fds
+        self._out.reopen(self._fd)
+
     def unread(self) -> int:
         """Return the number of bytes that nobody has read."""
-        return unread(self._peek)
+        return 0 if self._peek < 0 else unread(self._peek)
 
     def drop(self) -> int:
         """Drop what a cell did not read, and open the input again. Return the number of dropped bytes."""
@@ -57,6 +74,8 @@ class StdinPipe:
             return 0
         self._answered = False
         dropped = self._out.forget()
+        if self._peek < 0:
+            return dropped
         left = unread(self._peek)
         while left > 0:
             try:
@@ -76,7 +95,8 @@ class StdinPipe:
         """Close the host's descriptors."""
         self._out.forget()
         self._close()
-        os.close(self._peek)
+        if self._peek >= 0:
+            os.close(self._peek)
 
     def close_both(self) -> None:
         """Close both ends, where the child's was not given away."""

@@ -47,7 +47,7 @@ class Wire:
         expect_pid(self._socket)
         refuse_descriptors(self._socket)
         self._reader = FrameReader()
-        self._out = Writer(loop, self._socket.fileno(), self._socket.send, lambda: on_broken(WIRE_LOST))
+        self._out = Writer(loop, self._socket.fileno(), self._write, lambda: on_broken(WIRE_LOST))
         self.peer_pid: int | None = None
         """Process that wrote the first message, as the kernel reports it."""
         self._reading = False
@@ -66,6 +66,9 @@ class Wire:
     async def send_with(self, message: Any, fds: list[int]) -> None:
         """Send a message together with descriptors. Raises OSError when the worker is gone."""
         await send_with(self._socket, self._out, messages.encode(message), fds)
+
+    def _write(self, data: bytes) -> int:
+        return self._socket.send(data)
 
     @property
     def unsent(self) -> int:
@@ -94,6 +97,18 @@ class Wire:
         """Stop reading for good."""
         self.pause()
         self._reading = False
+
+    def release(self) -> int:
+        """Stop reading and return the descriptor, for the caller to give away. Messages wait until `restore`."""
+        self.stop()
+        self._out.detach()
+        return self._socket.detach()
+
+    def restore(self, fd: int) -> None:
+        """Go on with the descriptor of `release`."""
+        self._socket = socket.socket(fileno=fd)
+        self.watch()
+        self._out.reopen(fd)
 
     def begin_turn(self) -> None:
         """Note that a turn of the loop begins for this worker."""

@@ -23,11 +23,12 @@ class Writer:
         self._write = write
         self._on_lost = on_lost
         self._waiting = bytearray()
+        self._detached = False
         self._at_end: Callable[[], None] | None = None
 
     def write(self, data: bytes) -> None:
         """Write `data` behind all that waits."""
-        if not self._waiting:
+        if not self._waiting and not self._detached:
             sent = self._try(data)
             if sent == len(data):
                 return
@@ -71,15 +72,23 @@ class Writer:
         else:
             at_end()
 
+    def detach(self) -> None:
+        """Let bytes wait until `reopen`. None may wait now."""
+        self._detached = True
+
     def reopen(self, fd: int) -> None:
         """Write to another descriptor from now on."""
         self._fd = fd
+        self._detached = False
+        if self._waiting:
+            self._loop.add_writer(self._fd, self._on_writable)
 
     def forget(self) -> int:
         """Drop what waits. Return the number of bytes."""
         left = len(self._waiting)
         if left:
-            self._loop.remove_writer(self._fd)
+            if not self._detached:
+                self._loop.remove_writer(self._fd)
             self._waiting.clear()
         if self._at_end is not None:
             self._at_end()
