@@ -161,8 +161,8 @@ def start(mark: str, home: Path) -> Iterator[Callable[..., Server]]:
     """Start servers; whatever is left of them ends with the test."""
     servers: list[Server] = []
 
-    def make(*flags: str, env: dict[str, str] | None = None) -> Server:
-        servers.append(Server(home, *flags, env=env))
+    def make(*flags: str, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Server:
+        servers.append(Server(home, *flags, env=env, prefix=prefix))
         return servers[-1]
 
     yield make

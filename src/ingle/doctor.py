@@ -21,6 +21,7 @@ from ingle.errors import IngleError
 from ingle.install.programs import HOSTS, Command, Place, configured, file_of
 from ingle.isolation import capabilities
 from ingle.service import Service
+from ingle.sessions import capacity
 from ingle.settings import Settings
 from ingle.workers.launch.zygote import try_level
 
@@ -28,6 +29,9 @@ ROUND_TRIP_SECONDS = 60.0
 """Time for one round trip on a slow or busy machine."""
 
 LOW_DISK_BYTES = 500_000_000
+
+FEW_SESSIONS = 100
+"""Sessions at once that a machine of today should hold."""
 
 PROTOCOL_VERSION = "2025-06-18"
 
@@ -47,6 +51,7 @@ def examine(settings: Settings, home: Path, place: Place | None = None) -> list[
     if folder.state == "broken":
         return findings
     findings += asyncio.run(session(settings, home))
+    findings.append(sessions(settings))
     findings += levels(settings, home)
     findings.append(round_trip(home))
     findings += hosts(place or Place.here())
@@ -109,6 +114,13 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
     else:
         findings.append(Finding("Isolation", "fine", f"{info.isolation}, network {info.network}"))
     return findings
+
+
+def sessions(settings: Settings) -> Finding:
+    """Tell how many sessions this machine holds, and what bounds the number."""
+    held = capacity.measure(settings)
+    text = f"{held.sentence}; to have more, {held.remedy}"
+    return Finding("Sessions", "warning" if held.sessions < FEW_SESSIONS else "fine", text)
 
 
 def levels(settings: Settings, home: Path) -> list[Finding]:

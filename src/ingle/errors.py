@@ -38,7 +38,8 @@ An exception in a user's cell is a result, not an error of ingle.
     │   ├── NotWaiting          409  not_waiting          no cell waits for input
     │   ├── TaskOver            409  task_over            the task has ended
     │   └── InputClosed         409  input_closed         the task was started without an open stdin
-    ├── TooManySessions         429  too_many_sessions
+    ├── TooManySessions         503  too_many_sessions    the machine or the setting max_sessions allows no more
+    ├── Overloaded              503  overloaded           too many sessions wait to be started
     ├── TooManyTasks            429  too_many_tasks
     ├── QuotaExceeded           429  quota_exceeded       a limit of the token is reached
     ├── VariableUntold          504  variable_untold      its __repr__ took too long, or ended the worker
@@ -331,11 +332,22 @@ class InputClosed(Conflict):
 
 
 class TooManySessions(IngleError):
-    code, status = "too_many_sessions", 429
+    code, status = "too_many_sessions", 503
     retry_after = 10.0
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"all {limit} sessions are in use; end one, or raise max_sessions")
+    def __init__(self, limit: int | None, bound: str, remedy: str) -> None:
+        """`bound` is what limits the number of sessions, and `remedy` how to raise it. None: the number varies."""
+        full = "no session can be added" if limit is None else f"all {limit} sessions are in use"
+        super().__init__(f"{full}: {bound}; end one, try again later, or {remedy}", f"{full}: {bound}")
+
+
+class Overloaded(IngleError):
+    code, status = "overloaded", 503
+
+    def __init__(self, retry_after: float) -> None:
+        problem = "too many sessions wait to be started, and this one was not"
+        super().__init__(f"{problem}; try again in {retry_after:.0f} s", problem)
+        self.retry_after = retry_after
 
 
 class TooManyTasks(IngleError):

@@ -441,6 +441,10 @@ class Metrics(Struct):
     egress: dict[str, int] = field(default_factory=dict)
     """Connections through the proxy."""
     egress_bytes: int = 0
+    max_sessions: int = 0
+    """How many sessions may live at once."""
+    starts_waiting: int = 0
+    """Requests for sessions that wait for their turn."""
 
 
 class Isolation(Struct):
@@ -465,6 +469,23 @@ class Isolation(Struct):
     def sentence(self) -> str:
         """Return the summary and every missing level, for a banner."""
         return "; ".join([self.summary, *(f"not {level}: {why}" for level, why in self.missing.items())])
+
+
+class Capacity(Struct, frozen=True):
+    """How many sessions a node holds at once, and what bounds the number."""
+
+    sessions: int
+    bound: str
+    """What bounds the number, in words."""
+    remedy: str
+    """How to raise it, in the imperative."""
+    connections: int
+    """How many connections of clients it has file descriptors for."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the number and its bound, for a banner."""
+        return f"up to {self.sessions} at once, because {self.bound}"
 
 
 class Load(Struct):

@@ -99,7 +99,10 @@ class Settings:
         [], "Host names that this server answers to, in addition to those of the loopback interface."
     )
     auth: str = setting("token", "Whether requests need a token; none is for loopback only.", ("token", "none"))
-    max_connections: int = setting(1024, "Maximum number of connections; those without a token are closed first.")
+    max_connections: int = setting(
+        4096,
+        "Maximum number of connections, at most a quarter of the open files; those without a token are closed first.",
+    )
     tools: list[str] = setting(  # noqa: RUF009
         ["default"], "MCP tools to list: `default`, `core` (the eight most used), `all`, or their names."
     )
@@ -148,7 +151,7 @@ class Settings:
     limit_tmp: int = size(512 * 1024**2, "Size of a session's folder for temporary files; 0 is no limit.")
     limit_disk: int = size(10 * 1024**3, "Size of a session's own folder; 0 is no limit.")
     nice: int = setting(5, "Nice value of a session's processes; 19 is the lowest priority.")
-    max_sessions: int = setting(2000, "Maximum number of sessions.")
+    max_sessions: int = setting(0, "Maximum number of sessions; 0: as many as this machine holds.")
     wait: float = seconds(45.0, "How long a call waits for its cell before it answers `running`.")
     timeout_grace: float = seconds(1.0, "Time between SIGINT at a cell's timeout and SIGKILL.")
     exit_grace: float = seconds(2.0, "Time for exit handlers and threads when a session ends.")

@@ -118,7 +118,12 @@ def test_bytes_that_are_no_http_are_answered_with_a_problem(quiet_server: Server
 def test_too_many_sessions_are_refused(start: Callable[..., Server]) -> None:
     server = start("--max-sessions", "1")
     server.make_session()
-    problem(server.client.post("/v1/sessions"), 429, "too_many_sessions")
+    refused = server.client.post("/v1/sessions")
+    told = problem(refused, 503, "too_many_sessions")
+    assert told["detail"] == (
+        "all 1 sessions are in use: the setting max_sessions is 1; end one, try again later, or raise it"
+    )
+    assert (told["retry_after"], refused.headers["retry-after"]) == (10.0, "10")
 
 
 def every_error() -> list[errors.IngleError]:
@@ -133,7 +138,10 @@ def every_error() -> list[errors.IngleError]:
         errors.SessionExists("x"),
         errors.Busy(3, 1.5),
         errors.NotWaiting("x"),
-        errors.TooManySessions(2),
+        errors.TooManySessions(2, "the setting max_sessions is 2", "raise it"),
+        errors.Overloaded(7.0),
+        errors.EnvironmentNotFound("x", ["y"]),
+        errors.EnvironmentFailed("x", "pip says no"),
         errors.KeyReused(),
         errors.FileNotThere("a/b"),
         errors.FigureNotFound("x", "y"),

@@ -20,10 +20,13 @@ NDJSON = {"Accept": "application/x-ndjson"}
 class Server:
     """`ingle serve` as a subprocess, and a client that has its token."""
 
-    def __init__(self, home: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, *flags: str, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()
+    ) -> None:
+        """`prefix` is a command that runs another one, with limits of its own."""
         self.home = home
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ingle", "serve", "--port", "0", "--preload", "", "--pool", "1", *flags],
+            [*prefix, sys.executable, "-m", "ingle", "serve", "--port", "0", "--preload", "", "--pool", "1", *flags],
             env={**os.environ, "INGLE_HOME": str(home), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -74,6 +74,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
     code: str
     cell: int | None = None
     """The running cell, when the session is busy."""
+    retry_after: float | None = None
+    """Seconds after which the same request may succeed, where known."""
 
     @classmethod
     def of(cls, error: errors.IngleError) -> "Problem":
@@ -84,6 +86,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
             detail=visible(error.message),
             code=error.code,
             cell=error.cell if isinstance(error, errors.Busy) else None,
+            retry_after=error.retry_after,
         )
 
 

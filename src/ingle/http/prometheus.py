@@ -27,6 +27,9 @@ def render(metrics: Metrics) -> str:
 
     lines.append(f'{family("ingle_info", "gauge", "The version that runs.")}{{version="{__version__}"}} 1')
     by_label(family("ingle_sessions", "gauge", "Live sessions by state."), "state", metrics.sessions)
+    lines.append(f"{family('ingle_sessions_max', 'gauge', 'Most sessions at once.')} {metrics.max_sessions}")
+    name = family("ingle_starts_waiting", "gauge", "Requests for sessions that wait for their turn.")
+    lines.append(f"{name} {metrics.starts_waiting}")
     by_label(family("ingle_cells_total", "counter", "Finished cells by status."), "status", metrics.cells)
     histogram(family("ingle_cell_seconds", "histogram", "How long cells ran."), metrics.cell_seconds)
     histogram(family("ingle_start_seconds", "histogram", "How long sessions took to start."), metrics.start_seconds)

@@ -124,11 +124,12 @@ async def _serve(
             if token is not None:
                 principals.take(await asyncio.to_thread(tokens_file.read, home))
             app = make_app(service, principals, settings.allowed_hosts, mounted)
-            tcp = Listener(service, app, listener, ConnectionLimit(settings.max_connections))
+            capacity = await service.capacity()
+            tcp = Listener(service, app, listener, ConnectionLimit(capacity.connections))
             tcp.open()
             await tcp.opened()
-            held = (await service.isolation()).sentence
-            print(banner(shown, token, held, (await service.reach()).files), file=sys.stderr, flush=True)
+            held, files = (await service.isolation()).sentence, (await service.reach()).files
+            print(banner(shown, token, held, files, capacity.sentence), file=sys.stderr, flush=True)
             # Loaded modules stay for ever, so the garbage collector need not walk them.
             gc.collect()
             gc.freeze()
@@ -291,10 +292,10 @@ def url(host: str, listener: socket.socket) -> str:
     return f"http://{shown}:{listener.getsockname()[1]}"
 
 
-def banner(url: str, token: Token | None, held: str, files: str) -> str:
+def banner(url: str, token: Token | None, held: str, files: str, holds: str) -> str:
     """Return the text shown at the start: the address, how to sign in, how to stop. It never holds the token.
 
-    `held` says how code is confined, and `files` which folders it may use.
+    `held` says how code is confined, `files` which folders it may use, and `holds` how many sessions there may be.
     """
     # curl reads the header from standard input: other users could see a token on its command line.
     if token is None:
@@ -311,6 +312,7 @@ def banner(url: str, token: Token | None, held: str, files: str) -> str:
         f'  try     {header} | curl -sH @- {url}/v1/sessions -d \'{{"session_id": "main"}}\'\n'
         f"  code    {held}\n"
         f"  files   {files}\n"
+        f"  holds   {holds}\n"
         f"  stop    Ctrl-C"
     )
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import (
     AnyEvent,
+    Capacity,
     CellInfo,
     CheckpointInfo,
     Isolation,
@@ -79,6 +80,10 @@ class Node(Protocol):
 
     async def isolation(self) -> Isolation:
         """Return the level of isolation, once the node has tested it."""
+        ...
+
+    async def capacity(self) -> Capacity:
+        """Return how many sessions may live at once, and why not more."""
         ...
 
     async def load(self, tenant: str) -> Load:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ingle.events import (
     AnyEvent,
+    Capacity,
     CellInfo,
     CheckpointInfo,
     Isolation,
@@ -68,6 +69,9 @@ class LocalNode:
     async def isolation(self) -> Isolation:
         verdict = await self.manager.grants.settled()
         return Isolation(verdict.level, self.manager.grants.policy.network, verdict.missing)
+
+    async def capacity(self) -> Capacity:
+        return self.manager.admission.capacity
 
     async def load(self, tenant: str) -> Load:
         return self.manager.load(tenant)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
-from ingle.events import Isolation, Metrics
+from ingle.events import Capacity, Isolation, Metrics
 from ingle.isolation.policy import can_be_granted, read_mount
 from ingle.nodes import Node
 from ingle.nodes.local import LocalNode
@@ -120,6 +120,10 @@ class Service(Sessions, Cells, Shell, Files, Snapshots, Environments, Grants):
     async def isolation(self) -> Isolation:
         """Return the level of isolation, once the node has tested it."""
         return await self._node.isolation()
+
+    async def capacity(self) -> Capacity:
+        """Return how many sessions may live at once, and why not more."""
+        return await self._node.capacity()
 
     async def check_ready(self) -> None:
         """Run a cell in a new worker. Raise Unavailable if it fails."""

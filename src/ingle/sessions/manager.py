@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -19,6 +18,8 @@ from ingle.grants import GrantInfo
 from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.policy import Grant, Policy
 from ingle.requests import Bounds, NewSession
+from ingle.sessions.admission import Admission
+from ingle.sessions.capacity import raise_file_limit
 from ingle.sessions.cells.hints import Hints
 from ingle.sessions.data_folder import DataFolder
 from ingle.sessions.metrics import Telemetry
@@ -63,6 +64,7 @@ class Manager:
         self._endings: set[asyncio.Task[None]] = set()
         self._locking: asyncio.Future[None] | None = None
         self._stopped = False
+        self.admission = Admission(settings)
         self.telemetry = Telemetry()
         if settings.audit == "on":
             self.telemetry.audit = Audit(home)
@@ -76,13 +78,13 @@ class Manager:
         self.shell_sandboxes = ShellSandboxes(self._hidden)
         self.saves = SaveStore(home, settings.max_snapshot)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
-        self._hibernation = Hibernation(settings, self._sessions.values, self.end_soon)
+        self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
         self._hints = Hints(path_hints.by_name(home) | package_hints.by_name(policy.index, settings.allow_host))
         self._upkeep = Upkeep(self._sessions.values, self._hibernation)
 
     async def start(self) -> None:
         """Lock the data folder, remove what dead servers left in it, and begin the upkeep."""
-        _raise_file_limit()
+        raise_file_limit()
         self._locking = self._loop.run_in_executor(None, self._data_folder.take)
         await asyncio.shield(self._locking)
         try:
@@ -140,13 +142,16 @@ class Manager:
             raise errors.SessionExists(name)
         began = time.monotonic()
         # The name and the slot are taken before anything is awaited.
-        full = len(self._sessions) + len(self._making) >= self.settings.max_sessions <= self._live()
+        full = self._is_full(wanted.tenant)
         self._making[key] = None
         try:
             if full:
                 await self._hibernation.free_process(lambda: self._live() - 1)
-            session = self._making[key] = await self._make(wanted, name, key)
-            await self._finish([session], self._start(session, prepare))
+            async with self.admission.start(wanted.tenant):
+                session = self._making[key] = await self._make(wanted, name, key)
+                await self._finish([session], session.start())
+            if prepare is not None:
+                await self._finish([session], prepare(session))
             if not wanted.one_off:
                 session.journal.tell(await self._durable.names.notices(key))
         finally:
@@ -223,11 +228,6 @@ class Manager:
         saves, requests = self._durable.target(spec, row), self._durable.requests(row)
         return self._session(spec, launcher, saves=saves, requests=requests)
 
-    async def _start(self, session: Session, prepare: Callable[[Session], Awaitable[None]] | None) -> None:
-        await session.start()
-        if prepare is not None:
-            await prepare(session)
-
     async def _finish(self, made: list[Session], starting: Awaitable[object]) -> None:
         """Wait until these sessions have started. If that fails, end all of them."""
         try:
@@ -256,13 +256,13 @@ class Manager:
         self._check_running()
         original = self.get(key)
         keys = self._new_keys(tenant_of(key), names)
-        if self._live() + len(keys) > self.settings.max_sessions:
-            raise errors.TooManySessions(self.settings.max_sessions)
+        if self._is_full(tenant_of(key), len(keys)):
+            raise self.admission.refusal()
         began = time.monotonic()
         self._making.update(dict.fromkeys(keys))
         made: list[Session] = []
         try:
-            async with original.use("fork") as worker:
+            async with self.admission.start(tenant_of(key)), original.use("fork") as worker:
                 moment = original.slot.moment(original.last_cell)
                 copies = await worker.fork(len(keys))
             workers = await copies.up()
@@ -351,12 +351,21 @@ class Manager:
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again") from None
 
-    def _live(self) -> int:
-        """Return how many sessions have a process, or are about to."""
-        freed = sum(session.state == states.HIBERNATED for session in self._sessions.values())
-        return len(self._sessions) + len(self._making) - freed
+    def _is_full(self, tenant: str, more: int = 1) -> bool:
+        """Return whether a process must be freed first. Raise TooManySessions if this tenant has its share."""
+        self.admission.check_descriptors()
+        known = len(self._sessions) + len(self._making) + more
+        if tenant and known > self.admission.share:
+            self.admission.check_share(self._live(tenant) + more)
+        return known > self.admission.limit < self._live() + more
+
+    def _live(self, tenant: str | None = None) -> int:
+        """Return how many sessions of a tenant, or of all of them, have a process or are about to."""
+        keys = [key for key, session in self._sessions.items() if session.state != states.HIBERNATED]
+        return sum(tenant is None or tenant_of(key) == tenant for key in (*keys, *self._making))
 
     async def _free_process(self) -> None:
+        self.admission.check_descriptors()
         await self._hibernation.free_process(self._live)
 
     # --- finding and ending them ---
@@ -384,6 +393,7 @@ class Manager:
         counts = self.egress.counts
         metrics.egress = {"allowed": counts.allowed, "refused": counts.refused, "failed": counts.failed}
         metrics.egress_bytes = counts.bytes
+        metrics.max_sessions, metrics.starts_waiting = self.admission.limit, self.admission.waiting
         return metrics
 
     async def end(self, key: str) -> Session:
@@ -431,6 +441,7 @@ class Manager:
     async def stop(self) -> None:
         """End everything that this manager has started, and leave the data folder clean."""
         self._stopped = True
+        self.admission.close()
         if self._locking is not None:
             # A cancelled start goes on in its thread, and would lock what is released below.
             await asyncio.wait([self._locking])
@@ -485,15 +496,3 @@ def check_name(name: str) -> None:
 def _random_name() -> str:
     """Return a name that nobody can guess."""
     return os.urandom(8).hex()
-
-
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system does: a session takes six descriptors."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -14,6 +14,9 @@ from ingle.events import Restored, SessionInfo
 POLL_SECONDS = 25.0
 """Time of one long poll for a cell; the client repeats it. Proxies close silent connections after longer."""
 
+START_SECONDS = 330.0
+"""Time in which a service creates a session: under pressure it waits for its turn for five minutes at most."""
+
 
 class Attached:
     """Session of a name. The first use finds or creates it."""
@@ -63,7 +66,7 @@ class Attached:
     def _make(self) -> None:
         body = {"session_id": self.name, **self._options}
         try:
-            self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=POLL_SECONDS)
+            self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=START_SECONDS)
             self.made = True
         except errors.SessionExists:
             if self._create and self._named:

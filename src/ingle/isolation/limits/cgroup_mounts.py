@@ -56,6 +56,24 @@ def find_places(root: Path) -> dict[str, Place]:
     return found
 
 
+def find_groups(root: Path, controller: str) -> list[Path]:
+    """Return the folders of this process's group for a controller and of all groups above it, as far as mounted."""
+    try:
+        mounts = read_mounts((root / "proc/self/mountinfo").read_text())
+        own = _own_paths((root / "proc/self/cgroup").read_text())
+    except OSError:
+        return []
+    found: list[Path] = []
+    for mount in mounts:
+        name = controller if mount.version == 1 else ""
+        if name in own and (mount.version == 2 or controller in mount.controllers):
+            folder, top = _folder_of(root, mount, own[name]), root / mount.point.lstrip("/")
+            while folder is not None:
+                found.append(folder)
+                folder = folder.parent if folder not in (top, folder.parent) else None
+    return found
+
+
 def read_mounts(text: str) -> list[Mount]:
     """Return the cgroup hierarchies in the text of a mountinfo file."""
     found = []

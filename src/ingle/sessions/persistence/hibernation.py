@@ -8,7 +8,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterable
 
-from ingle import errors
+from ingle.sessions.admission import Admission
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle_worker.wire import states
@@ -23,9 +23,14 @@ first goes on: the session's own code may take so long."""
 
 class Hibernation:
     def __init__(
-        self, settings: Settings, sessions: Callable[[], Iterable[Session]], end: Callable[[Session, str], object]
+        self,
+        settings: Settings,
+        admission: Admission,
+        sessions: Callable[[], Iterable[Session]],
+        end: Callable[[Session, str], object],
     ) -> None:
         self._settings = settings
+        self._admission = admission
         self._sessions = sessions
         self._end = end
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -66,7 +71,7 @@ class Hibernation:
         """Free a process if the limit of sessions is reached. Raise TooManySessions if all are in use."""
         async with self._one:
             for session in self._idle():
-                if live() < self._settings.max_sessions:
+                if live() < self._admission.limit:
                     return
                 if session.state != states.IDLE:
                     continue
@@ -75,8 +80,8 @@ class Hibernation:
                     await asyncio.wait({under_way}, timeout=FREE_SECONDS)
                 if session.state == states.IDLE and session.key not in self._tasks:
                     await asyncio.wait({self._begin(session, free=True)}, timeout=FREE_SECONDS)
-        if live() >= self._settings.max_sessions:
-            raise errors.TooManySessions(self._settings.max_sessions)
+        if live() >= self._admission.limit:
+            raise self._admission.refusal()
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())

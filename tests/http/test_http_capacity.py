@@ -1,0 +1,119 @@
+"""More requests for sessions than a machine holds or can start at once: all are answered, by name, and none is hurt."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.http_load import Client
+from support.server import Server, problem
+from support.tokens import client_with, ingle_token
+
+FEW_FILES = ("sh", "-c", 'ulimit -n 120; exec "$@"', "sh")
+"""A server that may open so few files holds eleven sessions."""
+
+LONG = 300.0
+
+
+def async_client(server: Server, token: str | None = None) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {token or server.token}"}
+    limits = httpx.Limits(max_connections=None)
+    return httpx.AsyncClient(base_url=server.url, headers=headers, timeout=LONG, limits=limits)
+
+
+@pytest.mark.req("scale.bounds")
+def test_sessions_past_the_open_files_are_refused_by_name_and_the_others_live_on(start: Callable[..., Server]) -> None:
+    server = start("--pool", "0", prefix=FEW_FILES)
+    (holds,) = re.findall(
+        r"holds   up to (\d+) at once, because this process may open 120 files, and a session takes \d+",
+        "".join(server.said),
+    )
+    made: list[str] = []
+    while len(made) <= int(holds):
+        answer = server.client.post("/v1/sessions")
+        if answer.status_code != 201:
+            break
+        made.append(answer.json()["session_id"])
+    told = problem(answer, 503, "too_many_sessions")
+    assert "open" in told["detail"]
+    assert (told["retry_after"], answer.headers["retry-after"]) == (10.0, "10")
+    assert len(made) > 5
+    for number, name in enumerate(made):
+        assert server.execute(f"{number} + 1", name)["result"] == {"text/plain": str(number + 1)}
+    server.client.delete(f"/v1/sessions/{made.pop()}").raise_for_status()
+    server.make_session("after")
+    assert server.execute("1", "after")["status"] == "ok"
+    assert "Too many open files" not in "".join(server.said)
+
+
+@pytest.mark.req("scale.fair")
+async def test_a_tenant_with_many_requests_keeps_nobody_else_waiting(home: Path, start: Callable[..., Server]) -> None:
+    home.mkdir(mode=0o700)
+    tokens = {name: ingle_token(home, "new", name) for name in ("greedy", "modest")}
+    server = start()
+    ended: list[str] = []
+    async with async_client(server, tokens["greedy"]) as greedy, async_client(server, tokens["modest"]) as modest:
+
+        async def ask(client: httpx.AsyncClient, name: str) -> None:
+            (await client.post("/v1/sessions")).raise_for_status()
+            ended.append(name)
+
+        many = [asyncio.create_task(ask(greedy, "greedy")) for _ in range(150)]
+        async with async_client(server) as owner:
+            while "ingle_starts_waiting 0" in (await owner.get("/metrics")).text:
+                await asyncio.sleep(0)
+        await asyncio.gather(*(ask(modest, "modest") for _ in range(5)))
+        assert "greedy" in ended[-150:]
+        assert not all(task.done() for task in many)
+        await asyncio.gather(*many)
+    assert Counter(ended) == {"greedy": 150, "modest": 5}
+
+
+@pytest.mark.req("scale.fair")
+def test_a_tenant_never_has_all_sessions(home: Path, start: Callable[..., Server]) -> None:
+    home.mkdir(mode=0o700)
+    tokens = {name: ingle_token(home, "new", name) for name in ("greedy", "modest")}
+    server = start("--max-sessions", "10")
+    with client_with(server, tokens["greedy"]) as greedy, client_with(server, tokens["modest"]) as modest:
+        for _ in range(9):
+            greedy.post("/v1/sessions").raise_for_status()
+        told = problem(greedy.post("/v1/sessions"), 503, "too_many_sessions")
+        assert told["detail"].startswith("all 9 sessions are in use: one tenant may have that many of the 10 sessions")
+        modest.post("/v1/sessions").raise_for_status()
+        problem(modest.post("/v1/sessions"), 503, "too_many_sessions")
+
+
+@pytest.mark.req("scale.fair")
+async def test_two_hundred_requests_at_once_are_all_answered(start: Callable[..., Server]) -> None:
+    await ask_at_once(start(), 200)
+
+
+@pytest.mark.soak
+@pytest.mark.req("scale.fair")
+async def test_two_thousand_requests_at_once_are_all_answered(start: Callable[..., Server]) -> None:
+    await ask_at_once(start("--max-sessions", "2000"), 2000)
+
+
+async def ask_at_once(server: Server, count: int) -> None:
+    """Make so many sessions at once and run a cell in each. Each request is answered well."""
+    answers: list[int] = []
+
+    async def live(number: int) -> None:
+        client = Client(server)
+        await client.open()
+        await client.ask("/v1/sessions", {"session_id": f"s{number}"})
+        body = {"code": f"{number} + 1", "wait": LONG}
+        (result,) = await client.ask(f"/v1/sessions/s{number}/execute", body)
+        client.close()
+        assert result["result"] == {"text/plain": str(number + 1)}
+        answers.append(number)
+
+    await asyncio.gather(*(live(number) for number in range(count)))
+    assert sorted(answers) == list(range(count))
+    assert len(server.client.get("/v1/sessions").json()["sessions"]) == count
