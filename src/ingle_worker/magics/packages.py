@@ -55,6 +55,17 @@ OWN_TARGET_OPTIONS = (
 SHELL_VARIABLES = ("PIP_TARGET", "PIP_UPGRADE", "PIP_DISABLE_PIP_VERSION_CHECK")
 """Variables with which any pip in a longer `!command` installs into the session's folder."""
 
+SETTINGS_FOR_UV = {
+    "PIP_INDEX_URL": ("--index-url", "-i", "UV_INDEX_URL", "UV_DEFAULT_INDEX"),
+    "PIP_EXTRA_INDEX_URL": ("--extra-index-url", "UV_EXTRA_INDEX_URL", "UV_INDEX"),
+    "PIP_FIND_LINKS": ("--find-links", "-f"),
+    "PIP_CONSTRAINT": ("--constraint", "-c", "UV_CONSTRAINT"),
+    "PIP_TRUSTED_HOST": ("--allow-insecure-host", "UV_INSECURE_HOST"),
+}
+"""Settings of pip, which uv does not read: the option of uv, then options and variables that come before it."""
+
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+
 UPGRADING = ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--upgrade-strategy")
 
 MAX_LOG_LINES = 20
@@ -191,7 +202,7 @@ def install(arguments: list[str]) -> int:
         tell("installing " + ", ".join(f"{name} {version}" for name, version, _ in wanted))
         where = ["--no-deps", "--target", _folder, *options, *(source for _, _, source in wanted)]
         if uv:
-            command = [uv, "pip", "install", "--python", sys.executable, *where]
+            command = [*_uv_install(uv, arguments), *where]
         else:
             command = [*_pip(), "install", "--upgrade", "--disable-pip-version-check", "--no-input", *where]
         code = _logged(command, log)
@@ -248,7 +259,9 @@ def _direct(name: str, info: dict[str, object]) -> str:
 
 def _plan_with_uv(uv: str, arguments: list[str], log: list[str]) -> tuple[int, list[tuple[str, str, str]]]:
     before = len(log)
-    code = _logged([uv, "pip", "install", "--dry-run", "--color", "never", "--python", sys.executable, *arguments], log)
+    # Told to be quiet, uv would not print its plan.
+    wanted_by_user = [each for each in arguments if not _QUIET.fullmatch(each)]
+    code = _logged([*_uv_install(uv, arguments), "--dry-run", "--color", "never", *wanted_by_user], log)
     wanted = []
     for name, exact in re.findall(r"^ \+ (\S+?)((?:==| @ | \(from ).*)$", "".join(log[before:]), re.MULTILINE):
         if exact.startswith("=="):
@@ -262,6 +275,21 @@ def _plan_with_uv(uv: str, arguments: list[str], log: list[str]) -> tuple[int, l
         if _version_of(name) != version or any(each in UPGRADING[2:] for each in arguments):
             wanted.append((name, version, source))
     return code, wanted if code == 0 else []
+
+
+def _uv_install(uv: str, arguments: list[str]) -> list[str]:
+    """Return the command of uv with the settings of pip that the environment has."""
+    given = {each.partition("=")[0] for each in arguments} | {name for name in os.environ if os.environ[name]}
+    command = [uv, "pip", "install", "--python", sys.executable]
+    if "--no-index" not in given and os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on"):
+        command.append("--no-index")
+    for name, (option, *others) in SETTINGS_FOR_UV.items():
+        values = os.environ.get(name, "").split() if given.isdisjoint((option, *others)) else []
+        if values and option == "--find-links":
+            values += filter(None, os.environ.get("UV_FIND_LINKS", "").split(","))
+        for value in dict.fromkeys(values):
+            command += [option, value]
+    return command
 
 
 def _options(arguments: list[str]) -> list[str]:
@@ -382,6 +410,11 @@ def _pip() -> list[str]:
 
 def _environment() -> dict[str, str]:
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    # uv reads these instead of pip's.
+    if env.get("PIP_CERT"):
+        env.setdefault("SSL_CERT_FILE", env["PIP_CERT"])
+    if env.get("PIP_PROXY"):
+        env.update(dict.fromkeys(PROXIES, env["PIP_PROXY"]), NO_PROXY="", no_proxy="")
     paths = [each for each in (_bundled_pip(), _folder, os.environ.get("PYTHONPATH")) if each]
     if paths:
         env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.pathsep.join(paths).split(os.pathsep)))
