@@ -153,7 +153,9 @@ class Manager:
             if prepare is not None:
                 await self._finish([session], prepare(session))
             if not wanted.one_off:
-                session.journal.tell(await self._durable.names.notices(key))
+                notices = await self._durable.names.notices(key)
+                # A loaded session has the state that its caller asked for.
+                session.journal.tell(notices if prepare is None else [])
         finally:
             del self._making[key]
         self._register([session], began)

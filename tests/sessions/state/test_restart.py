@@ -95,8 +95,11 @@ def test_a_name_that_ended_with_the_server_is_told(in_home: Path, start: Callabl
         "an earlier session 'made' ended with its server; it was not durable, so its variables are gone"
     ]
     assert server.execute("1", "made")["notices"] == []
+    assert ingle("save", "made", "kept").returncode == 0
     server.stop()
     server = start()
+    assert ingle("load", "kept", "-s", "made").returncode == 0
+    assert server.execute("1", "made")["notices"] == [], "it has the state that was asked for"
     assert "gone" in server.client.post("/v1/sessions/asked/execute", json={"code": "x"}).json()["detail"], "still"
 
 
