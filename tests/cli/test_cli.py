@@ -427,6 +427,18 @@ def test_where_its_code_is_held_it_has_the_folder_it_was_started_in_unless_that_
     assert elsewhere.stderr.startswith("ingle: the code runs in its own folder, because the current one cannot be")
 
 
+@pytest.mark.parametrize("verb", ["run", "sh"])
+def test_a_person_is_told_which_folders_confined_code_may_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: Callable[..., Terminal], verb: str
+) -> None:
+    monkeypatch.setenv("INGLE_ISOLATION", "sandbox")
+    monkeypatch.chdir(tmp_path)
+    screen = terminal(verb, "print(6 * 7)" if verb == "run" else "echo 42")
+    assert screen.ended() == 0
+    told = f"ingle: of your folders, sessions read and write {tmp_path}; they start in {tmp_path}"
+    assert screen.shown.splitlines() == [told, "42"]
+
+
 def test_modules_in_the_folder_where_it_is_started_are_not_its_own(tmp_path: Path) -> None:
     """Sessions of `ingle mcp` write there."""
     for name in ("click", "msgspec", "uvloop"):

@@ -60,6 +60,12 @@ def run_in_own_service(
         return runner.run(whole())
 
 
+async def tell_folders(service: Service) -> None:
+    """Tell a person at a terminal which folders confined code may use. Programs that read standard error are not."""
+    if os.isatty(2) and (reach := await service.reach()).level not in OPEN_LEVELS:
+        await Output().write(2, f"ingle: {reach.files}\n")
+
+
 def run_job(job: Job) -> int:
     """Run the code to its end, and return the exit code."""
     return run_in_own_service(lambda service, folder: Run(job, service, folder).main(), job.python, job.folders)
@@ -103,8 +109,7 @@ class Run:
             cwd=self._folder,
             env={child_variables.ENDS_WITH: "this command", **job.env},
         )
-        if session.isolation not in OPEN_LEVELS and not job.as_json:
-            await Output().write(2, f"ingle: {(await self._service.reach()).files}\n")
+        await tell_folders(self._service)
         self._session_id = session.session_id
         await self._next()
         # Until the end of the session, because exit handlers and threads may print after the last cell.

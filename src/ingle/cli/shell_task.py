@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ingle.cli.foreground import TIMED_OUT, Foreground, signal_number
-from ingle.cli.run_local import run_in_own_service
+from ingle.cli.run_local import run_in_own_service, tell_folders
 from ingle.cli.terminal import CHUNK, CallThread, Output
 from ingle.errors import Conflict, InputClosed, TaskOver
 from ingle.events import Stderr, Stdout, Task
@@ -62,6 +62,7 @@ class Run:
 
     async def _work(self) -> int:
         job = self._job
+        await tell_folders(self._service)
         passes_input = job.pty or not os.isatty(0)
         with raw_terminal() if job.pty else contextlib.nullcontext():
             task = await self._service.shell(
