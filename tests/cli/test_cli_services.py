@@ -96,7 +96,7 @@ def test_ps_over_a_url_needs_a_token_that_is_on_no_command_line(server: Server, 
 
 def test_ps_without_servers_says_how_to_start_one() -> None:
     assert outcome("ps") == (0, "no server is running; start one with `ingle serve`\n", "")
-    assert outcome("ps", "--json") == (0, '{"servers":[]}\n', "")
+    assert outcome("ps", "--json") == (0, '{"servers":[],"saved":[]}\n', "")
     code, _, said = outcome("ps", "--pid", "1")
     assert (code, "no server with the process id 1" in said) == (2, True)
     code, _, said = outcome("ps", "--url", "http://127.0.0.1:1")

@@ -465,7 +465,7 @@ def test_files_go_both_ways(session: Session) -> None:
 
 @pytest.mark.req("safe.input")
 def test_a_path_that_would_mean_another_place_is_refused(session: Session) -> None:
-    for path in ("../x", "a/../../../other/execute", "a//b", "/etc/passwd", ".", "", "a/", "nul\0"):
+    for path in ("../x", "a/../../../other/execute", "a//b", ".", "", "a/", "/etc/", "/etc/..", "nul\0"):
         with pytest.raises(errors.InvalidRequest, match="is not a path below the session's folder"):
             session.read_file(path)
 

@@ -114,18 +114,18 @@ def test_the_command_line_saves_and_loads(in_home: Path, server: Server, tmp_pat
     code, out, _ = ingle("save", "main", "calc", "--to", str(tmp_path / "calc.ingle"))
     assert code == 0
     assert re.fullmatch(
-        r"saved 1 variables of main as calc: .* kB\n"
+        r"saved 1 variable of main as calc: .* kB\n"
         r"  without g \(generator\): a generator that has started: its position in the code cannot be saved "
         r"\(made by cell 1\)\n",
         out,
     )
     assert [name for name in os.listdir(tmp_path) if name != "home"] == ["calc.ingle"]
     code, out, _ = ingle("load")
-    assert (code, out.split()[0], out.split()[-4:]) == (0, "calc", ["1", "variables", "of", "main"])
+    assert (code, out.split()[0], out.split()[-4:]) == (0, "calc", ["1", "variable", "of", "main"])
     code, out, err = ingle("load", "calc")
     assert (code, "exists already" in err) == (2, True)
     code, out, _ = ingle("load", "calc", "-s", "two")
-    assert (code, out.splitlines()[0]) == (0, "session two is ready with 1 variables of calc")
+    assert (code, out.splitlines()[0]) == (0, "session two is ready with 1 variable of calc")
     assert out.splitlines()[-1] == "  g: made by cell 1; load it with rerun to run it again"
     code, out, _ = ingle("load", "calc", "-s", "whole", "--rerun")
     assert (code, out) == (
