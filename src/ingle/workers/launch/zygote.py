@@ -119,6 +119,7 @@ class Zygote:
         self._sweeper = Sweeper(loop)
         self.dead = False
         self._sending = asyncio.Lock()
+        self._last_order = loop.time()
 
     async def start(self) -> None:
         """Start the process and wait until it is ready to fork.
@@ -346,8 +347,23 @@ class Zygote:
             ends.close()
             child.watch()
 
+    @property
+    def orders(self) -> int:
+        """Number of ordered children that are not ready yet."""
+        return sum(not each.ready.done() for each in self._pending.values())
+
+    @property
+    def idle_for(self) -> float:
+        """Seconds since the last order."""
+        return self._loop.time() - self._last_order
+
+    def retire(self) -> None:
+        """End the zygote. The workers that it has forked live on."""
+        self._on_death()
+
     def _order(self, child: Forked, ends: ChildEnds, birth: Birth) -> None:
         self._tickets += 1
+        self._last_order = self._loop.time()
         order = messages.Fork(self._tickets, birth.pooled, birth.user, birth.network, birth.grouped)
         socket.send_fds(self._control, [messages.encode(order)], ends.fds)
         if self._confinement is None or not self._confinement.has_own_root:
