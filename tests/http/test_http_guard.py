@@ -173,7 +173,7 @@ async def test_a_websocket_passes_the_same_guard(
 
 
 @pytest.mark.req("safe.token")
-def test_tokens_are_compared_in_constant_time_as_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_are_compared_in_constant_time_as_digests(monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
     import hmac
 
@@ -189,7 +189,7 @@ def test_tokens_are_compared_in_constant_time_as_digests(monkeypatch: pytest.Mon
     digest = hashlib.sha256(b"secret").digest()
     monkeypatch.setattr("ingle.http.auth.principals.INDEX_BYTES", 0)
     known._by_index = {b"": next(iter(known._by_index.values()))}
-    found = [known.find(given) for given in (b"s", b"secret", b"x" * 100_000)]
+    found = [await known.find(given) for given in (b"s", b"secret", b"x" * 100_000)]
     assert [each is not None for each in found] == [False, True, False]
     assert [other for _, other in compared] == [digest] * 3
     assert {len(one) for one, _ in compared} == {32}

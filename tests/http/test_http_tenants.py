@@ -8,14 +8,16 @@ import inspect
 import json
 import stat
 import typing
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from ingle import errors
 from ingle.callers import IMPLIED, Caller, Limits, Meter
+from ingle.http.auth.sign_in_page import SIGN_IN
 from ingle.requests import Bounds, NewCell, NewSession, NewTask, SessionLimits
 from ingle.service import Service
 from support.server import NDJSON, PATIENCE, Server, problem
@@ -196,7 +198,7 @@ async def test_a_running_server_takes_over_new_and_revoked_tokens_and_closes_wha
 
     made = ingle_token(server.home, "new", "late")
     with client_with(server, made) as late, client_with(server, tokens["a"]) as a:
-        assert wait_until(lambda: late.get("/v1/sessions").status_code == 200)
+        assert late.get("/v1/sessions").status_code == 200
         late.post("/v1/sessions", json={"session_id": "main"})
         url = f"{server.url.replace('http', 'ws')}/v1/sessions/main/events"
         async with connect(url, additional_headers={"Authorization": f"Bearer {made}"}, proxy=None) as watching:
@@ -213,6 +215,57 @@ async def test_a_running_server_takes_over_new_and_revoked_tokens_and_closes_wha
         (server.home / "tokens.json").write_text("{")
         for _ in range(3):
             assert a.get("/v1/sessions").status_code == 200
+
+
+@pytest.mark.req("safe.token")
+def test_a_new_token_works_at_once(tokens: dict[str, str], server: Server) -> None:
+    for number in range(3):
+        with client_with(server, ingle_token(server.home, "new", f"new-{number}")) as client:
+            assert client.get("/v1/sessions").status_code == 200
+    with client_with(server, ingle_token(server.home, "new", "browser")) as client:
+        made = {"token": client.headers.pop("Authorization").removeprefix("Bearer ")}
+        assert client.post(SIGN_IN, json=made).status_code == 204
+
+
+async def _last_of(lines: AsyncIterator[str]) -> None:
+    async for _ in lines:
+        pass
+
+
+@pytest.mark.req("safe.token")
+@pytest.mark.parametrize("media", ["application/x-ndjson", "text/event-stream"])
+async def test_a_stream_of_a_revoked_token_ends(start: Callable[..., Server], media: str) -> None:
+    server = start()
+    token = ingle_token(server.home, "new", "leaving")
+    headers = {"Authorization": f"Bearer {token}", "Accept": media}
+    code = {"code": "import time\nwhile True: print('more', flush=True); time.sleep(0.01)"}
+    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=PATIENCE) as client:
+        await client.post("/v1/sessions", json={"session_id": "main"})
+        async with client.stream("POST", "/v1/sessions/main/execute", json=code) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            await asyncio.to_thread(ingle_token, server.home, "revoke", "leaving")
+            with pytest.raises(httpx.RemoteProtocolError):
+                await asyncio.wait_for(_last_of(lines), PATIENCE)
+
+
+@pytest.mark.req("safe.token")
+async def test_a_request_that_waits_when_its_token_is_revoked_is_refused(start: Callable[..., Server]) -> None:
+    server = start()
+    token = ingle_token(server.home, "new", "leaving")
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=PATIENCE) as client:
+        await client.post("/v1/sessions", json={"session_id": "main"})
+        await client.post("/v1/sessions/main/execute", json={"code": "import time; time.sleep(600)", "wait": 0})
+        waiting = [
+            asyncio.create_task(client.get("/v1/sessions/main/cells/1", params={"wait": 600})),
+            asyncio.create_task(client.post("/v1/shell", json={"command": "sleep 600", "wait": 600})),
+        ]
+        while not (await client.get("/v1/shell")).json()["tasks"]:
+            pass
+        await asyncio.to_thread(ingle_token, server.home, "revoke", "leaving")
+        for request in waiting:
+            problem(await asyncio.wait_for(request, PATIENCE), 401, "unauthorized")
 
 
 def test_limits_on_sessions_cells_and_bytes_are_kept_with_a_time_to_come_back(

@@ -66,9 +66,9 @@ async def test_a_file_of_tokens_that_cannot_be_read_for_a_moment_is_read_the_nex
         return read(home)
 
     monkeypatch.setattr(tokens_file, "read", read_at_last)
-    known = Principals(Service(make_settings(), None), "token")  # type: ignore[arg-type]
+    known = Principals(Service(make_settings(), None), "token", tmp_path)  # type: ignore[arg-type]
     monkeypatch.setattr(known, "take", taken.append)
-    following = asyncio.create_task(known.follow(tmp_path))
+    following = asyncio.create_task(known.follow())
     assert await until(lambda: taken == [[]])
     following.cancel()
     await asyncio.wait({following})

@@ -120,7 +120,7 @@ async def _serve(
     shown = url(settings.host, listener)
     try:
         async with local_listener(service, home, kind, shown), mounts(service) as mounted:
-            principals = Principals(service, token.value if token is not None else None)
+            principals = Principals(service, None) if token is None else Principals(service, token.value, home)
             if token is not None:
                 principals.take(await asyncio.to_thread(tokens_file.read, home))
             app = make_app(service, principals, settings.allowed_hosts, mounted)
@@ -137,8 +137,7 @@ async def _serve(
             stopping = loop.create_task(stop.wait())
             chores = [loop.create_task(_warm(service))]
             if token is not None:
-                follow = partial(principals.follow, home)
-                chores.append(loop.create_task(run_forever("following the file of tokens", follow)))
+                chores.append(loop.create_task(run_forever("following the file of tokens", principals.follow)))
             await asyncio.wait({tcp.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stop.clear()
             tcp.close()

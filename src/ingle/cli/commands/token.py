@@ -16,7 +16,7 @@ SIZE_FROM_ONE = Quantity(BYTES, least=1)
 def token() -> None:
     """Manage tokens for others, who see only their own sessions.
 
-    Running servers apply a change within a few seconds.
+    Running servers know a new token at once, and refuse a revoked one within a second or two.
     """
 
 

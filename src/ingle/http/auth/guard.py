@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingle import errors
+from ingle.callers import OWNER, Meter
 from ingle.callers import SERVICE as SERVICE
-from ingle.callers import Meter
 from ingle.http.auth.principals import Principal, Principals
 from ingle.http.auth.sign_in_page import SIGN_IN, sign_in_page, wants_page
 from ingle.http.auth.sign_ins import BrowserRequest, SignIns
@@ -97,7 +97,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            principal = self._check(scope)
+            principal = await self._check(scope)
         except errors.Unauthorized:
             if not wants_page(scope):
                 raise
@@ -109,9 +109,14 @@ class Guard:
                 peer.authenticated = True
             if principal.meter is not None:
                 receive, send = measured(principal.meter, receive, send)
+            if scope["type"] == "http" and principal.caller is not OWNER:
+                async with principal.request():
+                    await self._app(scope, receive, send)
+                return
+        # The endpoint of a WebSocket closes it itself when the token is revoked, with a reason.
         await self._app(scope, receive, send)
 
-    def _check(self, scope: Scope) -> Principal | None:
+    async def _check(self, scope: Scope) -> Principal | None:
         """Return the caller; None for a path that needs no token."""
         hosts: list[bytes] = []
         origins: list[bytes] = []
@@ -142,7 +147,7 @@ class Guard:
         if not authorizations and (signed_in := self._signed_in(scope)) is not None:
             return signed_in
         scheme, _, given = authorizations[0].partition(b" ") if len(authorizations) == 1 else (b"", b"", b"")
-        principal = self._principals.find(given.strip())
+        principal = await self._principals.find(given.strip())
         if principal is None or scheme.lower() != b"bearer":
             raise errors.Unauthorized(
                 "a valid token is needed: set INGLE_TOKEN, or pass --token-file to `ingle` or token= to the client; "

@@ -1,10 +1,11 @@
 """Callers by token. A token is looked up by its digest, in constant time."""
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from ingle import errors
@@ -13,7 +14,7 @@ from ingle.http.auth import tokens_file
 from ingle.service import Service
 
 REFRESH_SECONDS = 1.0
-"""Interval between two looks at the file of tokens."""
+"""Interval between two looks at the file of tokens, for tokens that were revoked. A new one is looked for at once."""
 
 INDEX_BYTES = 8
 """Bytes of a digest that are looked up; the whole digest is compared."""
@@ -30,12 +31,42 @@ class Principal:
         self.digest = digest
         per_minute = caller.limits.bytes_per_minute
         self.meter = None if per_minute is None else Meter(per_minute)
+        self._open: set[asyncio.Timeout] = set()
+        """Requests that are being answered."""
+
+    @contextlib.asynccontextmanager
+    async def request(self) -> AsyncIterator[None]:
+        """Cancel the request inside when the token is revoked, and raise Unauthorized instead."""
+        bound = asyncio.timeout(None)
+        try:
+            async with bound:
+                self._open.add(bound)
+                try:
+                    yield
+                finally:
+                    self._open.discard(bound)
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            raise errors.Unauthorized("this token was revoked; ask for another") from None
+
+    def revoke(self) -> None:
+        """Refuse further verbs, and end the requests that are being answered."""
+        self.caller.revoked = True
+        for bound in self._open:
+            bound.reschedule(0.0)
 
 
 class Principals:
-    def __init__(self, service: Service, token: str | None) -> None:
-        """`token` is the owner's. With None every caller is the owner."""
+    def __init__(self, service: Service, token: str | None, home: Path | None = None) -> None:
+        """`token` is the owner's; with None every caller is the owner. `home` holds the tokens of others."""
         self._service = service
+        self._home = home
+        self._looking = asyncio.Lock()
+        self._asked = self._answered = 0
+        """Number of wishes to look at the file, and how many of them were met by a look that began later."""
+        self._seen: tuple[int, int] | None = (0, 0)
+        self._told: tuple[int, int] | None = (0, 0)
         self._entries: dict[str, tokens_file.Entry] = {}
         self._by_index: dict[bytes, Principal] = {}
         self.anybody: Principal | None = None
@@ -47,7 +78,15 @@ class Principals:
     def _add(self, principal: Principal) -> None:
         self._by_index[principal.digest[:INDEX_BYTES]] = principal
 
-    def find(self, token: bytes) -> Principal | None:
+    async def find(self, token: bytes) -> Principal | None:
+        """Return the caller with this token. Look at the file again for one that may be new."""
+        found = self._known(token)
+        if found is None and self._home is not None and token.startswith(tokens_file.PREFIX.encode()):
+            await self.look()
+            found = self._known(token)
+        return found
+
+    def _known(self, token: bytes) -> Principal | None:
         given = digest(token)
         found = self._by_index.get(given[:INDEX_BYTES])
         # A caller cannot choose a part of a hash. The whole of it is compared in constant time.
@@ -60,8 +99,7 @@ class Principals:
         now = {entry.hash: entry for entry in entries}
         for known, entry in list(self._entries.items()):
             if now.get(known) != entry:
-                gone = self._by_index.pop(bytes.fromhex(known)[:INDEX_BYTES])
-                gone.caller.revoked = True
+                self._by_index.pop(bytes.fromhex(known)[:INDEX_BYTES]).revoke()
                 del self._entries[known]
         for new, entry in now.items():
             if new not in self._entries:
@@ -69,22 +107,34 @@ class Principals:
                 self._add(Principal(self._service, caller, bytes.fromhex(new)))
                 self._entries[new] = entry
 
-    async def follow(self, home: Path) -> None:
+    async def follow(self) -> None:
         """Follow changes of the file until cancelled."""
-        seen: tuple[int, int] | None = (0, 0)
-        told: tuple[int, int] | None = (0, 0)
         while True:
-            stamp = await asyncio.to_thread(tokens_file.stamp, home)
-            try:
-                if stamp != seen:
-                    self.take(await asyncio.to_thread(tokens_file.read, home))
-                    seen = stamp
-            except (errors.IngleError, ValueError, KeyError) as error:
-                # The known tokens stay in force until the file can be read again.
-                if stamp != told:
-                    logger.error("the file of tokens could not be read: %s", error)
-                told = stamp
+            await self.look()
             await asyncio.sleep(REFRESH_SECONDS)
+
+    async def look(self) -> None:
+        """Look at the file now. Callers that come meanwhile share the next look, so many strangers cost little."""
+        self._asked += 1
+        wish = self._asked
+        async with self._looking:
+            if self._answered < wish:
+                asked = self._asked
+                await self._look()
+                self._answered = asked
+
+    async def _look(self) -> None:
+        assert self._home is not None
+        stamp = await asyncio.to_thread(tokens_file.stamp, self._home)
+        try:
+            if stamp != self._seen:
+                self.take(await asyncio.to_thread(tokens_file.read, self._home))
+                self._seen = stamp
+        except (errors.IngleError, ValueError, KeyError) as error:
+            # The known tokens stay in force until the file can be read again.
+            if stamp != self._told:
+                logger.error("the file of tokens could not be read: %s", error)
+            self._told = stamp
 
 
 def digest(token: bytes) -> bytes:

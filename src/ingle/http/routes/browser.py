@@ -59,7 +59,8 @@ class SignIn:
         token, target = await _read(request, is_form)
         principal = None
         if self._principals is not None:
-            principal = self._principals.anybody or self._principals.find(token.encode("utf-8", "surrogateescape"))
+            given = token.encode("utf-8", "surrogateescape")
+            principal = self._principals.anybody or await self._principals.find(given)
         if principal is None:
             if is_form:
                 return sign_in_page(target, wrong=True)
