@@ -34,9 +34,9 @@ class Limits(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """Limits of a caller; null is no limit of its own."""
 
     sessions: int | None = None
-    """Live sessions of its tenant from which on it may create no more."""
+    """Live sessions and persistent shells of its tenant from which on it may create no more."""
     running: int | None = None
-    """Running and queued cells of its tenant from which on it may start no more."""
+    """Running and queued cells and shell tasks of its tenant from which on it may start no more."""
     bytes_per_minute: int | None = None
     """Bytes of requests and answers; streams are slowed down to this rate."""
 

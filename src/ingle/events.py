@@ -493,3 +493,8 @@ class Load(Struct):
 
     sessions: int
     running: int
+    """Cells that run."""
+    tasks: int = 0
+    """Shell tasks that run."""
+    shells: list[str] = field(default_factory=list)
+    """Keys of its live persistent shells (`shell_key`)."""

@@ -141,6 +141,11 @@ class NewTask(Struct, frozen=True):
         return None if self.session_id is None else session_key(self.tenant, self.session_id)
 
 
+def shell_key(session: str | None, name: str) -> str:
+    """Return the key of a tenant's persistent shell, which may belong to a session."""
+    return f"{session or ''}:{name}"
+
+
 def session_key(tenant: str, name: str) -> str:
     """Return the key by which a node knows a session: its name, or `tenant/name` outside the default tenant."""
     return f"{tenant}/{name}" if tenant else name

@@ -188,8 +188,8 @@ class Settings:
     shell_wait: float = seconds(5.0, "How long a call waits for its shell command before it answers `running`.")
     task_grace: float = seconds(2.0, "Time between SIGTERM at a task's timeout or cancellation and SIGKILL.")
     task_memory: int = size(256 * 1024, "Memory for a task's output; older output goes to disk.")
-    max_tasks: int = setting(1000, "Maximum number of running shell tasks.")
-    tasks_kept: int = setting(1000, "Maximum number of ended tasks that stay readable.")
+    max_tasks: int = setting(1000, "Maximum number of running shell tasks of each tenant.")
+    tasks_kept: int = setting(1000, "Maximum number of ended tasks of each tenant that stay readable.")
     task_age: float = seconds(86400.0, "Time after which an ended task is removed.")
     audit: str = setting(
         "off", "Whether to record who did what in audit.log in the data folder, without code or output.", ("off", "on")

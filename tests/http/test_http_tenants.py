@@ -20,7 +20,9 @@ from ingle.callers import IMPLIED, Caller, Limits, Meter
 from ingle.http.auth.sign_in_page import SIGN_IN
 from ingle.requests import Bounds, NewCell, NewSession, NewTask, SessionLimits
 from ingle.service import Service
+from ingle.settings import Settings
 from support.server import NDJSON, PATIENCE, Server, problem
+from support.service import make_settings
 from support.tokens import client_with, ingle_token
 from support.waiting import until, wait_until
 
@@ -217,6 +219,41 @@ async def test_a_running_server_takes_over_new_and_revoked_tokens_and_closes_wha
             assert a.get("/v1/sessions").status_code == 200
 
 
+class TestCountedPerTenant:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return make_settings(preload=[], pool=1, tasks_kept=2, max_tasks=1)
+
+    async def test_no_tenant_uses_up_tasks_kept_tasks_or_keys_of_another(
+        self, service: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ingle.service.access.MAX_KEYS", 2)
+        monkeypatch.setattr("ingle.shell.tasks.MAX_SHELLS", 1)
+        a, b = (service.acting_for(Caller(name, name)) for name in "ab")
+        first = await b.shell("echo once", request_key="key")
+        for number in range(4):
+            await a.shell(f"echo {number}", request_key=f"key-{number}")
+        # None of a's tasks and keys pushed those of b out.
+        assert (await b.shell("echo once", request_key="key")).task_id == first.task_id
+        assert len(await a.shell_tasks()) == 2
+        await a.shell("true", shell_session="s")
+        running = await a.shell("sleep 600", wait=0)
+        with pytest.raises(errors.TooManyTasks):
+            await a.shell("true")
+        assert (await b.shell("true", shell_session="s")).exit_code == 0
+        await a.shell_cancel(running.task_id)
+        with pytest.raises(errors.TooManyTasks):
+            await a.shell("true", shell_session="other")
+
+    async def test_requests_that_come_together_get_no_more_than_is_left(self, service: Service) -> None:
+        few = service.acting_for(Caller("few", "few", limits=Limits(running=1)))
+        starts = [few.shell("sleep 600", wait=0) for _ in range(5)]
+        ended = await asyncio.gather(*starts, return_exceptions=True)
+        assert sorted(type(each).__name__ for each in ended) == ["QuotaExceeded"] * 4 + ["Task"]
+        for task in await few.shell_tasks():
+            await few.shell_cancel(task.task_id)
+
+
 @pytest.mark.req("safe.token")
 def test_a_new_token_works_at_once(tokens: dict[str, str], server: Server) -> None:
     for number in range(3):
@@ -289,6 +326,22 @@ def test_limits_on_sessions_cells_and_bytes_are_kept_with_a_time_to_come_back(
         client.post("/v1/sessions/one/interrupt", json={"wait": PATIENCE})
         assert client.post("/v1/sessions/two/execute", json={"code": "1"}).status_code == 200
         client.delete("/v1/sessions/one")
+        assert client.post("/v1/sessions", json={"session_id": "three"}).status_code == 201
+        client.delete("/v1/sessions/three")
+        # Shell tasks count as cells do, and persistent shells as sessions.
+        running = client.post("/v1/shell", json={"command": "sleep 600", "wait": 0}).json()["task_id"]
+        problem(client.post("/v1/shell", json={"command": "true"}), 429, "quota_exceeded")
+        problem(client.post("/v1/sessions/two/execute", json={"code": "1"}), 429, "quota_exceeded")
+        client.post(f"/v1/shell/{running}/cancel", json={"wait": PATIENCE})
+        client.post("/v1/sessions/two/execute", json={"code": "import time; time.sleep(600)", "wait": 0})
+        problem(client.post("/v1/shell", json={"command": "true"}), 429, "quota_exceeded")
+        client.post("/v1/sessions/two/interrupt", json={"wait": PATIENCE})
+        in_shell = {"command": "true", "shell_session": "s"}
+        assert client.post("/v1/shell", json=in_shell).json()["exit_code"] == 0
+        assert client.post("/v1/shell", json=in_shell).json()["exit_code"] == 0
+        problem(client.post("/v1/shell", json={**in_shell, "shell_session": "other"}), 429, "quota_exceeded")
+        problem(client.post("/v1/sessions", json={"session_id": "three"}), 429, "quota_exceeded")
+        assert client.post("/v1/shell", json={**in_shell, "command": "exit 3"}).json()["exit_code"] == 3
         assert client.post("/v1/sessions", json={"session_id": "three"}).status_code == 201
         # Others are not concerned.
         server.make_session("three")

@@ -106,15 +106,15 @@ def files_left(service: Service, home: Path) -> list[Path]:
 
 async def end_everything(service: Service) -> None:
     """End all tasks, persistent shells and sessions of every tenant. Forget the tasks and the idempotency keys."""
-    service._shared.once._known.clear()
+    service._shared._keys.clear()
     tasks = tasks_of(service)
     for key in list(tasks._shells):
         await tasks.end_shell(*key)
     for task in list(tasks._running.values()):
         task.end("killed", "killed: the test has ended", now=True)
         await task.wait_over()
-    for task_id in list(tasks._ended):
-        tasks._forget(task_id)
+    for tenant, task_id in [(tenant, each) for tenant, ended in tasks._ended.items() for each in ended]:
+        tasks._forget(tenant, task_id)
     manager = manager_of(service)
     for key in list(manager._sessions):
         await manager.end(key)

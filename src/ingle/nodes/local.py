@@ -74,7 +74,9 @@ class LocalNode:
         return self.manager.admission.capacity
 
     async def load(self, tenant: str) -> Load:
-        return self.manager.load(tenant)
+        load = self.manager.load(tenant)
+        load.tasks, load.shells = self.tasks.shell.load(tenant)
+        return load
 
     async def metrics(self) -> Metrics:
         return self.manager.metrics()

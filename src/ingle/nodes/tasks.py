@@ -48,6 +48,11 @@ class LocalTasks:
         return False
 
     async def start(self, new: NewTask) -> str:
+        with self.shell.reserve(new) as task_id:
+            await self._start(task_id, new)
+        return task_id
+
+    async def _start(self, task_id: str, new: NewTask) -> None:
         key = new.session_key
         session = None if key is None else self._manager.get(key)
         folder = await self._find_folder(session, new)
@@ -57,8 +62,7 @@ class LocalTasks:
         policy = self._manager.grants.policy
         self._manager.telemetry.note("shell", key or f"{new.tenant}/", code=new.command, isolation=policy.level)
         env = {**self._variables(session, new, sandbox), **new.env}
-        task = await self.shell.start(msgspec.structs.replace(new, cwd=folder, env=env), sandbox)
-        return task.id
+        await self.shell.start(task_id, msgspec.structs.replace(new, cwd=folder, env=env), sandbox)
 
     def _variables(self, session: Session | None, new: NewTask, sandbox: Sandbox | None) -> dict[str, str]:
         """Return the variables of a session's commands: `python` and `pip` are the session's.

@@ -9,23 +9,29 @@ from collections import Counter
 from ingle import errors
 from ingle.callers import READ, Caller
 from ingle.nodes import Node, SessionHandle, TaskHandle
-from ingle.requests import NewCell, session_key
+from ingle.requests import NewCell, NewTask, session_key, shell_key
 from ingle.support.idempotency import Idempotency
 
 MAX_KEYS = 10_000
 KEY_AGE_SECONDS = 86400.0
-"""Number and age of the idempotency keys that a service remembers. Keys of cells are remembered by their sessions."""
+"""Number and age of the idempotency keys that a service remembers for each tenant. Sessions remember keys of cells."""
 
 
 class Shared:
     """State of a service that all its callers have in common."""
 
     def __init__(self) -> None:
-        self.once = Idempotency(MAX_KEYS, max_age=KEY_AGE_SECONDS, detached=True)
+        self._keys: dict[str, Idempotency] = {}
         self.stopping = False
         self.draining = False
         self.beginning: Counter[str] = Counter()
         """Cells of each tenant that were asked for and have not begun."""
+
+    def keys(self, tenant: str) -> Idempotency:
+        """Return the idempotency keys of a tenant. No tenant can push out those of another."""
+        if tenant not in self._keys:
+            self._keys[tenant] = Idempotency(MAX_KEYS, max_age=KEY_AGE_SECONDS, detached=True)
+        return self._keys[tenant]
 
 
 class Access:
@@ -62,9 +68,10 @@ class Access:
         self.check(scope)
         return self._node.tasks.task(task_id, self.caller.tenant)
 
-    def request_key(self, key: str | None) -> str | None:
-        """Return an idempotency key that no other tenant can use."""
-        return None if key is None else f"{self.caller.tenant}/{key}"
+    @property
+    def once(self) -> Idempotency:
+        """Idempotency keys of the caller's tenant."""
+        return self._shared.keys(self.caller.tenant)
 
     def check_accepting(self) -> None:
         """Raise Unavailable if the server is about to stop."""
@@ -74,16 +81,40 @@ class Access:
     async def check_sessions(self, more: int = 1) -> None:
         """Raise QuotaExceeded if the caller's tenant may not have so many more sessions."""
         limit = self.caller.limits.sessions
-        if limit is not None and (await self._node.load(self.caller.tenant)).sessions + more > limit:
-            raise errors.QuotaExceeded(f"this token may have {limit} sessions, and they are in use; end one", 10.0)
+        if limit is None:
+            return
+        load = await self._node.load(self.caller.tenant)
+        if load.sessions + len(load.shells) + more > limit:
+            raise errors.QuotaExceeded(
+                f"this token may have {limit} sessions and persistent shells, and they are in use; end one", 10.0
+            )
+
+    async def _check_running(self) -> None:
+        """Raise QuotaExceeded if the caller's tenant may not run one more cell or shell task."""
+        tenant, limit = self.caller.tenant, self.caller.limits.running
+        if limit is None:
+            return
+        load = await self._node.load(tenant)
+        if load.running + load.tasks + self._shared.beginning[tenant] >= limit:
+            raise errors.QuotaExceeded(
+                f"this token may run {limit} cells and shell tasks at once; wait for one of them to end"
+            )
+
+    async def start_task(self, new: NewTask) -> str:
+        """Start a shell task, if the caller's tenant may run one more, and return its id."""
+        await self._check_running()
+        if new.shell_session is not None:
+            if shell_key(new.session_key, new.shell_session) not in (await self._node.load(self.caller.tenant)).shells:
+                await self.check_sessions()
+        elif new.session_id is None and self.caller.limits.sessions == 0:
+            raise errors.QuotaExceeded("this token may have no sessions, and a command without one is like a session")
+        return await self._node.tasks.start(new)
 
     async def begin(self, session: SessionHandle, new: NewCell) -> int:
         """Start a cell, if the caller's tenant may run one more, and return its number."""
         self.check_accepting()
-        tenant, limit = self.caller.tenant, self.caller.limits.running
-        beginning = self._shared.beginning
-        if limit is not None and (await self._node.load(tenant)).running + beginning[tenant] >= limit:
-            raise errors.QuotaExceeded(f"this token may run {limit} cells at once; wait for one of them to end")
+        await self._check_running()
+        tenant, beginning = self.caller.tenant, self._shared.beginning
         beginning[tenant] += 1
         try:
             return await session.execute(new)

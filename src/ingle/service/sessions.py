@@ -70,7 +70,7 @@ class Sessions(Verbs):
         async def end() -> SessionInfo:
             return await self.access.session(session_id, EXECUTE).end()
 
-        return await self._shared.once(self.access.request_key(request_key), ("end", session_id), end)
+        return await self.access.once(request_key, ("end", session_id), end)
 
     async def clear_session(self, session_id: str) -> SessionInfo:
         """Reset the namespace. The session, its count of cells and its outputs stay."""

@@ -65,9 +65,7 @@ class Shell(Verbs):
         own = msgspec.structs.replace(new, tenant=caller.tenant, bounds=caller.bounds)
         # A repeated request is the same one when its environment has another order, or its terminal another size.
         request = msgspec.structs.replace(own, env=dict(sorted(own.env.items())), rows=0, columns=0)
-        task_id = await self._shared.once(
-            self.access.request_key(new.key), request, lambda: self._node.tasks.start(own)
-        )
+        task_id = await self.access.once(new.key, request, lambda: self.access.start_task(own))
         return await self.access.task(task_id).wait(seconds)
 
     async def shell_status(

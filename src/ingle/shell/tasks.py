@@ -1,16 +1,18 @@
 """All shell tasks of one node: they are started, found, listed and ended, and forgotten when old or too many."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Coroutine
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 from ingle import errors
-from ingle.requests import NewTask
+from ingle.requests import NewTask, shell_key
 from ingle.settings import Settings
 from ingle.shell.launcher import Launcher
 from ingle.shell.persistent_shell import PersistentShell
@@ -27,6 +29,7 @@ MAX_ARGUMENT_BYTES = 100_000
 EXPIRE_INTERVAL_SECONDS = 1.0
 
 MAX_SHELLS = 100
+"""Persistent shells of one tenant."""
 
 
 class Tasks:
@@ -39,8 +42,11 @@ class Tasks:
         self._loop = asyncio.get_running_loop()
         self._launcher = Launcher(self._loop, settings)
         self._tasks: dict[str, Task] = {}
+        self._reserved: dict[str, NewTask] = {}
+        """Orders of tasks that are about to start, by the ids that they will have."""
         self._running: dict[str, Task] = {}
-        self._ended: dict[str, float] = {}
+        self._ended: dict[str, dict[str, float]] = defaultdict(dict)
+        """When each task ended, by tenant and id: no tenant can use up what others may keep."""
         self._shells: dict[tuple[str, str | None, str], PersistentShell] = {}
         self._expiry: asyncio.Task[None] | None = None
         self._helpers: set[asyncio.Task[None]] = set()
@@ -52,17 +58,38 @@ class Tasks:
 
     # --- starting ---
 
-    async def start(self, order: NewTask, sandbox: Sandbox | None = None) -> Task:
-        """Start a command, in a sandbox if it is to be confined. It runs once, even if no request waits for it."""
+    @contextlib.contextmanager
+    def reserve(self, order: NewTask) -> Iterator[str]:
+        """Count a command as running while its start is prepared, and yield the id of its task."""
         if self._stopped:
             raise errors.Unavailable("the server is stopping; start it again")
-        if len(self._running) >= self._settings.max_tasks:
+        if self.load(order.tenant)[0] >= self._settings.max_tasks:
             raise errors.TooManyTasks(self._settings.max_tasks)
-        shell = await self._prepare(order, sandbox)
         task_id = f"t{secrets.token_hex(6)}"
+        self._reserved[task_id] = order
+        try:
+            yield task_id
+        finally:
+            self._reserved.pop(task_id, None)
+
+    def load(self, tenant: str) -> tuple[int, list[str]]:
+        """Return how many tasks of a tenant run, and its live persistent shells. What is about to start counts too."""
+        orders = [*self._reserved.values(), *(task.order for task in self._running.values())]
+        own = [order for order in orders if order.tenant == tenant]
+        living = [key for key, shell in self._shells.items() if shell.bash is not None]
+        shells = {shell_key(session_key, name) for owner, session_key, name in living if owner == tenant}
+        shells |= {shell_key(order.session_key, order.shell_session) for order in own if order.shell_session}
+        return len(own), sorted(shells)
+
+    async def start(self, task_id: str, order: NewTask, sandbox: Sandbox | None = None) -> Task:
+        """Start a command, in a sandbox if it is to be confined. It runs once, even if no request waits for it."""
+        shell = await self._prepare(order, sandbox)
+        if self._stopped:
+            raise errors.Unavailable("the server is stopping; start it again")
         task = Task(task_id, order, self._folder / f"{task_id}.ndjson", self._settings, self._on_over)
         if sandbox is not None:
             task.limits_met = sandbox.limits_met
+        self._reserved.pop(task_id, None)
         self._running[task.id] = task
         process: TaskProcess | None = None
         try:
@@ -116,7 +143,7 @@ class Tasks:
         await process.wait_started()
         if process.no_folder:
             await task.wait_over()
-            self._forget(task.id)
+            self._forget(task.order.tenant, task.id)
             raise no_folder(task.order)
         self._last_place = place
 
@@ -136,7 +163,7 @@ class Tasks:
         key = (order.tenant, order.session_key, order.shell_session)
         persistent = self._shells.get(key)
         if persistent is None:
-            if len(self._shells) >= MAX_SHELLS:
+            if sum(owner == order.tenant for owner, _, _ in self._shells) >= MAX_SHELLS:
                 raise errors.TooManyTasks(MAX_SHELLS)
             persistent = self._shells[key] = PersistentShell(
                 order.shell_session, shell, self._folder, self._launcher, self._settings
@@ -176,16 +203,19 @@ class Tasks:
 
     def _on_over(self, task: Task) -> None:
         self._running.pop(task.id, None)
-        self._ended[task.id] = time.monotonic()
+        ended = self._ended[task.order.tenant]
+        ended[task.id] = time.monotonic()
         if len(task.order.command) > MAX_ARGUMENT_BYTES // 4:
             script = self._scripts.pop(task.id, None)
             if script is not None:
                 self._keep_helper(asyncio.to_thread(script.unlink, missing_ok=True))
-        while len(self._ended) > self._settings.tasks_kept:
-            self._forget(next(iter(self._ended)))
+        while len(ended) > self._settings.tasks_kept:
+            self._forget(task.order.tenant, next(iter(ended)))
 
-    def _forget(self, task_id: str) -> None:
-        del self._ended[task_id]
+    def _forget(self, tenant: str, task_id: str) -> None:
+        del self._ended[tenant][task_id]
+        if not self._ended[tenant]:
+            del self._ended[tenant]
         task = self._tasks.pop(task_id, None)
         if task is not None:
             self._keep_helper(task.forget())
@@ -199,8 +229,9 @@ class Tasks:
         while True:
             await asyncio.sleep(EXPIRE_INTERVAL_SECONDS)
             oldest = time.monotonic() - self._settings.task_age
-            for task_id in [each for each, ended in self._ended.items() if ended < oldest]:
-                self._forget(task_id)
+            old = [(tenant, each) for tenant, ids in self._ended.items() for each, at in ids.items() if at < oldest]
+            for tenant, task_id in old:
+                self._forget(tenant, task_id)
             sessions = {key[1] for key in self._shells} | {each.order.session_key for each in self._running.values()}
             for session_id in sessions:
                 if session_id is not None and not self._session_lives(session_id):

@@ -30,8 +30,8 @@ def token() -> None:
     show_default=True,
     help="read: look; execute: also create, use and end sessions; admin: also the server's metrics.",
 )
-@click.option("--sessions", type=click.IntRange(0), metavar="N", help="Maximum number of live sessions.")
-@click.option("--running", type=click.IntRange(0), metavar="N", help="Maximum number of running cells.")
+@click.option("--sessions", type=click.IntRange(0), metavar="N", help="Maximum number of live sessions and shells.")
+@click.option("--running", type=click.IntRange(0), metavar="N", help="Maximum number of running cells and shell tasks.")
 @click.option("--bytes-per-minute", type=SIZE_FROM_ONE, help="Maximum bytes of requests and answers.")
 @click.option("--isolation", type=click.Choice(LEVELS), help="Weakest isolation level of its sessions.")
 @click.option("--network", type=click.Choice(NETWORKS), help="Most network access of its sessions.")

@@ -1,7 +1,8 @@
 """Tokens for other callers: `tokens.json` in the data folder, each with a name, a tenant, a scope and limits.
 
 The file holds only hashes. A token is 32 random bytes and is shown once, when it is created. The file has mode 0600 and
-is replaced in one step under a lock. Running servers see a new token at once and a change in a moment. Every function blocks.
+is replaced in one step under a lock. Running servers see a new token at once, and a revoked one in a moment. Every
+function blocks.
 """
 
 import contextlib
