@@ -34,6 +34,7 @@ from ingle.http.auth.server_token import VARIABLE, Token, find_token
 from ingle.http.limits import ConnectionLimit, HttpProtocol, WebSocketProtocol
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.support.allocator import return_freed_memory
 from ingle.support.background import run_forever
 from ingle.support.running_servers import Announcement
 
@@ -68,6 +69,7 @@ Mounts = Callable[[Service], AbstractAsyncContextManager[Mapping[str, ASGIApp]]]
 
 def serve(settings: Settings, home: Path, until_eof: bool = False, mounts: Mounts | None = None) -> int:
     """Serve until a signal, or until the end of standard input if asked. Return the exit code."""
+    return_freed_memory()
     check_bind(settings.host, settings.allowed_hosts, open=settings.auth == "none")
     token = find_token(home) if settings.auth == "token" else None
     try:

@@ -45,7 +45,7 @@ async def _advice(error: errors.IngleError, session_id: str, service: Service) -
                 f"destroy_repl_session(session_id={session_id!r})"
             )
         case errors.SnapshotNotFound():
-            return _listed("Saved sessions", [each.name for each in await service.list_snapshots()], "none is saved")
+            return _listed("Saved sessions", [each.name async for each in service.each_snapshot()], "none is saved")
         case errors.TaskNotFound():
             tasks = [f"{each.task_id} ({each.command[:40]})" for each in reversed(await service.shell_tasks())]
             return _listed("Tasks", tasks, "there is none; `shell` starts one")

@@ -292,7 +292,7 @@ class Tools:
     async def _list_repl_sessions(self, given: arguments.ListSessions, progress: Progress) -> Answer:
         infos = await self.service.list_sessions()
         tasks = [each for each in await self.service.shell_tasks() if each.status in ("running", "paused")]
-        saved = await self.service.list_snapshots()
+        saved = [each.name async for each in self.service.each_snapshot()]
         return Answer([Text(texts.listing_text(infos, tasks, saved))], content.data("ingle/sessions", infos))
 
     async def _get_session_namespace(self, given: arguments.Namespace, progress: Progress) -> Answer:

@@ -11,7 +11,6 @@ from ingle.events import (
     Saved,
     SessionInfo,
     Skipped,
-    SnapshotInfo,
     Stdlib,
     StdlibChange,
     Task,
@@ -97,7 +96,7 @@ def _status(task: Task, something: bool) -> str:
 # --- sessions ---
 
 
-def listing_text(infos: list[SessionInfo], tasks: list[Task], saved: list[SnapshotInfo]) -> str:
+def listing_text(infos: list[SessionInfo], tasks: list[Task], saved: list[str]) -> str:
     """Return the sessions, with what they share in one line, then running tasks and saved sessions."""
     shared = _shared(infos)
     lines = [session_line(info, shared) for info in infos]
@@ -107,7 +106,7 @@ def listing_text(infos: list[SessionInfo], tasks: list[Task], saved: list[Snapsh
         lines.append("no session yet; python_session(code=…) creates `main`")
     lines += [f"task {each.task_id} · {each.status} · {each.command[:COMMAND_CHARS]}" for each in tasks]
     if saved:
-        lines.append(f"saved: {some([each.name for each in saved], NAMES_SHOWN)}")
+        lines.append(f"saved: {some(saved, NAMES_SHOWN)}")
     return _within("\n".join(lines))
 
 

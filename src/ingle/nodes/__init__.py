@@ -131,7 +131,9 @@ class SessionHandle(Protocol):
         """Interrupt the running cell and return its number; None if no cell runs."""
         ...
 
-    async def cells(self, first: int, count: int) -> list[CellInfo]: ...
+    def cells(self, first: int, count: int) -> AsyncIterator[CellInfo]:
+        """Yield which cells ran. Each may have as much code as a request, so they are not gathered."""
+        ...
 
     async def output(self, cell: int, reading: Reading) -> OutputPage: ...
 
@@ -239,8 +241,8 @@ class Tasks(Protocol):
         """End a persistent shell and what runs in it. Return False if there is none of that name."""
         ...
 
-    async def list(self, tenant: str) -> list[Task]:
-        """Return the tenant's tasks, without their text."""
+    def list(self, tenant: str, limit: int, before: str | None) -> AsyncIterator[Task]:
+        """Yield the tenant's last tasks, `limit` at most, without their text. `before` is the id of a task."""
         ...
 
 
@@ -288,11 +290,13 @@ class Snapshots(Protocol):
         """Return a snapshot as one portable file."""
         ...
 
-    async def write(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
-        """Store a portable file under a name."""
+    async def write(self, tenant: str, name: str, chunks: AsyncIterator[bytes], limit: int) -> SnapshotInfo:
+        """Store a portable file of at most `limit` bytes under a name."""
         ...
 
-    async def list(self, tenant: str) -> list[SnapshotInfo]: ...
+    def list(self, tenant: str) -> AsyncIterator[SnapshotInfo]:
+        """Yield all snapshots. Each may name many variables, so they are not gathered."""
+        ...
 
 
 class Library(Protocol):

@@ -127,8 +127,8 @@ class LocalSession:
     async def interrupt(self) -> int | None:
         return await self._session.interrupt()
 
-    async def cells(self, first: int, count: int) -> list[CellInfo]:
-        return await self._session.cells(first, count)
+    def cells(self, first: int, count: int) -> AsyncIterator[CellInfo]:
+        return self._session.cells(first, count)
 
     async def output(self, cell: int, reading: Reading) -> OutputPage:
         return await self._session.output(cell, reading)

@@ -270,24 +270,32 @@ class LocalSnapshots:
 
         return await self._in_thread(write)
 
-    async def write(self, tenant: str, name: str, chunks: AsyncIterator[bytes]) -> SnapshotInfo:
+    async def write(self, tenant: str, name: str, chunks: AsyncIterator[bytes], limit: int) -> SnapshotInfo:
         """Store a portable file under a name, while its chunks arrive."""
         snapshots = self.of(tenant)
         fd = await self._in_thread(snapshots.chunks.scratch)
+        size = 0
         try:
             async for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise errors.TooLarge(f"the file is above the limit of {limit} bytes; raise max_snapshot")
                 await self._in_thread(partial(write_whole, fd, chunk))
             found = await self._in_thread(lambda: snapshots.import_file(name, os.dup(fd)))
         finally:
             os.close(fd)
         return found.info(name)
 
-    async def list(self, tenant: str) -> list[SnapshotInfo]:
-        found = await self._in_thread(lambda: self.of(tenant).list())
-        return [
-            each.info(name) if isinstance(each, Manifest) else SnapshotInfo(name, problem=each.message)
-            for name, each in found
-        ]
+    async def list(self, tenant: str) -> AsyncIterator[SnapshotInfo]:
+        snapshots = self.of(tenant)
+        for name in await self._in_thread(snapshots.names):
+            try:
+                found = await self._in_thread(partial(snapshots.read, name))
+                yield found.info(name)
+            except errors.SnapshotNotFound:
+                continue  # it was deleted meanwhile
+            except errors.IngleError as error:
+                yield SnapshotInfo(name, problem=error.message)
 
 
 def _how_to_make(skipped: list[Skipped]) -> list[str]:

@@ -126,8 +126,9 @@ class LocalTasks:
     async def end_shell(self, tenant: str, session_key: str | None, name: str) -> bool:
         return await self.shell.end_shell(tenant, session_key, name)
 
-    async def list(self, tenant: str) -> list[Task]:
-        return [await task.info(text=False) for task in self.shell.all(tenant)]
+    async def list(self, tenant: str, limit: int, before: str | None) -> AsyncIterator[Task]:
+        for task in self.shell.last(tenant, limit, before):
+            yield await task.info(text=False)
 
 
 class LocalTask:

@@ -17,6 +17,9 @@ INDEX_STEP = 16
 INDEX_BYTES = 1024 * 1024
 """After this many events or bytes the file position is indexed. A read skips at most that much."""
 
+WRITE_BYTES = 1024 * 1024
+"""Bytes that are gathered before a write. A larger event is written alone, so that it is in memory once."""
+
 READ_SIZE = 4 * 1024 * 1024
 """Approximate bytes read at once; the next call reads the rest."""
 
@@ -43,6 +46,9 @@ class DiskLog:
             self._fd = os.open(self._path, flags, 0o600)
         lines = bytearray()
         for event in events:
+            if len(lines) >= WRITE_BYTES:
+                self._write(lines)
+                lines = bytearray()
             at = self.size + len(lines)
             if (
                 not self._firsts
@@ -51,9 +57,12 @@ class DiskLog:
             ):
                 self._starts.append(at)
                 self._firsts.append(self.count + 1)
-            lines += _encoder.encode(event)
+            _encoder.encode_into(event, lines, -1)
             lines += b"\n"
             self.count += 1
+        self._write(lines)
+
+    def _write(self, lines: bytearray) -> None:
         view = memoryview(lines)
         while view:
             view = view[os.write(self._fd, view) :]

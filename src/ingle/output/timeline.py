@@ -84,6 +84,8 @@ class Timeline:
         self._writing: asyncio.Task[None] | None = None
         self._readers: list[asyncio.Future[None]] = []
         self._closed = False
+        self._kept = False
+        """Whether it is read after its end, so that it still goes to disk then."""
         self.broken: str | None = None
 
     @property
@@ -113,7 +115,7 @@ class Timeline:
 
     async def _write_oldest(self) -> None:
         try:
-            while self._memory > self._memory_limit // 2 and self._events and not self._closed:
+            while self._memory > self._memory_limit // 2 and self._events and (self._kept or not self._closed):
                 batch: list[AnyEvent] = []
                 weight = 0
                 for event, its_weight in zip(self._events[:WRITE_AT_ONCE], self._weights, strict=False):
@@ -218,8 +220,12 @@ class Timeline:
 
     # --- the end ---
 
-    async def close(self) -> None:
-        """End the timeline and its readers. The file is closed when the last reader drops it."""
+    async def close(self, *, keep: bool = False) -> None:
+        """End the timeline and its readers. The file is closed when the last reader drops it.
+
+        With `keep` it is read later: what memory has no place for goes to disk first.
+        """
+        self._kept = keep
         self._closed = True
         readers, self._readers = self._readers, []
         for reader in readers:

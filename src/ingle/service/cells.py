@@ -156,7 +156,11 @@ class Cells(Verbs):
         return None if cell is None else await session.wait(cell, seconds)
 
     async def cells(self, session_id: str, first: int = 1, count: int = 100) -> list[CellInfo]:
-        return await self.access.session(session_id).cells(first, count)
+        return [each async for each in self.each_cell(session_id, first, count)]
+
+    def each_cell(self, session_id: str, first: int = 1, count: int = 100) -> AsyncIterator[CellInfo]:
+        """Yield cells one by one: their code together may be larger than memory."""
+        return self.access.session(session_id).cells(first, count)
 
     async def read_output(
         self,

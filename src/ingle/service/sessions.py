@@ -1,5 +1,7 @@
 """Verbs for sessions: create, list, end, clear, fork and roll back."""
 
+from collections.abc import AsyncIterator
+
 import msgspec
 
 from ingle import errors
@@ -58,6 +60,11 @@ class Sessions(Verbs):
     async def list_sessions(self) -> list[SessionInfo]:
         self.access.check(READ)
         return await self._node.sessions(self.access.caller.tenant)
+
+    async def each_session(self) -> AsyncIterator[SessionInfo]:
+        """Yield what `list_sessions` returns, one by one."""
+        for info in await self.list_sessions():
+            yield info
 
     async def get_session(self, session_id: str) -> SessionInfo:
         return await self.access.session(session_id).info()

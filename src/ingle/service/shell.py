@@ -11,6 +11,9 @@ from ingle.requests import Limits, NewTask
 from ingle.service.validation import check_seconds, check_size, check_task
 from ingle.service.verbs import Verbs
 
+MAX_LISTED = 1000
+"""Tasks in one list."""
+
 
 class Shell(Verbs):
     async def shell(
@@ -111,10 +114,17 @@ class Shell(Verbs):
         check_size(rows, columns)
         await self.access.task(task_id, EXECUTE).resize(rows, columns)
 
-    async def shell_tasks(self) -> list[Task]:
-        """List the tasks that run or are not forgotten yet, without their text, in the order of their start."""
+    async def shell_tasks(self, limit: int = MAX_LISTED, before: str | None = None) -> list[Task]:
+        """List the last tasks that run or are not forgotten yet, without their text, in the order of their start.
+
+        With `before`, those that were started before the task with this id. Long commands are cut.
+        """
+        return [each async for each in self.each_task(limit, before)]
+
+    def each_task(self, limit: int = MAX_LISTED, before: str | None = None) -> AsyncIterator[Task]:
+        """Yield what `shell_tasks` lists, one by one."""
         self.access.check(READ)
-        return await self._node.tasks.list(self.access.caller.tenant)
+        return self._node.tasks.list(self.access.caller.tenant, limit, before)
 
     async def shell_output(
         self,

@@ -59,8 +59,12 @@ class Snapshots(Verbs):
         return await self._node.snapshots.load(new, source, start, trust=trust, rerun=rerun)
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
+        return [each async for each in self.each_snapshot()]
+
+    def each_snapshot(self) -> AsyncIterator[SnapshotInfo]:
+        """Yield snapshots one by one: each may name a hundred thousand variables."""
         self.access.check(READ)
-        return await self._node.snapshots.list(self.access.caller.tenant)
+        return self._node.snapshots.list(self.access.caller.tenant)
 
     async def delete_snapshot(self, name: str) -> None:
         self.access.check(EXECUTE)
@@ -75,7 +79,7 @@ class Snapshots(Verbs):
         """Store a portable file under a name. Loading it checks who wrote it."""
         self.access.check(EXECUTE)
         check_name(name)
-        return await self._node.snapshots.write(self.access.caller.tenant, name, chunks)
+        return await self._node.snapshots.write(self.access.caller.tenant, name, chunks, self.settings.max_snapshot)
 
     async def list_stdlib(self) -> Stdlib:
         self.access.check(READ)

@@ -123,7 +123,7 @@ class Session:
         known = [row.cells, row.save.cell if row.save else 0, *(each.cell or 0 for each in row.requests)]
         self.journal.history.inherit("", max(known))
         if row.save is not None:
-            self.slot.names.update(row.save.names)
+            self.slot.names.learn(row.save.names)
             self.runner.last_begun = row.save.time
 
     # --- cells ---
@@ -338,9 +338,9 @@ class Session:
         """Return lines of a cell's output, however long it is."""
         return await self.journal.history.output(cell, self.running, reading)
 
-    async def cells(self, first: int = 1, count: int = 100) -> list[CellInfo]:
-        """Return which cells ran, how they ended, when, and how long they took."""
-        return await self.journal.history.cells(first, count, self.running)
+    def cells(self, first: int = 1, count: int = 100) -> AsyncIterator[CellInfo]:
+        """Yield which cells ran, how they ended, when, and how long they took."""
+        return self.journal.history.cells(first, count, self.running)
 
     async def files(self) -> SessionFiles:
         """Return the folder that the session started in, as its code sees it."""

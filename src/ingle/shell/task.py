@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from ingle import errors, events
 from ingle.events import AnyEvent, LeftRunning, TaskOutput, Usage
 from ingle.output.timeline import HEAD_SHARE
@@ -32,6 +34,9 @@ QUIET_SECONDS = 0.05
 """Silence after which that output counts as complete."""
 
 DRAIN_POLL_SECONDS = QUIET_SECONDS / 5
+
+MAX_HELD_COMMAND_CHARS = 2000
+"""Characters of a command that are held in memory and shown in lists. The whole command is in the task's log."""
 
 
 def no_folder(order: NewTask) -> errors.InvalidRequest:
@@ -110,6 +115,8 @@ class Task:
         self.usage = Usage()
         self.left: list[LeftRunning] = []
         self.notices: list[str] = []
+        self.command_cut = False
+        """Whether `order` holds only the head of the command."""
         self.answered = False
         """Whether the shell has ended and the output is complete."""
         self.limits_met: Callable[[], list[str]] | None = None
@@ -132,6 +139,17 @@ class Task:
         self.began = time.monotonic()
         if self.order.timeout is not None:
             self._timeout_timer = self._loop.call_later(self.order.timeout, self._on_timeout)
+
+    def release_order(self) -> None:
+        """Drop what only the start needed: the input, the environment, and all but the head of the command."""
+        order = self.order
+        self.command_cut = len(order.command) > MAX_HELD_COMMAND_CHARS
+        self.order = msgspec.structs.replace(
+            order,
+            command=order.command[:MAX_HELD_COMMAND_CHARS],
+            stdin=None if order.stdin is None else "",
+            env={},
+        )
 
     def on_output(self, stream: int, data: bytes) -> None:
         """Log output, up to the limit."""
@@ -341,7 +359,10 @@ class Task:
             self.left = living if self.ended_at is not None else []
 
     async def info(self, *, from_event: int = 0, from_line: int = 0, text: bool = True) -> events.Task:
-        """Return the task as it is now, with its output from an event or a line on, or without text."""
+        """Return the task as it is now, with its output from an event or a line on.
+
+        Without text, it has the head of its command only.
+        """
         await self.look()
         info = events.Task(
             task_id=self.id,
@@ -359,6 +380,8 @@ class Task:
             created_at=self.created_at,
         )
         if text:
+            if self.command_cut:
+                info.command = await self._log.command()
             got = await self._log.text(from_event, from_line)
             info.stdout, info.stderr, info.truncated = got.stdout, got.stderr, got.truncated
             info.next_event, info.next_line = got.next_event, got.next_line

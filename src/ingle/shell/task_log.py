@@ -91,6 +91,11 @@ class TaskLog:
     def _stamp(self) -> dict[str, Any]:
         return {"seq": self._timeline.next_seq, "time": time.time(), "session_id": self._id, "cell": None}
 
+    async def command(self) -> str:
+        """Return the command of the task, which is in its first event."""
+        first = await self._timeline.read(1, 1)
+        return first[0].code or "" if first and isinstance(first[0], events.StateChanged) else ""
+
     def finish(self) -> None:
         """End the output. Bytes of an incomplete character are shown as escapes."""
         for stream in (STDOUT, STDERR):
@@ -98,7 +103,7 @@ class TaskLog:
 
     async def close(self) -> None:
         """Close the log for new events, so that followers come to the end."""
-        await self._timeline.close()
+        await self._timeline.close(keep=True)
         await self._timeline.rest()
 
     def delete(self) -> None:

@@ -107,6 +107,7 @@ class Tasks:
             # Nothing was started, so there is nothing to be read.
             self._running.pop(task.id, None)
             raise
+        task.release_order()
         self._tasks[task.id] = task
         if sandbox is not None and process is not None:
             await self._see_folder(task, process, sandbox)
@@ -179,9 +180,15 @@ class Tasks:
             raise errors.TaskNotFound(task_id)
         return task
 
-    def all(self, tenant: str = "") -> list[Task]:
-        """Return the tasks of this tenant."""
-        return [task for task in self._tasks.values() if task.order.tenant == tenant]
+    def last(self, tenant: str, limit: int, before: str | None = None) -> list[Task]:
+        """Return the last tasks of this tenant, `limit` at most, in the order of their start.
+
+        With `before`, those that were started before this task. Raises TaskNotFound if there is no such task.
+        """
+        own = [task for task in self._tasks.values() if task.order.tenant == tenant]
+        if before is not None:
+            own = own[: own.index(self.get(before, tenant))]
+        return own[-limit:]
 
     async def end_of_session(self, session_id: str) -> None:
         """End the tasks and persistent shells of a session that ends."""
@@ -205,10 +212,9 @@ class Tasks:
         self._running.pop(task.id, None)
         ended = self._ended[task.order.tenant]
         ended[task.id] = time.monotonic()
-        if len(task.order.command) > MAX_ARGUMENT_BYTES // 4:
-            script = self._scripts.pop(task.id, None)
-            if script is not None:
-                self._keep_helper(asyncio.to_thread(script.unlink, missing_ok=True))
+        script = self._scripts.pop(task.id, None)
+        if script is not None:
+            self._keep_helper(asyncio.to_thread(script.unlink, missing_ok=True))
         while len(ended) > self._settings.tasks_kept:
             self._forget(task.order.tenant, next(iter(ended)))
 

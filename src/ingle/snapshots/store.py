@@ -189,17 +189,10 @@ class Snapshots:
         finally:
             pack.close()
 
-    def list(self, folder_name: str = NAMED) -> list[tuple[str, Manifest | errors.IngleError]]:
-        """Return all names, each with its manifest or the error that prevents its use."""
+    def names(self, folder_name: str = NAMED) -> list[str]:
+        """Return the names of all snapshots. Their manifests are read one by one: each may be large."""
         folder = self._folder / folder_name
-        found: list[tuple[str, Manifest | errors.IngleError]] = []
-        names = {each.name.removesuffix(PREVIOUS).removesuffix(CURRENT) for each in folder.glob("*" + CURRENT)}
-        for name in sorted(names):
-            try:
-                found.append((name, self.read(name, folder_name)))
-            except errors.IngleError as error:
-                found.append((name, error))
-        return found
+        return sorted({each.name.removesuffix(PREVIOUS).removesuffix(CURRENT) for each in folder.glob("*" + CURRENT)})
 
     def read(self, name: str, folder_name: str = NAMED) -> Manifest:
         """Return the manifest that a load would use."""
@@ -239,8 +232,10 @@ class Snapshots:
         folder = self._folder / NAMED
         disk_errors.make_folder(folder)
         found: tuple[str, ...] = ()
-        for number, (name, each) in enumerate(self.list(folder_name), 1):
-            session_id = each.session_id if isinstance(each, Manifest) else "session"
+        for number, name in enumerate(self.names(folder_name), 1):
+            session_id = "session"
+            with contextlib.suppress(errors.IngleError):
+                session_id = self.read(name, folder_name).session_id
             named = f"{session_id[:30]}-{suffix}-{number}"
             # Files there are replaced and never changed, so a file may have two names.
             for kind in (CURRENT, PREVIOUS):

@@ -58,7 +58,9 @@ class FrameReader:
         if self._buffer:
             self._buffer += data
         # The usual case, a complete frame, is not copied into the buffer first.
-        whole: bytes | bytearray = self._buffer or data
+        buffered = bool(self._buffer)
+        # A slice of a view is no copy: a long frame is in memory twice at most, in the buffer and by itself.
+        whole: bytes | memoryview = memoryview(self._buffer) if buffered else data
         frames: list[Frame] = []
         start, end = 0, len(whole)
         while end - start >= PREFIX.size:
@@ -75,12 +77,14 @@ class FrameReader:
             header_end = body + header_size
             start = body + size
             frames.append(Frame(kind, bytes(whole[body:header_end]), bytes(whole[header_end:start])))
+        if isinstance(whole, memoryview):
+            whole.release()
         if self._broken is not None:
             self._buffer.clear()
-        elif whole is self._buffer:
+        elif buffered:
             del self._buffer[:start]
         elif start < end:
-            self._buffer += whole[start:]
+            self._buffer += data[start:]
         if self._broken is not None and not frames:
             raise self._broken
         return frames

@@ -112,9 +112,14 @@ class Shell:
         """Send text to a task's input unchanged, so end lines with a newline; `eof` ends the input."""
         return self._order(task_id, "input", {"text": text, "eof": eof})
 
-    def shell_tasks(self) -> list[Task]:
-        """Return the running and the retained tasks, without their output."""
-        return read(self._connection.request("GET", "/v1/shell", repeatable=True), TaskList).tasks
+    def shell_tasks(self, *, limit: int | None = None, before: str | None = None) -> list[Task]:
+        """Return the running and the retained tasks, without their output and with the head of long commands.
+
+        `limit` returns the last ones only, and `before` those that were started before the task with this id.
+        """
+        given: dict[str, str | int | float | None] = {"limit": limit, "before": before}
+        query = {name: value for name, value in given.items() if value is not None}
+        return read(self._connection.request("GET", "/v1/shell", query=query, repeatable=True), TaskList).tasks
 
     def shell_output(
         self,

@@ -8,7 +8,7 @@ from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, Variables,
 from ingle.http.file_response import FileResponse
 from ingle.http.routes import bodies, execute
 from ingle.http.routes.bodies import NoQuery, read_cell
-from ingle.http.routes.table import SESSION, Call, Media, Operation, answer
+from ingle.http.routes.table import SESSION, Call, Media, Operation, answer, answer_list
 from ingle.output.pages import OutputPage
 from ingle.render import image_info
 from ingle_worker.wire.values import MEDIA_TYPES, kind_of_media
@@ -130,7 +130,8 @@ async def interrupt(call: Call[bodies.Interrupt, NoQuery]) -> Response:
 
 
 async def list_all(call: Call[None, bodies.CellsQuery]) -> Response:
-    return answer(CellList(await call.service.cells(call.session_id, call.query.first, call.query.count)))
+    cells = call.service.each_cell(call.session_id, call.query.first, call.query.count)
+    return await answer_list("cells", cells)
 
 
 async def result(call: Call[None, bodies.CellQuery]) -> Response:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from ingle.events import SessionInfo
 from ingle.http.routes import bodies
 from ingle.http.routes.bodies import NoBody, NoQuery
-from ingle.http.routes.table import SESSION, Call, Operation, answer
+from ingle.http.routes.table import SESSION, Call, Operation, answer, answer_list
 
 
 class SessionList(Struct):
@@ -29,7 +29,7 @@ async def create(call: Call[bodies.Create, NoQuery]) -> Response:
 
 
 async def list_all(call: Call[None, NoQuery]) -> Response:
-    return answer(SessionList(await call.service.list_sessions()))
+    return await answer_list("sessions", call.service.each_session())
 
 
 async def get(call: Call[None, NoQuery]) -> Response:

@@ -7,8 +7,9 @@ from starlette.responses import Response
 
 from ingle.events import Task, TaskOutput
 from ingle.http.routes.bodies import Natural, NoQuery, Positive
-from ingle.http.routes.table import Call, Operation, answer
+from ingle.http.routes.table import Call, Operation, answer, answer_list
 from ingle.requests import Limits, NewTask
+from ingle.service.shell import MAX_LISTED
 
 
 class Run(Struct, forbid_unknown_fields=True):
@@ -92,6 +93,13 @@ class Lines(Struct, forbid_unknown_fields=True):
     """`stdout`, `stderr` or `both`."""
 
 
+class TasksQuery(Struct, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = MAX_LISTED
+    """Most tasks to return: the last ones."""
+    before: str | None = None
+    """Return tasks that were started before the task with this id."""
+
+
 class TaskList(Struct):
     tasks: list[Task]
 
@@ -109,7 +117,14 @@ def operations() -> list[Operation]:
             answers=found,
             headers=("Idempotency-Key",),
         ),
-        Operation("GET", "/v1/shell", "The tasks, without their text.", tasks, answers={200: TaskList}),
+        Operation(
+            "GET",
+            "/v1/shell",
+            "The tasks, without their text; long commands are cut.",
+            tasks,
+            query=TasksQuery,
+            answers={200: TaskList},
+        ),
         Operation("GET", task, "A task as it is now, or once it has ended.", status, query=Status, answers=found),
         Operation("GET", task + "/output", "Lines of a task's output.", lines, query=Lines, answers={200: TaskOutput}),
         Operation("POST", task + "/cancel", "End a task and all it started.", cancel, body=Wait, answers=found),
@@ -125,8 +140,8 @@ async def run(call: Call[Run, NoQuery]) -> Response:
     return answer(await call.service.run_task(new, call.body.wait))
 
 
-async def tasks(call: Call[None, NoQuery]) -> Response:
-    return answer(TaskList(await call.service.shell_tasks()))
+async def tasks(call: Call[None, TasksQuery]) -> Response:
+    return await answer_list("tasks", call.service.each_task(call.query.limit, call.query.before))
 
 
 async def status(call: Call[None, Status]) -> Response:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from ingle.events import Restored, Saved, SnapshotInfo
 from ingle.http.file_response import FileResponse
 from ingle.http.routes.bodies import Name, NoQuery, read_stream
-from ingle.http.routes.table import Call, Media, Operation, answer
+from ingle.http.routes.table import Call, Media, Operation, answer, answer_list
 
 CONTENT = Media("application/octet-stream")
 
@@ -63,7 +63,7 @@ async def save(call: Call[Save, NoQuery]) -> Response:
 
 
 async def snapshots(call: Call[None, NoQuery]) -> Response:
-    return answer(SnapshotList(await call.service.list_snapshots()))
+    return await answer_list("snapshots", call.service.each_snapshot())
 
 
 async def load(call: Call[Load, NoQuery]) -> Response:

@@ -3,14 +3,14 @@
 A row's body and query are decoded by the structs that describe them in the document, so the two cannot differ.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
@@ -25,6 +25,9 @@ JSON = "application/json"
 
 SESSION = "/v1/sessions/{session_id}"
 """Path of one session."""
+
+PART_BYTES = 64 * 1024
+"""Most bytes that are handed to a connection at once."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -100,3 +103,32 @@ def _route(path: str, by_method: dict[str, Operation], limit: int) -> Route:
 
 def answer(value: Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(_encoder.encode(value), status, headers, media_type=JSON)
+
+
+async def answer_list(name: str, items: AsyncIterator[Struct]) -> Response:
+    """Answer `{name: [...]}` as the items come. Only one of them is in memory at a time, however many there are."""
+    # An error before the first item is answered as a problem. Later the status is sent, and the answer breaks off.
+    first = await anext(items, None)
+    return StreamingResponse(_list_parts(name, first, items), media_type=JSON)
+
+
+async def _list_parts(name: str, first: Struct | None, items: AsyncIterator[Struct]) -> AsyncIterator[bytes]:
+    yield b'{"%s":[' % name.encode()
+    if first is not None:
+        for part in _parts(_encoder.encode(first)):
+            yield part
+        del first
+        async for item in items:
+            yield b","
+            for part in _parts(_encoder.encode(item)):
+                yield part
+    yield b"]}"
+
+
+def _parts(data: bytes) -> Iterator[bytes]:
+    """Yield the data in parts that a connection takes one by one."""
+    if len(data) <= PART_BYTES:
+        yield data
+        return
+    for start in range(0, len(data), PART_BYTES):
+        yield data[start : start + PART_BYTES]

@@ -22,6 +22,7 @@ from ingle.mcp.stdio.lazy_import import load
 from ingle.mcp.tools import Tool
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.support.allocator import return_freed_memory
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 def run(settings: Settings, home: Path, listed: tuple[Tool, ...], other_api: OtherApi | None = None) -> None:
     """Serve until the end, then exit the process, because an importing thread would delay a return."""
+    return_freed_memory()
     wire = descriptors.claim()
     folder = os.getcwd()
     code = 1

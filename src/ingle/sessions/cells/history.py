@@ -176,8 +176,8 @@ class History:
         texts = whole(shown_texts(result, reading.stream))
         return await read_lines(texts, reading, self._session_id, cell)
 
-    async def cells(self, first: int, count: int, running: RunningCell | None) -> list[CellInfo]:
-        infos = []
+    async def cells(self, first: int, count: int, running: RunningCell | None) -> AsyncIterator[CellInfo]:
+        """Yield cells with their code. Only one of them is in memory at a time."""
         first = max(self._inherited + 1, first)
         for cell in range(first, min(self.count, first + count - 1) + 1):
             start, last = self._span(cell)
@@ -186,9 +186,9 @@ class History:
             if running is not None and running.number == cell:
                 status, took = running.status, None
             else:
-                result = (await self._done(last)).result
-                status, took = result.status, result.execution_time
+                done = await self._done(last)
+                status, took = done.result.status, done.result.execution_time
+                del done  # it holds the displays of the cell
             if cell <= self._forgotten:
                 code = None
-            infos.append(CellInfo(cell, code or "", status, begin.time, took))
-        return infos
+            yield CellInfo(cell, code or "", status, begin.time, took)

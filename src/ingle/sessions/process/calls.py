@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from itertools import islice
 from typing import Any, TypeVar
 
 from ingle import errors
@@ -19,6 +20,10 @@ from ingle.sessions.persistence.transfer import Transfer
 from ingle.snapshots.user_library import Library
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
+
+MAX_COMPARED_NAMES = 1000
+MAX_COMPARED_CHARS = 100
+"""Bounds of the names that are compared with one that does not exist."""
 
 LISTING_SECONDS = 1.0
 """Limit of a listing. The worker itself stops looking after a tenth of that."""
@@ -127,7 +132,7 @@ class WorkerCalls:
         kept = [VariableInfo(name) for name in known[:MAX_VARIABLES]]
         return Variables(self._session_id, kept, len(known) - len(kept), [why])
 
-    async def describe(self, worker: Worker, name: str, limit: float, names: set[str]) -> VariableValue:
+    async def describe(self, worker: Worker, name: str, limit: float, names: Iterable[str]) -> VariableValue:
         """Return one variable in full. Runs its `__repr__` and `__str__` in the worker."""
         deadline = self._variable_deadline(worker)
         # The clock is the machine's: a worker that comes to the question only after its time does not begin.
@@ -147,12 +152,12 @@ class WorkerCalls:
         if answer.error:
             raise errors.VariableUntold(f"{name} cannot be told: its own code raised {answer.error[:1000]}")
         if answer.variable is None:
-            raise errors.VariableNotFound(name, difflib.get_close_matches(name, names, 3))
+            raise errors.VariableNotFound(name, _near(name, names))
         notices = [each[:1000] for each in answer.notices[:10]]
         return VariableValue(self._session_id, _info(answer.variable), notices)
 
     async def move_value(
-        self, worker: Worker, name: str, kind: str, path: str, limit: float, names: set[str]
+        self, worker: Worker, name: str, kind: str, path: str, limit: float, names: Iterable[str]
     ) -> messages.ValueMoved:
         """Have the worker write a variable to a file, or set it from one."""
         deadline = self._variable_deadline(worker)
@@ -165,7 +170,7 @@ class WorkerCalls:
         if answer.interrupted:
             raise errors.VariableUntold(f"exchanging {name} took longer than {limit:g} s, or was interrupted")
         if answer.missing:
-            raise errors.VariableNotFound(name, difflib.get_close_matches(name, names, 3))
+            raise errors.VariableNotFound(name, _near(name, names))
         if answer.error:
             raise errors.InvalidRequest(f"the session cannot exchange {name or 'a value'}: {answer.error[:1000]}")
         return answer
@@ -248,3 +253,9 @@ def _info(variable: messages.Variable) -> VariableInfo:
         cut(variable.value),
         cut(variable.repr),
     )
+
+
+def _near(name: str, names: Iterable[str]) -> list[str]:
+    """Return names that look like this one. Few and short ones are compared, because that takes time."""
+    short = (each for each in names if len(each) <= MAX_COMPARED_CHARS)
+    return difflib.get_close_matches(name[:MAX_COMPARED_CHARS], list(islice(short, MAX_COMPARED_NAMES)), 3)

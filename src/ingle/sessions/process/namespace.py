@@ -93,7 +93,7 @@ class Namespace:
         await self._worker.call(
             "variable", lambda worker: self._calls.move_value(worker, name, kind, path, limit, self._slot.names)
         )
-        self._slot.learn([name])
+        self._slot.names.learn([name])
         self._saves.changed()
 
     async def clear(self) -> None:
@@ -105,7 +105,7 @@ class Namespace:
         self._journal.history.forget()
         self._slot.names.clear()
         if cleared is not None:
-            self._slot.learn(cleared.names)
+            self._slot.names.learn(cleared.names)
             for notice in cleared.notices[:MAX_NOTICES]:
                 self._journal.notices.add(notice)
         self._saves.changed()
@@ -123,5 +123,5 @@ class Namespace:
         """Load a snapshot's variables. Cells wait until it is done."""
         async with self._worker.use("load") as worker:
             loaded = await self._calls.load(worker, summary, send, executor, rerun=rerun)
-        self._slot.learn(loaded.names)
+        self._slot.names.learn(loaded.names)
         return loaded

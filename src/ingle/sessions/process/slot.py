@@ -23,6 +23,7 @@ from ingle.sessions.persistence.checkpoints import Moment, Parked
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.prepared_workers import PreparedWorker
 from ingle.sessions.process.slot_states import MOVES, SESSION_STATES, SlotState
+from ingle.sessions.process.variable_names import VariableNames
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.spec import ForkOrigin, SessionSpec
 from ingle.snapshots.user_library import Library
@@ -36,10 +37,6 @@ MAX_STARTS = 4
 
 MAX_RESTORES = 4
 """More for a session that is restored: each of its two saves may end the worker twice."""
-
-MAX_NAMES = 100_000
-MAX_NAME_CHARS = 1000
-"""Bounds of the names of variables that the host knows."""
 
 MAX_PATH_CHARS = 4096
 MAX_START_NOTICES = 10
@@ -85,7 +82,7 @@ class ProcessSlot:
         """Whether the worker's threads write output, so that the start of a cell has to be marked in it."""
         self.input = InputWaits()
         """Readers of the worker's standard input."""
-        self.names: set[str] = set()
+        self.names = VariableNames()
         """Names of the worker's variables, as far as the host knows."""
         self.cwd = spec.cwd or workspace.folders.workspace
         """Folder that the worker started in."""
@@ -210,8 +207,8 @@ class ProcessSlot:
         """Take over what the end of a cell says about the worker."""
         self.crowded = done.crowded
         if done.names_removed or done.names_added:
-            self.names.difference_update(done.names_removed)
-            self.learn(done.names_added)
+            self.names.forget(done.names_removed)
+            self.names.learn(done.names_added)
 
     def limits_met(self, error: CellError | None) -> list[str]:
         """Return notices of the limits that refused something to a cell, or ended a process of it."""
@@ -225,11 +222,6 @@ class ProcessSlot:
         if not met and error is not None and (text := limit_behind(error.name, error.value, limits)) is not None:
             met.add(f"{text}: reached by this cell")
         return sorted(met)
-
-    def learn(self, names: list[str]) -> None:
-        """Add names of variables, up to a bound."""
-        capacity = max(0, MAX_NAMES - len(self.names))
-        self.names.update([name for name in names[:capacity] if len(name) <= MAX_NAME_CHARS])
 
     def moment(self, cell: int) -> Moment:
         return Moment(cell, frozenset(self.names), self.cwd, self.workspace.tmp, self.launcher)
@@ -311,7 +303,7 @@ class ProcessSlot:
                 names = await autosave.restore(functools.partial(self._calls.load, worker))
                 self.restores = False
                 if names is not None:
-                    self.names = set(names)
+                    self.names = VariableNames(names)
                 elif self._library is not None and saved:
                     await self._load_library(worker, self._library, run=True)
         elif not (worker.birth.pooled and self._trusts_pool and self._spec.cwd is None):
@@ -330,7 +322,7 @@ class ProcessSlot:
                 how = worker.gone.result().message or "ended" if worker.gone.done() else "ended"
                 self._journal.note(f"the user's library is not loaded: it ended the process, which {how}")
                 raise errors.StartFailed("the user's library ended the session's process")
-            self.names.update(loaded.names)
+            self.names.learn(loaded.names)
             problem = loaded.problem
         if problem:
             self._journal.note(
@@ -351,7 +343,7 @@ class ProcessSlot:
         await self._wait(self._task)
 
     async def _start_fork(self, worker: Worker, origin: ForkOrigin) -> None:
-        self.names = set(origin.moment.names)
+        self.names = VariableNames(origin.moment.names)
         self.workspace.adopt(worker, reseed=origin.reseed)
         # The worker cannot make the folder of its events: it may only see that of its original.
         await asyncio.to_thread(self._spec.folder.mkdir, 0o700, exist_ok=True)
@@ -391,7 +383,7 @@ class ProcessSlot:
         before, tmp = self.worker, self.workspace.tmp
         self.attach(copy)
         self.on_started()
-        self.names = set(parked.moment.names)
+        self.names = VariableNames(parked.moment.names)
         self.cwd, self.workspace.tmp = parked.moment.cwd, parked.moment.tmp
         self.launcher = parked.moment.launcher
         # Notices about the worker that is replaced are not true of this one.

@@ -1,0 +1,159 @@
+"""Memory of the server: ordinary requests, repeated, leave nothing behind and are answered piece by piece."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.server import Server, problem
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.req("safe.input", "out.bounded")]
+
+MIB = 1024**2
+
+MANY_CORES = """
+import os, threading
+from concurrent.futures import ThreadPoolExecutor
+os.cpu_count = lambda: 16
+begin = ThreadPoolExecutor.__init__
+def begin_with_all_threads(self, *args, **options):
+    begin(self, *args, **options)
+    together = threading.Barrier(self._max_workers)
+    for _ in range(self._max_workers):
+        self.submit(together.wait)
+ThreadPoolExecutor.__init__ = begin_with_all_threads
+"""
+"""A server with as many threads as on a machine of 16 cores, all of them in use."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("memory")
+    (folder / "sitecustomize.py").write_text(MANY_CORES)
+    started = Server(
+        folder / "home",
+        *("--isolation", "limits", "--timeline-memory", "2000", "--timeline-disk", str(100 * MIB)),
+        *("--max-snapshot", "1M"),
+        env={"PYTHONPATH": str(folder)},
+    )
+    started.make_session("first")
+    started.execute("1", "first")
+    yield started
+    assert started.stop() == 0
+
+
+class Taken:
+    """Memory that the server takes from now on."""
+
+    def __init__(self, server: Server) -> None:
+        self._proc = Path(f"/proc/{server.process.pid}")
+        (self._proc / "clear_refs").write_text("5")
+        self._before = self._read("VmHWM")
+
+    def _read(self, name: str) -> int:
+        lines = (self._proc / "status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+    @property
+    def at_most(self) -> int:
+        return self._read("VmHWM") - self._before
+
+    @property
+    def now(self) -> int:
+        return self._read("VmRSS") - self._before
+
+
+def test_long_messages_stay_in_the_memory_of_no_thread(server: Server) -> None:
+    taken = Taken(server)
+    for number in range(5):
+        name = f"shows{number}"
+        server.make_session(name)
+        result = server.execute("for _ in range(30): display({'text/plain': 'x' * 10_000_000}, raw=True)", name)
+        assert result["status"] == "ok"
+    assert taken.at_most < 200 * MIB
+    assert wait_until(lambda: taken.now < 40 * MIB, 10)
+
+
+def test_tasks_keep_neither_their_input_nor_long_commands(server: Server) -> None:
+    taken = Taken(server)
+    command = "cat >/dev/null # " + "x" * (8 * MIB)
+    ids = []
+    for _ in range(9):
+        ran = server.client.post("/v1/shell", json={"command": command, "stdin": "y" * (8 * MIB)}).json()
+        assert (ran["status"], ran["exit_code"], ran["command"]) == ("done", 0, command)
+        ids.append(ran["task_id"])
+    assert wait_until(lambda: taken.now < 60 * MIB, 10)
+    taken = Taken(server)
+    listed = server.client.get("/v1/shell").json()["tasks"]
+    assert [task["task_id"] for task in listed][-9:] == ids
+    assert {task["command"] for task in listed[-9:]} == {command[:2000]}
+    assert taken.at_most < 20 * MIB
+    assert server.client.get(f"/v1/shell/{ids[0]}").json()["command"] == command
+
+
+def test_a_running_task_keeps_neither_its_input_nor_a_long_command(server: Server) -> None:
+    taken = Taken(server)
+    command = "sleep 1000 # " + "x" * (8 * MIB)
+    ids = [server.client.post("/v1/shell", json={"command": command, "wait": 0}).json()["task_id"] for _ in range(9)]
+    assert wait_until(lambda: taken.now < 60 * MIB, 10)
+    for task in ids:
+        server.client.post(f"/v1/shell/{task}/cancel", json={}).raise_for_status()
+
+
+def test_tasks_are_listed_page_by_page(server: Server) -> None:
+    ids = [server.client.post("/v1/shell", json={"command": f"echo {n}"}).json()["task_id"] for n in range(5)]
+
+    def page(**query: object) -> list[str]:
+        return [task["task_id"] for task in server.client.get("/v1/shell", params=query).json()["tasks"]]
+
+    assert page(limit=2) == ids[3:]
+    assert page(limit=2, before=ids[3]) == ids[1:3]
+    assert page()[-5:] == ids
+    problem(server.client.get("/v1/shell", params={"before": "t0"}), 404, "task_not_found")
+    problem(server.client.get("/v1/shell", params={"limit": 1001}), 422, "invalid_request")
+
+
+def test_cells_are_listed_one_by_one(server: Server) -> None:
+    server.make_session("long")
+    codes = [f"{number} # " + "x" * (8 * MIB) for number in range(15)]
+    for code in codes:
+        server.execute(code, "long")
+    taken = Taken(server)
+    with server.client.stream("GET", "/v1/sessions/long/cells") as answer:
+        listed = json.loads(answer.read())["cells"]
+    assert [(cell["cell"], cell["code"]) for cell in listed] == list(enumerate(codes, 1))
+    assert taken.at_most < 100 * MIB
+
+
+def test_an_empty_list_and_a_session_that_is_missing(server: Server) -> None:
+    server.make_session("new")
+    assert server.client.get("/v1/sessions/new/cells").json() == {"cells": []}
+    problem(server.client.get("/v1/sessions/no/cells"), 404, "session_not_found")
+    assert server.client.get("/v1/snapshots").json() == {"snapshots": []}
+
+
+def test_names_of_variables_are_bounded(server: Server) -> None:
+    code = "for number in range(50_000): globals()['x' * 990 + str(number)] = 1"
+    server.make_session("names")
+    assert server.execute(code, "names")["status"] == "ok"
+    taken = Taken(server)  # after the first, whose message leaves free memory between what is kept
+    for number in range(3):
+        server.make_session(f"names{number}")
+        assert server.execute(code, f"names{number}")["status"] == "ok"
+    assert wait_until(lambda: taken.now < 30 * MIB, 10)
+    listed = next(
+        each for each in server.client.get("/v1/sessions").json()["sessions"] if each["session_id"] == "names"
+    )
+    assert 1000 < len(listed["variables"]) < 5000
+    problem(server.client.get("/v1/sessions/names/variables/y"), 404, "variable_not_found")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_snapshot_above_the_limit_is_refused(server: Server, chunked: bool) -> None:
+    data = bytes(2 * MIB)
+    content = (data[start : start + 65536] for start in range(0, len(data), 65536)) if chunked else data
+    answer = server.client.put("/v1/snapshots/large/file", content=content)
+    assert str(MIB) in problem(answer, 413, "too_large")["detail"]
+    assert server.client.get("/v1/snapshots").json() == {"snapshots": []}
