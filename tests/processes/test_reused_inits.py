@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingle.callers import Caller
+from ingle.events import Stdout
 from ingle.requests import NewTask, SessionLimits
 from ingle.service import Service
 from ingle.settings import Settings
@@ -89,6 +90,47 @@ async def test_a_session_with_a_reused_init_can_do_everything(service: Service) 
     gone = await service.execute("b", "import os; os.kill(os.getpid(), 9)")
     assert gone.status == "exit"
     assert await value(service, "b", "'x' in globals()") == "False"
+
+
+AWAITS = """
+import asyncio
+async def count():
+    global steps
+    while True:
+        steps += 1
+        await asyncio.sleep(0)
+steps = 0
+counting = asyncio.create_task(count())
+print("awaits")
+await asyncio.sleep(600)
+"""
+
+
+@pytest.mark.req("int.cell", "int.handler")
+async def test_signals_are_handled_in_a_session_with_a_reused_init_as_in_any_other(service: Service) -> None:
+    code = """
+import signal
+[signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == [
+    signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL
+]
+"""
+    init = await end_with(service, "a", code)
+    for name in ("b", "c"):
+        await service.create_session(name)
+        assert worker_of(service, name).init_pid == init
+        assert await value(service, name, code) == "True"
+        # An interrupt ends the cell that awaits, and no other task.
+        cell = await service.begin(name, AWAITS)
+        async for event in service.events(name):
+            if isinstance(event, Stdout) and event.cell == cell:
+                break
+        interrupted = await service.interrupt(name, wait=20)
+        assert interrupted is not None
+        assert interrupted.error is not None
+        assert f'File "<cell {cell}>", line' in interrupted.error.traceback
+        more = "before = steps\nawait asyncio.sleep(0.01)\nsteps > before, counting.done()"
+        assert await value(service, name, more) == "(True, False)"
+        await service.end_session(name)
 
 
 async def test_random_numbers_differ_from_those_of_the_session_before(service: Service) -> None:

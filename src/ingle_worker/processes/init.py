@@ -19,7 +19,6 @@ from _signal import (  # type: ignore[import-not-found]
     SIGHUP,
     SIGINT,
     SIGTERM,
-    default_int_handler,
     set_wakeup_fd,
     signal,
 )
@@ -53,6 +52,7 @@ FLAGS = O_NONBLOCK | O_CLOEXEC
 SHARED_SIZE = MAX_WORKERS_PER_INIT * WORDS * 8
 FILE_KIND, FOLDER = 0o170000, 0o040000
 SWEPT, STAYS = messages.Swept(), messages.Swept(stays=True)
+IGNORED = (SIGINT, SIGTERM, SIGHUP)
 FDS_SPACE = _socket.CMSG_SPACE(messages.FDS_PER_KEEP * struct.calcsize("i"))
 WATCHED_ENDS = (0, 3, 4)
 """Places of the wire, stdout and stderr among the descriptors of `KeepEnds`."""
@@ -178,6 +178,8 @@ class Init:
         self._tasks: dict[int, tuple[int, Member]] = {}
         """Inits of shell tasks and file agents by pid: the tag of their descendants, and the worker they serve."""
         self._last_tag = MAX_WORKERS_PER_INIT
+        self._handlers: dict[int, Any] = {}
+        """Handlers that `run` replaced, among them that of the workers for SIGINT."""
 
     def prepare(self) -> None:
         """Do all work that does not depend on the session and that a worker can undo."""
@@ -194,9 +196,8 @@ class Init:
 
     def prepare_again(self) -> None:
         """Prepare for another session after `run` has returned. Nothing is left of the last one."""
-        signal(SIGINT, default_int_handler)
-        signal(SIGTERM, SIG_DFL)
-        signal(SIGHUP, SIG_DFL)
+        for number, handler in self._handlers.items():
+            signal(number, handler)
         self._reset()
 
     def _reset(self) -> None:
@@ -224,9 +225,8 @@ class Init:
         """
         first = self._members[0]
         first.fd, first.known_pid = status_fd, worker
-        signal(SIGINT, SIG_IGN)
-        signal(SIGTERM, SIG_IGN)
-        signal(SIGHUP, SIG_IGN)
+        for number in IGNORED:
+            self._handlers[number] = signal(number, SIG_IGN)
         self._poller.register(status_fd, POLLIN)
         report_up(status_fd, worker, self.joined)
         while True:
