@@ -107,6 +107,41 @@ def test_when_the_server_is_killed_all_that_its_sessions_started_is_gone_within_
 
 
 @pytest.mark.req("exit.tree")
+def test_nothing_is_left_of_a_killed_server_that_had_not_read_the_last_report_of_a_holder(
+    mark: str, apart: Path
+) -> None:
+    server = Server(apart)
+    try:
+        server.make_session()
+        server.execute("1")
+        # An init that is stopped does not see by itself that the server is gone.
+        for pid in processes_named(mark, "ingle-init"):
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(server.process.pid, signal.SIGSTOP)
+        for pid in processes_named(mark, "ingle-zygote"):
+            # One of them is the next session's init, which ends with the zygote.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # The holder reports the death of its zygote, and sleeps again.
+        assert wait_until(lambda: not processes_named(mark, "ingle-zygote"))
+        holders = processes_named(mark, "ingle-holder")
+        assert wait_until(lambda: {state for pid, state in marked_processes(mark) if pid in holders} == {"S"})
+    finally:
+        os.kill(server.process.pid, signal.SIGKILL)
+    assert server.stop() == -signal.SIGKILL
+    assert wait_until(lambda: not marked_processes(mark)), marked_processes(mark)
+
+
+def processes_named(mark: str, name: str) -> list[int]:
+    found = []
+    for pid, _ in marked_processes(mark):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                found.append(pid)
+    return found
+
+
+@pytest.mark.req("exit.tree")
 def test_when_a_session_is_ended_all_that_it_started_is_gone(server: Server, mark: str) -> None:
     def strays() -> list[str]:
         names = []

@@ -53,11 +53,17 @@ class Holder:
                 return
             for fd, _ in poller.poll():
                 if fd == self._life:
-                    if not os.read(self._life, 1):
+                    if self._host_is_gone():
                         kill_tree.sweep(self._on_exit)
                         return
                 else:
                     os.read(wake_read, 4096)
+
+    def _host_is_gone(self) -> bool:
+        try:
+            return not os.read(self._life, 1)
+        except ConnectionResetError:
+            return True  # the host closed its end before it read the last report
 
     def _on_exit(self, pid: int, status: int, usage: object) -> None:
         if pid == self._zygote:
