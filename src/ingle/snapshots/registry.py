@@ -168,8 +168,8 @@ class Registry:
             with _transaction(db):
                 found = db.execute(
                     "SELECT owner, uid, name, made, created_at, cells, save FROM sessions "
-                    "WHERE place = ?1 OR (?1 = ?2 AND place LIKE ?2 || ':%')",
-                    (place, SERVE),
+                    "WHERE place = :place OR (:place = :serve AND place LIKE :serve || ':%')",
+                    {"place": place, "serve": SERVE},
                 ).fetchall()
                 dead = {owner: not owner or is_dead(owner) for owner in {each[0] for each in found} - {self._server}}
                 rows, unread = [], 0

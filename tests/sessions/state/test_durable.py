@@ -175,22 +175,23 @@ async def test_a_session_that_nobody_has_used_for_long_is_removed(kept: Path) ->
 
 
 async def test_sessions_come_back_where_they_were(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the kind of server, and by the folder it was started in."""
+    """By the kind of server, and those of `ingle mcp` also by the folder it was started in."""
     monkeypatch.chdir(tmp_path)
-    async with serving(kept) as first:
-        await first.create_session("s", durable=True)
-        await first.execute("s", "x = 'first'")
-    async with serving(kept, kind="mcp") as other:
-        assert await other.list_sessions() == []
-        await other.create_session("s", durable=True)
-        await other.execute("s", "x = 'other kind'")
+    for kind in ("serve", "mcp"):
+        async with serving(kept, kind=kind) as first:
+            assert await first.list_sessions() == []
+            await first.create_session("s", durable=True)
+            await first.execute("s", f"x = {kind!r}")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    async with serving(kept) as third:
-        assert await third.list_sessions() == []
+    async with serving(kept, kind="mcp") as other:
+        assert await other.list_sessions() == []
+    async with serving(kept) as other:
+        assert await value(other, "x") == "'serve'"
     monkeypatch.chdir(tmp_path)
-    async with serving(kept) as again:
-        assert await value(again, "x") == "'first'"
+    for kind in ("serve", "mcp"):
+        async with serving(kept, kind=kind) as again:
+            assert await value(again, "x") == repr(kind)
 
 
 async def test_a_server_that_lives_keeps_what_it_has(kept: Path) -> None:
