@@ -15,7 +15,7 @@ import pytest
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
-from support.processes import MARK, marked_processes
+from support.processes import MARK, marked_processes, own_mark
 from support.server import Server
 from support.service import SharedServices, assert_empty, make_settings
 from support.shared_server import SharedServer
@@ -201,7 +201,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 def quiet_server() -> Iterator[Server]:
     """One server with one session that has run nothing, for requests that all are refused."""
     with tempfile.TemporaryDirectory(prefix="ingle-home-") as home:
-        server = Server(Path(home))
+        server = Server(Path(home), env=own_mark())
         server.make_session()
         yield server
         assert server.stop() == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import own_mark
 from support.server import PATIENCE, Server, problem, raw_exchange
 from support.waiting import wait_until
 
@@ -189,7 +190,7 @@ open("file", "w").close()
 def shared() -> Iterator[Server]:
     OUTSIDE.write_text("outside")
     with tempfile.TemporaryDirectory(prefix="ingle-home-") as home:
-        server = Server(Path(home))
+        server = Server(Path(home), env=own_mark())
         server.make_session()
         server.execute(SETTING)
         yield server

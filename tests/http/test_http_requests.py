@@ -20,6 +20,7 @@ from ingle.http import limits
 from ingle.http import server as serving
 from ingle.service import Service
 from support.local_http import TOKEN, open_door
+from support.processes import own_mark
 from support.server import PATIENCE, Server
 from support.waiting import until
 
@@ -96,7 +97,7 @@ def executes(draw: st.DrawFn) -> tuple[list[str], bytes]:
 @pytest.fixture(scope="module")
 def busy_server() -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="ingle-home-") as home:
-        server = Server(Path(home), "--max-code", "2000")
+        server = Server(Path(home), "--max-code", "2000", env=own_mark())
         server.make_session()
         yield server
         assert server.stop() == 0

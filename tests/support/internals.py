@@ -60,6 +60,11 @@ async def until_prepared(service: Service) -> None:
     assert await until(lambda: all(launcher.prepared == service.settings.pool for launcher in running), 30)
 
 
+def idle_inits(service: Service) -> int:
+    """Return how many inits of ended sessions wait for another one. Each is a process and a socket to it."""
+    return sum(len(launcher._idle) for launcher in launchers_of(service))
+
+
 def own_processes(service: Service, workers: int) -> int:
     """Return how many processes run for one interpreter when there are so many workers and none is starting.
 
@@ -74,7 +79,7 @@ def idle_processes(service: Service) -> int:
     sessions = sum(own_processes(service, pool) for each in launchers_of(service) if each.zygote_pid is not None)
     # The tree of shell tasks: a holder, a zygote and the inits that wait for the next task.
     tasks = 2 + pool if tasks_of(service)._launcher.zygote_pid is not None else 0
-    return sessions + tasks + sum(len(each._idle) for each in launchers_of(service))
+    return sessions + tasks + idle_inits(service)
 
 
 def own_commands(service: Service) -> set[str]:

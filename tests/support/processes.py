@@ -2,9 +2,18 @@
 
 import os
 from pathlib import Path
+from uuid import uuid4
 
 MARK = "LC_INGLETEST"
 """Name of the variable. Every isolation level passes variables named LC_* on to its processes."""
+
+
+def own_mark() -> dict[str, str]:
+    """Return the variable with a new mark, for a server that lives longer than one test.
+
+    With the mark of the run, its processes would count as left behind by the shared services, which stop meanwhile.
+    """
+    return {MARK: uuid4().hex}
 
 
 def marked_processes(mark: str) -> list[tuple[int, str]]:

@@ -16,7 +16,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers import siblings
 from processes.test_pythons import GOOD, Python
-from support.internals import own_processes, session_folders, until_prepared, worker_of
+from support.internals import idle_inits, own_processes, session_folders, until_prepared, worker_of
 from support.processes import marked_processes
 from support.service import make_settings
 from support.waiting import until
@@ -205,7 +205,12 @@ async def race(service: Service, chance: random.Random, rounds: int, mark: str, 
     for name in ("warm", "warm-too"):
         await service.end_session(name)
     await until_prepared(service)
-    before = (len(os.listdir("/proc/self/fd")), own_processes(service, 1))
+
+    def counted() -> tuple[int, int]:
+        idle = idle_inits(service)
+        return len(os.listdir("/proc/self/fd")) - idle, len(marked_processes(mark)) - idle
+
+    descriptors, processes = counted()[0], own_processes(service, 1)
     seen: Counter[str] = Counter()
     for number in range(rounds):
         sid = (await service.create_session(f"s{number}")).session_id
@@ -235,8 +240,8 @@ async def race(service: Service, chance: random.Random, rounds: int, mark: str, 
     print(dict(seen))
     # Of four things that can come in between, and two ways that it can end, most have been seen.
     assert len(seen) > 3, seen
-    now = lambda: (len(os.listdir("/proc/self/fd")), len(marked_processes(mark)))  # noqa: E731
-    assert await until(lambda: now()[0] <= before[0] and now()[1] <= before[1], 5), (before, now(), seen)
+    assert await until(lambda: counted()[0] <= descriptors, 5), (descriptors, counted(), seen)
+    assert await until(lambda: counted()[1] <= processes, 5), (processes, counted(), seen)
     assert session_folders(service, home) == []
 
 
