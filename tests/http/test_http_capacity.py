@@ -16,7 +16,7 @@ from support.server import Server, problem
 from support.tokens import client_with, ingle_token
 
 FEW_FILES = ("sh", "-c", 'ulimit -n 120; exec "$@"', "sh")
-"""A server that may open so few files holds eleven sessions."""
+"""A server that may open so few files holds thirty idle sessions, and not so many that are in use."""
 
 LONG = 300.0
 
@@ -31,7 +31,7 @@ def async_client(server: Server, token: str | None = None) -> httpx.AsyncClient:
 def test_sessions_past_the_open_files_are_refused_by_name_and_the_others_live_on(start: Callable[..., Server]) -> None:
     server = start("--pool", "0", prefix=FEW_FILES)
     (holds,) = re.findall(
-        r"holds   up to (\d+) at once, because this process may open 120 files, and a session takes \d+",
+        r"holds   up to (\d+) at once, because this process may open 120 files, and an idle session takes \d+",
         "".join(server.said),
     )
     made: list[str] = []

@@ -5,8 +5,9 @@ import signal
 
 import pytest
 
+from ingle import errors
 from ingle.service import Service
-from ingle.sessions import upkeep
+from ingle.sessions import capacity, upkeep
 from ingle.settings import Settings
 from ingle.workers import worker as worker_module
 from ingle.workers.worker import Worker
@@ -79,6 +80,19 @@ async def test_a_session_works_as_before_with_returned_descriptors(service: Serv
     await lend(service, "a")
     await service.fork_session("a", "b")
     assert await value(service, "b", "x") == "1"
+    assert await value(service, "a", "x") == "1"
+
+
+async def test_without_free_descriptors_a_cell_is_refused_and_the_session_kept(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.create_session("a")
+    await run(service, "a", "x = 1")
+    await lend(service, "a")
+    with monkeypatch.context() as short:
+        short.setattr(capacity, "_open_descriptors", lambda: 1 << 40)
+        with pytest.raises(errors.TooManySessions, match="file descriptors"):
+            await service.execute("a", "x")
     assert await value(service, "a", "x") == "1"
 
 

@@ -68,7 +68,7 @@ def test_the_lowest_bound_counts_and_is_named(
 
 
 @pytest.mark.req("scale.bounds")
-@pytest.mark.parametrize(("files", "sessions", "connections"), [(20_000, 3129, 4096), (1024, 102, 256), (16, 1, 4)])
+@pytest.mark.parametrize(("files", "sessions", "connections"), [(20_000, 10_648, 4096), (1024, 256, 256), (16, 4, 4)])
 def test_open_files_bound_sessions_and_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, sessions: int, connections: int
 ) -> None:

@@ -55,13 +55,6 @@ class Admission:
         """Return the error for one session too many."""
         return errors.TooManySessions(self.limit, self.capacity.bound, self.capacity.remedy)
 
-    def check_descriptors(self) -> None:
-        """Raise TooManySessions while tasks, copies and connections leave too few file descriptors."""
-        if capacity.descriptors_are_short():
-            raise errors.TooManySessions(
-                None, "almost all file descriptors of the server are in use", "raise the limit of open files"
-            )
-
     @property
     def share(self) -> int:
         """How many sessions one tenant may have, other than the owner of the server."""

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingle import errors
 from ingle.events import Capacity
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES, find_groups
 from ingle.settings import Settings
 
-DESCRIPTORS_PER_SESSION = 5
-"""File descriptors of the server: the wire, standard input and two outputs, and the socket of init."""
+DESCRIPTORS_PER_SESSION = 1
+"""File descriptors of the server for an idle session: the socket of its init, which keeps the other five."""
+
+SHARE_OF_RUNNING = 4
+"""One part in so many of the file descriptors is for sessions that are in use, with six each."""
 
 PROCESSES_PER_SESSION = 2
 """Its init and its worker."""
@@ -66,10 +70,13 @@ def raise_file_limit() -> None:
             return
 
 
-def descriptors_are_short() -> bool:
-    """Return whether too few file descriptors are free for another session."""
+def check_descriptors() -> None:
+    """Raise TooManySessions while too few file descriptors are free for one more session in use."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limit != resource.RLIM_INFINITY and _open_descriptors() + min(SPARE_DESCRIPTORS, limit // 4) > limit
+    if limit != resource.RLIM_INFINITY and _open_descriptors() + min(SPARE_DESCRIPTORS, limit // 4) > limit:
+        raise errors.TooManySessions(
+            None, "almost all file descriptors of the server are in use", "raise the limit of open files"
+        )
 
 
 def _open_descriptors() -> int:
@@ -98,8 +105,8 @@ def _descriptors(settings: Settings) -> Iterator[Bound]:
         return
     others = min(OWN_DESCRIPTORS + _connections(settings), limit // 2)
     yield Bound(
-        (limit - others) // DESCRIPTORS_PER_SESSION,
-        f"this process may open {limit} files, and a session takes {DESCRIPTORS_PER_SESSION}",
+        (limit - others - limit // SHARE_OF_RUNNING) // DESCRIPTORS_PER_SESSION,
+        f"this process may open {limit} files, and an idle session takes {DESCRIPTORS_PER_SESSION}",
         "raise the hard limit of open files (`ulimit -Hn`, or LimitNOFILE= in systemd)",
     )
 

@@ -18,8 +18,8 @@ from ingle.grants import GrantInfo
 from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.policy import Grant, Policy
 from ingle.requests import Bounds, NewSession
+from ingle.sessions import capacity
 from ingle.sessions.admission import Admission
-from ingle.sessions.capacity import raise_file_limit
 from ingle.sessions.cells.hints import Hints
 from ingle.sessions.data_folder import DataFolder
 from ingle.sessions.metrics import Telemetry
@@ -84,7 +84,7 @@ class Manager:
 
     async def start(self) -> None:
         """Lock the data folder, remove what dead servers left in it, and begin the upkeep."""
-        raise_file_limit()
+        capacity.raise_file_limit()
         self._locking = self._loop.run_in_executor(None, self._data_folder.take)
         await asyncio.shield(self._locking)
         try:
@@ -355,7 +355,7 @@ class Manager:
 
     def _is_full(self, tenant: str, more: int = 1) -> bool:
         """Return whether a process must be freed first. Raise TooManySessions if this tenant has its share."""
-        self.admission.check_descriptors()
+        capacity.check_descriptors()
         known = len(self._sessions) + len(self._making) + more
         if tenant and known > self.admission.share:
             self.admission.check_share(self._live(tenant) + more)
@@ -367,7 +367,7 @@ class Manager:
         return sum(tenant is None or tenant_of(key) == tenant for key in (*keys, *self._making))
 
     async def _free_process(self) -> None:
-        self.admission.check_descriptors()
+        capacity.check_descriptors()
         await self._hibernation.free_process(self._live)
 
     # --- finding and ending them ---

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
+from ingle.sessions import capacity
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.turns import Turn, Turns
 from ingle.sessions.persistence.autosave import AutoSave
@@ -42,6 +43,8 @@ class ExclusiveWorker:
             elif autosave is not None and autosave.due:
                 await autosave.copy(worker, self._journal.history.count)
             else:
+                if worker.lent:
+                    capacity.check_descriptors()
                 return worker
 
     @contextlib.asynccontextmanager
