@@ -352,13 +352,18 @@ def test_a_service_that_is_gone_is_told_with_what_to_do(
     monkeypatch.setattr("ingle.client.sync.connection.RETRY_SECONDS", 0.3)
     local, remote = Client(), Client(server.url, server.token)
     session, far = local.session("main"), remote.session("main")
-    session.run("1")
-    far.run("1")
+    kept = local.session("kept", durable=True)
+    for each in (session, far, kept):
+        each.run("1")
     server.process.kill()
     server.process.wait(PATIENCE)
-    with pytest.raises(errors.Unreachable, match="its sessions have ended with it; create a new client"):
+    with pytest.raises(errors.Unreachable, match="session 'main' was not durable, so it is gone; start `ingle serve`"):
         session.run("2")
-    with pytest.raises(errors.Unreachable, match=r"cannot be reached .*check the URL, and that `ingle serve` runs"):
+    with pytest.raises(errors.Unreachable, match="session 'kept' is durable: it comes back with the next server"):
+        kept.run("2")
+    with pytest.raises(errors.Unreachable, match="its sessions have ended with it, except durable ones"):
+        local.sessions()
+    with pytest.raises(errors.Unreachable, match=r"check the URL, .*; session 'main' is not durable: should the serv"):
         far.run("2")
     with pytest.raises(errors.Unreachable, match="cannot be reached"):
         list(far.events())

@@ -65,7 +65,10 @@ class AsyncAttached:
     async def _make(self) -> None:
         body = {"session_id": self.name, **self._options}
         try:
-            await self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=START_SECONDS)
+            said = await self._connection.request(
+                "POST", "/v1/sessions", body=body, repeatable=True, wait=START_SECONDS
+            )
+            self._connection.durable[self.name] = read(said, SessionInfo).durable
             self.made = True
         except errors.SessionExists:
             if self._create and self._named:
@@ -75,7 +78,9 @@ class AsyncAttached:
 
     async def info(self) -> SessionInfo:
         """Return the current state, cell count, variables and Python version."""
-        return read(await self._get(""), SessionInfo)
+        found = read(await self._get(""), SessionInfo)
+        self._connection.durable[self.name] = found.durable
+        return found
 
     async def _get(self, below: str, query: dict[str, str | int | float] | None = None, turn: float = 0.0) -> bytes:
         return await self._connection.request("GET", self._path + below, query=query, wait=turn, repeatable=True)

@@ -74,6 +74,8 @@ class AsyncConnection:
         self._http: HttpClient | None = None
         self._closed = False
         self._reached = False
+        self.durable: dict[str, bool] = {}
+        """Whether each session in use is durable, as far as the service has told."""
         self._child: discovery.Child | None = None
 
     @property
@@ -206,7 +208,7 @@ class AsyncConnection:
                 )
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 # Nothing was sent.
-                await self._pause(retries, error)
+                await self._pause(retries, error, path)
                 continue
             except httpx.TransportError as error:
                 if not repeatable:
@@ -217,7 +219,7 @@ class AsyncConnection:
                 lasted = time.monotonic() - sent > STABLE_SECONDS and not isinstance(error, httpx.TimeoutException)
                 if lasted and time_left(waiting):
                     retries.progress()
-                await self._pause(retries, error)
+                await self._pause(retries, error, path)
                 continue
             self._reached = True
             if answer.is_success:
@@ -226,7 +228,7 @@ class AsyncConnection:
             if not (isinstance(error_said, errors.Unreachable) and repeatable):
                 raise error_said
             # A proxy has lost its server for the moment.
-            await self._pause(retries, error_said)
+            await self._pause(retries, error_said, path)
 
     async def send(self, method: str, path: str, pieces: Iterator[bytes], query: dict[str, str | int | float]) -> bytes:
         """Send a body as it comes, and return that of the answer. Nothing is sent twice."""
@@ -261,12 +263,12 @@ class AsyncConnection:
     def _retries(self) -> Retries:
         return Retries(RETRY_SECONDS if self._reached else FIRST_RETRY_SECONDS)
 
-    async def _pause(self, retries: Retries, error: Exception) -> None:
+    async def _pause(self, retries: Retries, error: Exception, path: str) -> None:
         pause = None if self._is_gone(error) else retries.next_pause()
         if pause is None:
             if isinstance(error, errors.Unreachable):
                 raise error
-            raise errors.Unreachable(self._advice(error)) from error
+            raise errors.Unreachable(self._advice(error, path)) from error
         await sleep(pause)
 
     def _is_gone(self, error: Exception) -> bool:
@@ -278,15 +280,27 @@ class AsyncConnection:
         path = self.address.path
         return f"the service behind {path}" if path is not None else self.address.url
 
-    def _advice(self, error: Exception) -> str:
+    def _advice(self, error: Exception, path: str) -> str:
+        name = path.removeprefix("/v1/sessions/").split("/")[0]
+        durable = self.durable.get(name)
         if self.address.path is not None:
+            fate = {
+                None: "its sessions have ended with it, except durable ones, which come back with the next server",
+                True: f"session {name!r} is durable: it comes back with the next server, as it was last saved",
+                False: f"session {name!r} was not durable, so it is gone",
+            }[durable]
             return (
-                f"{self._where()} does not answer any more ({reason(error)}); its sessions have ended with it; "
-                "create a new client"
+                f"{self._where()} does not answer any more ({reason(error)}); {fate}; start `ingle serve` again, and "
+                "connect anew"
             )
+        fate = {
+            None: "",
+            True: f"; session {name!r} is durable: should the server have ended, it comes back with the next one",
+            False: f"; session {name!r} is not durable: should the server have ended, it is gone",
+        }[durable]
         return (
             f"{self._where()} cannot be reached ({reason(error)}); check the URL, and that `ingle serve` runs there "
-            "and is reachable from this machine"
+            f"and is reachable from this machine{fate}"
         )
 
     # --- events ---
@@ -331,7 +345,7 @@ class AsyncConnection:
             left = time_left(deadline)
             if left is not None and left <= 0:
                 return
-            await self._pause(retries, broken)
+            await self._pause(retries, broken, path)
 
     async def _open_socket(self, path: str) -> WebSocket:
         address = self.address

@@ -378,6 +378,7 @@ class AsyncSession(AsyncFiles, AsyncValues):
             # The key prevents a repeated request from ending a newer session of this name.
             headers = {"Idempotency-Key": secrets.token_hex(16)}
             await self._connection.request("DELETE", self._path, headers=headers, wait=POLL_SECONDS, repeatable=True)
+            self._connection.durable.pop(self.name, None)
             self._closed = True
 
     # --- requests ---

@@ -66,7 +66,8 @@ class Attached:
     def _make(self) -> None:
         body = {"session_id": self.name, **self._options}
         try:
-            self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=START_SECONDS)
+            said = self._connection.request("POST", "/v1/sessions", body=body, repeatable=True, wait=START_SECONDS)
+            self._connection.durable[self.name] = read(said, SessionInfo).durable
             self.made = True
         except errors.SessionExists:
             if self._create and self._named:
@@ -76,7 +77,9 @@ class Attached:
 
     def info(self) -> SessionInfo:
         """Return the current state, cell count, variables and Python version."""
-        return read(self._get(""), SessionInfo)
+        found = read(self._get(""), SessionInfo)
+        self._connection.durable[self.name] = found.durable
+        return found
 
     def _get(self, below: str, query: dict[str, str | int | float] | None = None, turn: float = 0.0) -> bytes:
         return self._connection.request("GET", self._path + below, query=query, wait=turn, repeatable=True)
