@@ -18,7 +18,8 @@ An exception in a user's cell is a result, not an error of ingle.
     ├── TooLarge                413  too_large            a body above the limit
     ├── NotFound                404  not_found            no such route
     │   ├── SessionNotFound     404  session_not_found
-    │   │   └── SessionEnded    404  session_not_found    ended with an earlier run of the server
+    │   │   ├── SessionEnded    404  session_not_found    ended with an earlier run of the server
+    │   │   └── SessionHeldBack 404  session_not_found    saved, and this server may not bring it back
     │   ├── CellNotFound        404  cell_not_found
     │   │   ├── CellElsewhere   404  cell_not_found       ran before the session was forked from another
     │   │   └── CellForgotten   410  cell_forgotten       started before the server restarted
@@ -159,6 +160,14 @@ class SessionEnded(SessionNotFound):
     def __init__(self, session_id: str) -> None:
         problem = f"session {session_id[:80]!r} ended with its server; it was not durable, so its variables are gone"
         IngleError.__init__(self, f"{problem}; create it again", problem)
+
+
+class SessionHeldBack(SessionNotFound):
+    """A durable session of an earlier run of the server, which this server may not have."""
+
+    def __init__(self, session_id: str, why: str) -> None:
+        problem = f"session {session_id[:80]!r} is saved, and does not come back on this server"
+        IngleError.__init__(self, f"{problem}: {why}", problem)
 
 
 class CellNotFound(NotFound):

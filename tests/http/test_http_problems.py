@@ -149,6 +149,7 @@ def every_error() -> list[errors.IngleError]:
         errors.ShellBusy("x", "t1", 1.5),
         errors.CellElsewhere("x", 2, "y"),
         errors.CheckpointNotFound("x", "y", ["z"], None),
+        errors.SessionHeldBack("x", "its level is not granted"),
         errors.SnapshotNotFound("x"),
         errors.SnapshotDamaged("x", "its end is missing"),
         errors.SnapshotUntrusted("x"),

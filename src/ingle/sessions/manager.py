@@ -315,15 +315,15 @@ class Manager:
         while (key := key_of(tenant, name)) in self._sessions:
             name, number = f"{row.name[:60]}-{number}", number + 1
         try:
-            grant = await self.grants.grant(row.made, key)
+            grant, notices = await self.grants.grant_again(row.made, key)
         except errors.IngleError as error:
-            # It stays in the registry, for a server that can have it.
-            logger.warning("session %s does not come back: %s", row.name, error.message)
+            self._durable.hold_back(key, error)
             return
         spec = await self._resolve(row.made, name, key, grant)
         spec = msgspec.structs.replace(spec, folder=self._durable.folder(row.uid), one_off=False)
         session = self._durable_session(spec, self.grants.launcher(grant), row)
         session.begin_hibernated(row)
+        session.journal.tell(notices)
         self._sessions[key] = session
         if name != row.name:
             await self._durable.registry.rename(row.uid, name)

@@ -92,10 +92,15 @@ class WorkerEvents:
 
     async def _end_with_hints(self, done: messages.Done, error: messages.Raised) -> None:
         """End the cell once the hints for its exception are known."""
-        confinement, spec = self._slot.launcher.confinement, self._spec
-        granted = confinement.granted if confinement is not None else ()
+        slot, spec = self._slot, self._spec
+        now, later = (
+            () if launcher.confinement is None else launcher.confinement.granted
+            for launcher in (slot.launcher, slot.next_launcher)
+        )
         grant = spec.grant
-        failure = Failure(error.name, error.value, spec.tenant, grant.isolation, grant.network, self._slot.cwd, granted)
+        failure = Failure(
+            error.name, error.value, spec.tenant, grant.isolation, grant.network, slot.cwd, granted=now, later=later
+        )
         notices = await self._hints.find(failure)
         if self._ending is done:
             self._ending = None

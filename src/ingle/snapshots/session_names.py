@@ -39,6 +39,8 @@ class SessionNames:
         self._enabled = enabled and place.startswith(PLACES)
         self._former: dict[str, float] = {}
         """Keys of sessions that ended with an earlier server, and when they were made."""
+        self._held_back: dict[str, str] = {}
+        """Keys of durable sessions that this server may not have, and why."""
 
     def _counts(self, key: str) -> bool:
         return self._enabled and RANDOM.fullmatch(key.rpartition("/")[2]) is None
@@ -77,9 +79,15 @@ class SessionNames:
                 lambda db: _with_table(db, "DELETE FROM names WHERE key = ? AND server = ?", (key, self._server))
             )
 
+    def hold_back(self, key: str, why: str) -> None:
+        """Remember a durable session that does not come back on this server."""
+        self._held_back[key] = why
+
     def missing(self, key: str) -> errors.SessionNotFound:
         """Return the error for a session that does not exist."""
         name = key.rpartition("/")[2]
+        if key in self._held_back:
+            return errors.SessionHeldBack(name, self._held_back[key])
         return errors.SessionEnded(name) if key in self._former else errors.SessionNotFound(name)
 
     async def notices(self, key: str) -> list[str]:
@@ -91,6 +99,11 @@ class SessionNames:
         if self._former.pop(key, None) is not None:
             found.append(
                 f"an earlier session {name!r} ended with its server; it was not durable, so its variables are gone"
+            )
+        if key in self._held_back:
+            found.append(
+                f"a saved session {name!r} exists and did not come back: {self._held_back.pop(key)}; this one is new "
+                "and empty"
             )
         if name == MAIN and self._place != SERVE:
             return found  # every project has one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -76,6 +77,50 @@ def test_durable_sessions_of_serve_come_back_wherever_it_is_started(
     assert json.loads(ingle("ps", "--json").stdout)["saved"] == [], "a server has them"
     assert server.execute("x", "kept")["result"]["text/plain"] == "42"
     assert "40" in call_mcp(server, "y")
+
+
+def keep(server: Server, name: str, **wanted: str) -> None:
+    """Make a durable session with a variable, and wait until it is saved."""
+    server.client.post("/v1/sessions", json={"session_id": name, "durable": True, **wanted}).raise_for_status()
+    server.execute("x = 42", name)
+    assert wait_until(lambda: saved(server, name), PATIENCE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not every user can have a sandbox")
+def test_a_session_comes_back_without_a_folder_that_is_not_granted_any_more(
+    in_home: Path, tmp_path: Path, start: Callable[..., Server]
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir(mode=0o777)
+    keep(server := start("--isolation", "sandbox", "--folder", str(folder)), "kept", cwd=str(folder))
+    assert server.stop() == 0
+    server = start("--isolation", "sandbox")
+    result = server.execute("import os\nx", "kept")
+    assert result["result"]["text/plain"] == "42"
+    (told,) = [each for each in result["notices"] if "does not grant" in each]
+    assert told == (
+        f"this server does not grant {folder}, where this session was: it is in its own folder now; "
+        f"`ingle grant {folder}` grants it"
+    )
+    assert server.stop() == 0
+    server = start("--isolation", "sandbox", "--folder", str(folder))
+    assert server.execute("os.getcwd()", "kept")["result"]["text/plain"] == repr(str(folder)), "it has it again"
+
+
+def test_a_session_that_may_not_come_back_is_told_before_a_namesake_is_made(
+    in_home: Path, start: Callable[..., Server]
+) -> None:
+    keep(server := start("--isolation", "none"), "open", isolation="none")
+    assert server.stop() == 0
+    server = start("--isolation", "limits")
+    answer = server.client.post("/v1/sessions/open/execute", json={"code": "x"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "session_not_found")
+    assert (
+        "session 'open' is saved, and does not come back on this server: isolation 'none' is" in answer.json()["detail"]
+    )
+    made = server.client.post("/v1/sessions", json={"session_id": "open"}).json()
+    assert "a saved session 'open' exists and did not come back" in made["notices"][0]
+    assert "this one is new and empty" in made["notices"][0]
 
 
 def test_a_name_that_ended_with_the_server_is_told(in_home: Path, start: Callable[..., Server]) -> None:

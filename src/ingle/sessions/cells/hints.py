@@ -29,6 +29,8 @@ class Failure:
     """Folder that the session started in."""
     granted: tuple[tuple[str, bool], ...]
     """Folders of the host that its process sees, and whether it may write there."""
+    later: tuple[tuple[str, bool], ...] = ()
+    """Folders that its next process sees."""
 
 
 Hint = Callable[[Failure], Awaitable[str | None]]

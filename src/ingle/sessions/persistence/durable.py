@@ -142,6 +142,11 @@ class DurableSessions:
             raise
         return row
 
+    def hold_back(self, key: str, error: errors.IngleError) -> None:
+        """Leave a session of an earlier server in the registry, for a server that can have it."""
+        logger.warning("session %s does not come back: %s", key.rpartition("/")[2], error.message)
+        self.names.hold_back(key, error.message)
+
     def target(self, spec: SessionSpec, row: Row) -> SaveTarget:
         """Return where a durable session is saved."""
         store = self._saves.store(spec, DURABLE, row.uid, self._settings.durable_size)

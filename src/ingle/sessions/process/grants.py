@@ -6,6 +6,7 @@ The owner may add and remove folders and hosts later. Each change makes a new po
 import asyncio
 import logging
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -154,6 +155,20 @@ class Grants:
         if grant.isolation != self.policy.level:
             await self.launcher(grant).hold()
         return grant
+
+    async def grant_again(self, made: NewSession, key: str) -> tuple[Grant, list[str]]:
+        """Return the grant for a session of an earlier server, and notices of what it had and has not any more."""
+        try:
+            return await self.grant(made, key), []
+        except errors.NotGranted:
+            if made.cwd is None:
+                raise
+            # Without its folder it still has its variables.
+            grant = await self.grant(msgspec.structs.replace(made, cwd=None), key)
+            return grant, [
+                f"this server does not grant {made.cwd}, where this session was: it is in its own folder now; "
+                f"`ingle grant {shlex.quote(made.cwd)}` grants it"
+            ]
 
     def launcher(self, grant: Grant) -> Launcher:
         return self._launchers.get(grant, self.bounding)

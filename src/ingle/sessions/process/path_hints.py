@@ -50,7 +50,7 @@ class PathHints:
         here = os.path.join(self._folder, path)
         if self._folder == failure.cwd or not os.path.exists(here) or self._is_private(real_path(here)):
             return None
-        if failure.isolation not in OPEN_LEVELS and not _is_granted(real_path(here), failure):
+        if failure.isolation not in OPEN_LEVELS and not _holds(failure.granted, real_path(here)):
             return self._outside(here, failure)
         return (
             f"{path!r} is in {self._folder}, where the server was started, and this session started in {failure.cwd}; "
@@ -64,8 +64,13 @@ class PathHints:
         if created:
             # Then the folder is what matters.
             real = os.path.dirname(real)
-        if not os.path.exists(real) or self._is_private(real) or _is_granted(real, failure):
+        if not os.path.exists(real) or self._is_private(real) or _holds(failure.granted, real):
             return None
+        if _holds(failure.later, real):
+            return (
+                f"{real!r} was granted after this session's process had started; new sessions have it, and this one "
+                "from its next process on, which `exit()` starts, without the variables"
+            )
         folder = real if os.path.isdir(real) else os.path.dirname(real)
         text = f"{real!r} exists on this machine, but it is in no folder that this session may use"
         if not can_be_granted(folder, self._home) or folder in TEMPORARY:
@@ -92,8 +97,8 @@ def by_name(home: Path) -> dict[str, Hint]:
     return dict.fromkeys(NAMES, PathHints(home).find)
 
 
-def _is_granted(real: str, failure: Failure) -> bool:
-    return any(Mount(folder).holds(real) for folder, _ in failure.granted)
+def _holds(granted: tuple[tuple[str, bool], ...], real: str) -> bool:
+    return any(Mount(folder).holds(real) for folder, _ in granted)
 
 
 def named_path(text: str) -> str | None:
