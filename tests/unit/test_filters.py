@@ -25,6 +25,7 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK = 1, 2, 10, 
 STREAM, DGRAM, RAW, CLOEXEC = 1, 2, 3, 0o2000000
 TCP, UDP, SCTP = 6, 17, 132
 NETLINK_AUDIT = 9
+O_WRONLY, O_CREAT, O_TMPFILE = 1, 0o100, 0o20000000
 NEW_USER, NEW_TIME, SIGCHLD = 0x10000000, 0x80, 17
 
 LAST_DECIDED = 469
@@ -58,6 +59,7 @@ NUMBERS = {
     "msgget": (68, 186),
     "open_by_handle_at": (304, 265),
     "openat": (257, 56),
+    "openat2": (437, 437),
     "perf_event_open": (298, 241),
     "personality": (135, 92),
     "prctl": (157, 167),
@@ -121,6 +123,15 @@ ANSWERS = [
     ("mknodat", (0, 0, 0o100600), ALLOWED),
     ("mknodat", (0, 0, 0o020600), FORBIDDEN),
     ("mknodat", (0, 0, 0o060600), FORBIDDEN),
+    ("mknodat", (0, 0, 0o104755), FORBIDDEN),
+    ("mknodat", (0, 0, 0o012755), FORBIDDEN),
+    ("openat", (0, 0, O_CREAT, 0o1777), ALLOWED),
+    ("openat", (0, 0, O_CREAT, 0o4755), FORBIDDEN),
+    ("openat", (0, 0, O_CREAT | O_WRONLY, 0o2755), FORBIDDEN),
+    ("openat", (0, 0, O_TMPFILE | O_WRONLY, 0o4755), FORBIDDEN),
+    # Without these flags the mode is whatever was left there.
+    ("openat", (0, 0, O_WRONLY, 0o7777), ALLOWED),
+    ("openat2", (), UNKNOWN),
     ("socketpair", (AF_UNIX, STREAM), ALLOWED),
     ("socketpair", (AF_INET, STREAM), "EAFNOSUPPORT"),
     ("socket", (AF_UNIX, STREAM | CLOEXEC), ALLOWED),

@@ -86,18 +86,30 @@ PROTOCOLS = (0, 1, 6, 17, 58)
 
 S_IFMT, S_IFCHR, S_IFBLK = 0o170000, 0o020000, 0o060000
 SET_ID_BITS = 0o6000
-"""Set-user-id and set-group-id bits. In a granted folder they would also take effect outside of the sandbox. A file can
-still be created with these bits, but loses them when it is written or extended."""
+"""Set-user-id and set-group-id bits. In a granted folder they would also take effect outside of the sandbox. The kernel
+ignores them when a folder is created."""
 
-MODE_ARGUMENTS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2}
+MODE_ARGUMENTS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1}
 """Index of the argument that is the mode."""
+
+OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}
+"""Index of the flags and of the mode."""
+
+CREATES = 0o100 | 0o20000000
+"""Flags O_CREAT and O_TMPFILE. Without them the mode has no meaning, and may hold anything."""
 
 PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 HUGE_PAGE_FLAGS = {"mmap": (3, 0x40000), "memfd_create": (1, 0x4), "shmget": (2, 0o4000)}
 """Argument index and flag that ask for huge pages. Operators reserve those, and no limit counts them."""
 
-EXAMINED = ("ioctl", "fcntl", "prctl", "clone", "personality", "mknod", "mknodat", *MODE_ARGUMENTS, *HUGE_PAGE_FLAGS)
+MKNOD_ARGUMENTS = {"mknod": 1, "mknodat": 2}
+"""Index of the argument that is the kind and the mode of the file."""
+
+EXAMINED = (
+    *("ioctl", "fcntl", "prctl", "clone", "personality"),
+    *(*MKNOD_ARGUMENTS, *MODE_ARGUMENTS, *OPEN_ARGUMENTS, *HUGE_PAGE_FLAGS),
+)
 EXAMINED_SOCKET_CALLS = ("socket", "socketpair", "setsockopt")
 """System calls that are allowed with some arguments only."""
 
@@ -240,25 +252,44 @@ def _examine(asm: Assembler, known: dict[str, int]) -> None:
     asm.add(AND, NAMESPACES)
     asm.is_in(_each(0), "clone", ALLOW, _refuse(errno.EPERM))
 
-    for name, argument in (("mknod", 1), ("mknodat", 2)):
+    for name, argument in MKNOD_ARGUMENTS.items():
         if name in known:
             asm.label(name)
             asm.load_argument(argument)
             asm.add(AND, S_IFMT)
-            asm.is_in(_each(S_IFCHR, S_IFBLK), name, _refuse(errno.EPERM), ALLOW)
+            for kind in (S_IFCHR, S_IFBLK):
+                asm.add(JEQ, kind, f"{name} device")
+            _examine_mode(asm, name, argument)
+            asm.label(f"{name} device")
+            asm.answer(_refuse(errno.EPERM))
 
     for name, argument in MODE_ARGUMENTS.items():
         if name in known:
             asm.label(name)
-            asm.load_argument(argument)
-            asm.add(AND, SET_ID_BITS)
-            asm.is_in(_each(0), name, ALLOW, _refuse(errno.EPERM))
+            _examine_mode(asm, name, argument)
+
+    for name, (flags, mode) in OPEN_ARGUMENTS.items():
+        if name in known:
+            asm.label(name)
+            asm.load_argument(flags)
+            asm.add(AND, CREATES)
+            asm.add(JEQ, 0, "", f"{name} creates")
+            asm.answer(ALLOW)
+            asm.label(f"{name} creates")
+            _examine_mode(asm, name, mode)
 
     for name, (argument, flag) in HUGE_PAGE_FLAGS.items():
         asm.label(name)
         asm.load_argument(argument)
         asm.add(AND, flag)
         asm.is_in(_each(0), name, ALLOW, _refuse(errno.EPERM))
+
+
+def _examine_mode(asm: Assembler, name: str, argument: int) -> None:
+    """Refuse the call if the mode has a set-user-id or set-group-id bit."""
+    asm.load_argument(argument)
+    asm.add(AND, SET_ID_BITS)
+    asm.is_in(_each(0), name, ALLOW, _refuse(errno.EPERM))
 
 
 def _each(*values: int) -> Spans:

@@ -8,7 +8,7 @@ MACHINES = ("x86_64", "aarch64")
 
 LET_THROUGH = {
     "files and folders": """
-        read 0 63, write 1 64, open 2 -, openat 257 56, openat2 437 437, creat 85 -, close 3 57, close_range 436 436,
+        read 0 63, write 1 64, open 2 -, openat 257 56, creat 85 -, close 3 57, close_range 436 436,
         lseek 8 62, pread64 17 67, pwrite64 18 68, readv 19 65, writev 20 66, preadv 295 69, pwritev 296 70,
         preadv2 327 286, pwritev2 328 287, dup 32 23, dup2 33 -, dup3 292 24, fcntl 72 25, ioctl 16 29, flock 73 32,
         fsync 74 82, fdatasync 75 83, sync 162 81, syncfs 306 267, sync_file_range 277 84, truncate 76 45,
@@ -116,7 +116,7 @@ FORBIDDEN = {
 }
 
 ABSENT = {
-    "flags behind a pointer, which no filter can read; libc then calls `clone`": "clone3",
+    "flags behind a pointer, which no filter can read; libraries then call `clone` and `openat`": "clone3 openat2",
     "asynchronous I/O: its queues bypass every filter, and the older kind has one limit for the whole machine": """
         io_uring_setup io_uring_enter io_uring_register io_setup io_submit io_cancel io_getevents io_pgetevents
         io_destroy
