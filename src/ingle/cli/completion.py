@@ -5,6 +5,7 @@ import os
 
 import click
 
+from ingle.cli.echo import echo
 from ingle.errors import IngleError
 
 
@@ -46,4 +47,4 @@ def completion(shell: str) -> None:
     assert found is not None
     made = found(main, {}, "ingle", COMPLETION)
     # Not `source()`, which runs bash to check its version.
-    click.echo(made.source_template % made.source_vars())
+    echo(made.source_template % made.source_vars())

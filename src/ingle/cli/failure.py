@@ -6,6 +6,7 @@ from typing import IO, Any
 
 import click
 
+from ingle.cli.echo import echo
 from ingle.errors import IngleError
 
 
@@ -13,7 +14,7 @@ class Failure(click.ClickException):
     exit_code = 2
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"ingle: {self.message}", err=True)
+        echo(f"ingle: {self.message}", err=True)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ingle import quantities
+from ingle.cli.echo import echo
 from ingle.settings import GROUPS, Settings, load, unknown_variables
 
 
@@ -53,5 +54,5 @@ def load_settings(given: Mapping[str, Any]) -> Settings:
     """Return the settings in force, and name variables of the environment that have no effect."""
     settings = load(given)
     for sentence in unknown_variables():
-        click.echo(f"ingle: {sentence}", err=True)
+        echo(f"ingle: {sentence}", err=True)
     return settings

@@ -48,7 +48,7 @@ class Run:
         self._service = service
         self._folder = folder
         self._front = Foreground(self._interrupt)
-        self._output = Output()
+        self._output = Output(raw=job.pty)
         self._task_id: str | None = None
         self._seen = 0
 

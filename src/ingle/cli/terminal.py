@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ingle.cli.echo import TextPieces
+
 CHUNK = 65536
 
 
@@ -54,12 +56,22 @@ def _settle(made: "asyncio.Future[Any]", value: Any, failure: OSError | None) ->
 
 
 class Output:
-    def __init__(self) -> None:
+    """The command's standard output and standard error."""
+
+    def __init__(self, *, raw: bool = False) -> None:
+        """With `raw`, a command gets this terminal as its own, control sequences included."""
         self._thread_calls = CallThread()
+        self._raw = raw
+        self._streams: dict[int, TextPieces] = {}
 
     async def write(self, fd: int, text: str) -> None:
-        data = text.encode("utf-8", "surrogateescape")
+        data = text.encode("utf-8", "surrogateescape") if self._raw else self._stream(fd).encode(text)
         await self._thread_calls.call(lambda: _write_all(fd, data))
+
+    def _stream(self, fd: int) -> TextPieces:
+        if fd not in self._streams:
+            self._streams[fd] = TextPieces(fd)
+        return self._streams[fd]
 
 
 def _write_all(fd: int, data: bytes) -> None:

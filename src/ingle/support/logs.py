@@ -9,6 +9,7 @@ import json
 import logging
 import logging.handlers
 import queue
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from typing import Any
 
 from ingle.errors import InvalidRequest
 from ingle.settings import Settings
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 MAX_WAITING = 10_000
 """Maximum number of unwritten lines; more are dropped."""
@@ -28,8 +31,11 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         fields = "".join(f" {name}={_shown(value)}" for name, value in _fields(record).items())
-        line = f"{clock}.{record.msecs:03.0f} {record.levelname.lower()} {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{clock}.{record.msecs:03.0f} {record.levelname.lower()} {_visible(record.getMessage())}{fields}"
+        if not record.exc_info:
+            return line
+        traceback = self.formatException(record.exc_info).split("\n")
+        return "\n".join([line, *map(_visible, traceback)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -43,6 +49,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+def _visible(text: str) -> str:
+    """Return one line for a terminal: a path or an error from outside may hold control characters."""
+    return text if text.isprintable() else _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

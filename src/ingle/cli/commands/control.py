@@ -10,6 +10,7 @@ import click
 from ingle import errors
 from ingle.cli.commands.run import env_option
 from ingle.cli.completion import complete_sessions, session_argument
+from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, Target, find_or_choose, find_session, find_targets, service_options, several
@@ -66,9 +67,9 @@ def new(
     if as_json:
         _print(said)
         return
-    click.echo(said["session_id"])
+    echo(said["session_id"])
     for notice in said["notices"]:
-        click.echo(f"ingle: {notice}", err=True)
+        echo(f"ingle: {notice}", err=True)
 
 
 @click.command(epilog="Example: ingle clear main")
@@ -82,7 +83,7 @@ def clear(session: str, choice: Choice, as_json: bool) -> None:
     if as_json:
         _print(said)
     else:
-        click.echo(f"session {session!r} has no variables any more")
+        echo(f"session {session!r} has no variables any more")
 
 
 @click.command(epilog="Example: ingle interrupt main")
@@ -96,9 +97,9 @@ def interrupt(session: str, choice: Choice, as_json: bool) -> None:
     if as_json:
         _print(said)
     elif said.get("interrupted") is False:
-        click.echo("no cell was running, so nothing was interrupted")
+        echo("no cell was running, so nothing was interrupted")
     else:
-        click.echo(f"cell {said['cell']} is {said['status']}")
+        echo(f"cell {said['cell']} is {said['status']}")
 
 
 @click.command(epilog="Example: ingle stop main; ingle stop --server --pid 4711")
@@ -124,7 +125,7 @@ def stop(session: str | None, choice: Choice, server: bool, as_json: bool) -> No
     if as_json:
         _print(said)
     else:
-        click.echo(told)
+        echo(told)
 
 
 def _the_server(choice: Choice) -> Target:
@@ -166,4 +167,4 @@ def _stop_server(target: Target) -> dict[str, Any]:
 def _print(said: Any) -> None:
     import msgspec
 
-    click.echo(msgspec.json.encode(said))
+    echo(msgspec.json.encode(said))

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import click
 
 from ingle import errors
+from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, service_options
 
@@ -48,7 +49,7 @@ def cp(source: str, target: str, choice: Choice, quiet: bool) -> None:
         finally:
             progress.clear()
     if told and not quiet:
-        click.echo(told, err=STREAM in (source, target))
+        echo(told, err=STREAM in (source, target))
 
 
 def _session(text: str) -> str | None:
@@ -157,8 +158,11 @@ def _receive(service: Target, session: str, below: str, query: "dict[str, str | 
 
 
 def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    if sys.stdout.isatty():
+        echo(data, nl=False)
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 # --- texts ---
@@ -198,9 +202,9 @@ class Progress:
             if self._shown and time.monotonic() >= self._next:
                 self._next = time.monotonic() + PROGRESS_SECONDS
                 self._written = True
-                click.echo(f"\r{_size(size):>12}", nl=False, err=True)
+                echo(f"\r{_size(size):>12}", nl=False, err=True)
             yield block
 
     def clear(self) -> None:
         if self._written:
-            click.echo("\r" + " " * 12 + "\r", nl=False, err=True)
+            echo("\r" + " " * 12 + "\r", nl=False, err=True)

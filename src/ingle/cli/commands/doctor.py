@@ -2,6 +2,7 @@
 
 import click
 
+from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
 
 SIGNS = {"fine": "ok  ", "warning": "note", "broken": "FAIL"}
@@ -24,9 +25,9 @@ def doctor(as_json: bool) -> None:
         findings = examine(load(), data_folder())
         healthy = all(each.state != "broken" for each in findings)
         if as_json:
-            click.echo(msgspec.json.encode({"healthy": healthy, "findings": findings}).decode())
+            echo(msgspec.json.encode({"healthy": healthy, "findings": findings}).decode())
         else:
             for each in findings:
-                click.echo(f"{SIGNS[each.state]}  {each.about}: {each.text}")
-            click.echo("Everything needed works." if healthy else "Something needed does not work; see FAIL above.")
+                echo(f"{SIGNS[each.state]}  {each.about}: {each.text}")
+            echo("Everything needed works." if healthy else "Something needed does not work; see FAIL above.")
     raise SystemExit(0 if healthy else 1)

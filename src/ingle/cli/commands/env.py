@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.settings import data_folder
 
@@ -84,14 +85,14 @@ def list_environments(as_json: bool) -> None:
 
         records = Store(data_folder()).all()
     if as_json:
-        click.echo(msgspec.json.encode({"environments": [describe(record) for record in records]}))
+        echo(msgspec.json.encode({"environments": [describe(record) for record in records]}))
         return
     if not records:
-        click.echo("There is no environment yet; create one with `ingle env create NAME PACKAGE...`", err=True)
+        echo("There is no environment yet; create one with `ingle env create NAME PACKAGE...`", err=True)
     for record in records:
         asked = ", ".join(describe(record).requested) or "no packages"
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(record.created_at))
-        click.echo(f"{record.name:20} Python {record.python:8} {made}  {len(record.packages)} packages: {asked}")
+        echo(f"{record.name:20} Python {record.python:8} {made}  {len(record.packages)} packages: {asked}")
 
 
 @env.command(epilog="Example: ingle env remove data")
@@ -130,9 +131,9 @@ def _build(name: str, new: "NewEnvironment", as_json: bool) -> "Record":
     finally:
         progress.clear()
     if as_json:
-        click.echo(msgspec.json.encode(describe(record)))
+        echo(msgspec.json.encode(describe(record)))
     else:
-        click.echo(
+        echo(
             f"{name}: Python {record.python} with {len(record.packages)} packages, "
             f"built in {time.monotonic() - began:.0f} s. Use it with `ingle run --environment {name}`."
         )
@@ -144,10 +145,16 @@ class Progress:
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
+        self._length = 0
 
     def tell(self, text: str) -> None:
-        click.echo(f"\r\x1b[K{text[:100]}" if self._terminal else text, err=True, nl=not self._terminal)
+        if self._terminal:
+            shown, before = text[:100], self._length
+            self._length = len(shown)
+            echo(f"\r{shown.ljust(before)}", err=True, nl=False)
+        else:
+            echo(text, err=True)
 
     def clear(self) -> None:
         if self._terminal:
-            click.echo("\r\x1b[K", err=True, nl=False)
+            echo("\r" + " " * self._length + "\r", err=True, nl=False)

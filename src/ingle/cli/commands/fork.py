@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
+from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import Choice, find_session, service_options
 
@@ -32,9 +33,9 @@ def fork(session: str, name: str | None, choice: Choice, count: int, reseed: boo
         _print(said)
         return
     for made in said["sessions"]:
-        click.echo(made["session_id"])
+        echo(made["session_id"])
         for notice in made["notices"][1:]:
-            click.echo(notice, err=True)
+            echo(notice, err=True)
 
 
 @click.command(epilog="Example: ingle checkpoint main before; ingle rollback main before")
@@ -66,13 +67,13 @@ def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_
         _print(said)
     elif name is None:
         for line in [_line(each) for each in said["checkpoints"]] or [f"session {session!r} has no checkpoints"]:
-            click.echo(line)
+            echo(line)
     elif delete:
-        click.echo(f"checkpoint {name} is deleted")
+        echo(f"checkpoint {name} is deleted")
     else:
-        click.echo(f"checkpoint {name} has the state after cell {said['cell']}")
+        echo(f"checkpoint {name} has the state after cell {said['cell']}")
         for notice in said["notices"]:
-            click.echo(f"ingle: {notice}", err=True)
+            echo(f"ingle: {notice}", err=True)
 
 
 @click.command(epilog="Example: ingle rollback main before")
@@ -89,7 +90,7 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
     if as_json:
         _print(said)
     else:
-        click.echo(said["notice"])
+        echo(said["notice"])
 
 
 def _line(checkpoint: dict[str, Any]) -> str:
@@ -102,4 +103,4 @@ def _line(checkpoint: dict[str, Any]) -> str:
 def _print(said: Any) -> None:
     import msgspec
 
-    click.echo(msgspec.json.encode(said))
+    echo(msgspec.json.encode(said))

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_targets, service_options, several
 
@@ -58,10 +59,10 @@ def grant(
     if as_json:
         import msgspec
 
-        click.echo(msgspec.json.encode(told))
+        echo(msgspec.json.encode(told))
         return
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 FOLDER, HOST = "folder", "host"

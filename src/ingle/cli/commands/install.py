@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 
 NAMES = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "goose", "json")
@@ -26,7 +27,7 @@ def granted_folder(text: str) -> str:
 def ask_folder(title: str) -> list[str]:
     """Ask for the folder of sessions at a terminal. Return no folder if none is wanted or nobody can be asked."""
     if sys.stdin is None or not sys.stdin.isatty():
-        click.echo(
+        echo(
             f"{title} has no project, so each session starts in an empty folder and sees no file of yours; "
             "share one with --folder DIR.",
             err=True,
@@ -67,7 +68,7 @@ def install(host: str, project: bool, folders: tuple[str, ...], python: str | No
         granted = [granted_folder(each) for each in folders]
         flags = () if python is None else ("--python", interpreter_of(python))
         if host == "json":
-            click.echo(programs.snippet(programs.Command.ours(granted).with_flags(flags)))
+            echo(programs.snippet(programs.Command.ours(granted).with_flags(flags)))
             return
         place = programs.Place.here()
         found = programs.BY_NAME[host]
@@ -77,15 +78,15 @@ def install(host: str, project: bool, folders: tuple[str, ...], python: str | No
         command = programs.command_for(found, place, granted, flags)
         change = programs.plan(found, file, command, folder)
         if not change.needed:
-            click.echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
+            echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
             return
-        click.echo(change.diff(), nl=False)
+        echo(change.diff(), nl=False)
         if dry_run:
-            click.echo("Nothing was written.")
+            echo("Nothing was written.")
             return
         backup = change.write()
-        click.echo(f"Written to {change.file}." + (f" The old file is {backup}." if backup else ""))
-        click.echo(found.after)
+        echo(f"Written to {change.file}." + (f" The old file is {backup}." if backup else ""))
+        echo(found.after)
 
 
 def interpreter_of(python: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ingle.cli.completion import session_argument
+from ingle.cli.echo import TextPieces, echo
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import Choice, Target, find_session, service_options
 
@@ -64,7 +65,7 @@ def _show(session: "Session", follow: bool, last: int | None, as_json: bool) -> 
     printer = Printer()
     for event in session.events(first, until):
         if as_json:
-            click.echo(_encoded(event))
+            echo(_encoded(event))
         else:
             printer.print(event)
 
@@ -83,6 +84,7 @@ class Printer:
     def __init__(self) -> None:
         self._open = {"stdout": False, "stderr": False}
         """Streams whose last line has no end yet: a prompt, or text printed with `end=""`."""
+        self._streams = {"stdout": TextPieces(1), "stderr": TextPieces(2)}
 
     def print(self, event: "Event") -> None:
         from ingle.client import kind_of
@@ -91,7 +93,7 @@ class Printer:
         kind, told = kind_of(event), event
         if kind in ("stdout", "stderr"):
             text = getattr(told, "text", "")
-            click.echo(text, nl=False, err=kind == "stderr")
+            self._streams[kind].echo(text)
             if text:
                 self._open[kind] = not text.endswith("\n")
             return
@@ -101,21 +103,21 @@ class Printer:
         self._end_lines()
         if kind == "state":
             at = time.strftime("%H:%M:%S", time.localtime(event.time))
-            click.echo(f"── cell {event.cell} ── {at}")
+            echo(f"── cell {event.cell} ── {at}")
             for line in str(getattr(told, "code", "")).rstrip("\n").split("\n"):
-                click.echo(f"│ {line}")
+                echo(f"│ {line}")
         elif kind in ("result", "display"):
-            click.echo(bundle_of(event).get("text/plain", ""))
+            echo(bundle_of(event).get("text/plain", ""))
         elif kind == "error":
-            click.echo(str(getattr(told, "traceback", "")).rstrip("\n"), err=True)
+            echo(str(getattr(told, "traceback", "")).rstrip("\n"), err=True)
         elif kind == "notice":
-            click.echo(f"ingle: {getattr(told, 'text', '')}", err=True)
+            echo(f"ingle: {getattr(told, 'text', '')}", err=True)
         elif kind == "done":
             result: Any = getattr(told, "result", None)
-            click.echo(f"── cell {event.cell}: {result.status} after {result.execution_time:.3g} s")
+            echo(f"── cell {event.cell}: {result.status} after {result.execution_time:.3g} s")
 
     def _end_lines(self) -> None:
         for stream, unfinished in self._open.items():
             if unfinished:
-                click.echo("", err=stream == "stderr")
+                echo("", err=stream == "stderr")
                 self._open[stream] = False

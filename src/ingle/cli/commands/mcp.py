@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ingle.cli.commands.serve import option_of
+from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
 from ingle.cli.options import GroupedCommand, load_settings
 from ingle.settings import Settings, data_folder
@@ -49,8 +50,8 @@ def mcp(**given: Any) -> None:
     ingle's data are not granted by themselves: there each session starts in a folder of its own.
     """
     if sys.stdin is not None and sys.stdin.isatty():
-        click.echo("ingle mcp waits for messages of a host; configure one with `ingle install HOST`.", err=True)
-        click.echo("Ctrl-D ends it.", err=True)
+        echo("ingle mcp waits for messages of a host; configure one with `ingle install HOST`.", err=True)
+        echo("Ctrl-D ends it.", err=True)
     with plain_failures():
         from ingle.mcp.stdio.main import run
         from ingle.mcp.tools import chosen

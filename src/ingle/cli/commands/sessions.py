@@ -6,9 +6,11 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
+from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, list_sessions, service_options
 from ingle.errors import Unreachable
+from ingle.render.terminal_text import clean_line
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
@@ -29,10 +31,10 @@ def ps(choice: Choice, as_json: bool) -> None:
         if as_json:
             import msgspec
 
-            click.echo(msgspec.json.encode({"servers": seen, "saved": saved}))
+            echo(msgspec.json.encode({"servers": seen, "saved": saved}))
             return
     for line in _table(seen, saved):
-        click.echo(line)
+        echo(line)
 
 
 def _look(target: Target) -> dict[str, Any]:
@@ -114,6 +116,8 @@ def _state(session: dict[str, Any], now: float) -> str:
 
 
 def _laid_out(rows: "list[tuple[str, ...]]") -> list[str]:
+    # A session chooses names of folders and types: they must not look like rows of their own.
+    rows = [tuple(clean_line(cell) for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -149,15 +153,15 @@ def variables(session: str, name: str | None, choice: Choice, as_json: bool) -> 
     if as_json:
         import msgspec
 
-        click.echo(msgspec.json.encode(said))
+        echo(msgspec.json.encode(said))
     elif name is not None:
-        click.echo(said["variable"]["value"])
+        echo(said["variable"]["value"])
     else:
         for line in _variables_table(said["variables"]):
-            click.echo(line)
+            echo(line)
     if not as_json:
         for notice in said["notices"]:
-            click.echo(f"ingle: {notice}", err=True)
+            echo(f"ingle: {notice}", err=True)
 
 
 def _variables_table(found: list[dict[str, Any]]) -> list[str]:
@@ -193,10 +197,10 @@ def config(as_json: bool) -> None:
         folder = data_folder()
     if as_json:
         rows = [{"name": name, "value": value, "from": source} for name, (value, source) in told.items()]
-        click.echo(msgspec.json.encode({"data_folder": str(folder), "settings": rows}))
+        echo(msgspec.json.encode({"data_folder": str(folder), "settings": rows}))
         return
-    click.echo(f"# data folder: {folder}")
+    echo(f"# data folder: {folder}")
     shown = {name: msgspec.json.encode(value).decode() for name, (value, _) in told.items()}
     width = max(len(f"{name} = {value}") for name, value in shown.items() if len(value) < 40)
     for name, (_, source) in told.items():
-        click.echo(f"{f'{name} = {shown[name]}'.ljust(width)}  # {source}")
+        echo(f"{f'{name} = {shown[name]}'.ljust(width)}  # {source}")

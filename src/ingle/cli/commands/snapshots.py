@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from ingle.cli.completion import session_argument
+from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
 
@@ -32,7 +33,7 @@ def save(session: str, name: str, choice: Choice, file: str | None, as_json: boo
         _print(said)
         return
     new = f", {_size(said['new_bytes'])} of it new" if said["new_bytes"] < said["size"] else ""
-    click.echo(f"saved {_variables(said['variables'])} of {session} as {name}: {_size(said['size'])}{new}")
+    echo(f"saved {_variables(said['variables'])} of {session} as {name}: {_size(said['size'])}{new}")
     _print_missing(said)
 
 
@@ -71,7 +72,7 @@ def load(
             _upload(target, name, file)
         if delete:
             target.ask("DELETE", snapshot_path(name))
-            click.echo(f"{name} is deleted")
+            echo(f"{name} is deleted")
             return
         body: dict[str, Any] = {"trust": trust, "rerun": rerun}
         if session is not None:
@@ -80,7 +81,7 @@ def load(
     if as_json:
         _print(said)
         return
-    click.echo(f"session {said['session']['session_id']} is ready with {_variables(said['variables'])} of {name}")
+    echo(f"session {said['session']['session_id']} is ready with {_variables(said['variables'])} of {name}")
     _print_missing(said)
 
 
@@ -129,19 +130,19 @@ def _upload(target: Target, name: str, file: str) -> None:
 def _list(snapshots: list[dict[str, Any]]) -> None:
     for each in snapshots:
         if each.get("problem"):
-            click.echo(f"{each['name']:20} {each['problem']}")
+            echo(f"{each['name']:20} {each['problem']}")
             continue
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each["saved_at"]))
         count = len(each["variables"])
-        click.echo(f"{each['name']:20} {when}  {_size(each['size']):>9}  {_variables(count)} of {each['session_id']}")
+        echo(f"{each['name']:20} {when}  {_size(each['size']):>9}  {_variables(count)} of {each['session_id']}")
 
 
 def _print_missing(said: dict[str, Any]) -> None:
     for each in said["skipped"]:
         made_by = f" (made by {each['made_by'].strip('<>')})" if each.get("made_by") else ""
-        click.echo(f"  without {each['name']} ({each['type']}): {each['reason']}{made_by}")
+        echo(f"  without {each['name']} ({each['type']}): {each['reason']}{made_by}")
     for notice in said["notices"]:
-        click.echo(f"  {notice}")
+        echo(f"  {notice}")
 
 
 def _variables(count: int) -> str:
@@ -160,4 +161,4 @@ def _size(count: int) -> str:
 def _print(said: Any) -> None:
     import msgspec
 
-    click.echo(msgspec.json.encode(said))
+    echo(msgspec.json.encode(said))

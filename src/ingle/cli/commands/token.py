@@ -4,6 +4,7 @@ import time
 
 import click
 
+from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity
 from ingle.quantities import BYTES
@@ -67,9 +68,9 @@ def new(
             data_folder(), name, tenant if tenant is not None else name, scope, limits, bounds
         )
     if as_json:
-        click.echo(msgspec.json.encode({"token": made, **_shown(entry)}))
+        echo(msgspec.json.encode({"token": made, **_shown(entry)}))
     else:
-        click.echo(made)
+        echo(made)
 
 
 @token.command("list", epilog="Example: ingle token list --json")
@@ -83,14 +84,14 @@ def list_tokens(as_json: bool) -> None:
 
         entries = tokens_file.read(data_folder())
     if as_json:
-        click.echo(msgspec.json.encode({"tokens": [_shown(entry) for entry in entries]}))
+        echo(msgspec.json.encode({"tokens": [_shown(entry) for entry in entries]}))
         return
     for entry in entries:
         about = msgspec.to_builtins(entry.limits) | msgspec.to_builtins(entry.bounds)
         about |= about.pop("limits", {})
         limits = " ".join(f"{name}={value}" for name, value in about.items())
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.created_at))
-        click.echo(f"{entry.name:20} tenant={entry.tenant} scope={entry.scope} made={made} {limits}".rstrip())
+        echo(f"{entry.name:20} tenant={entry.tenant} scope={entry.scope} made={made} {limits}".rstrip())
 
 
 @token.command(epilog="Example: ingle token revoke ci")
