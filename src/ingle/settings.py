@@ -16,6 +16,7 @@ from typing import Any
 
 from ingle import quantities
 from ingle.errors import InvalidRequest
+from ingle.private_files import check_file, check_folder
 from ingle.quantities import BYTES, SECONDS
 
 
@@ -227,9 +228,12 @@ def _gather(overrides: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     found: dict[str, tuple[Any, str]] = {}
     file = data_folder() / "config.toml"
     from_file: dict[str, Any] = {}
+    check_folder(file.parent)
     if file.is_file():
         try:
-            from_file = tomllib.loads(file.read_text("utf-8"))
+            with file.open("rb") as opened:
+                check_file(opened.fileno(), file)
+                from_file = tomllib.load(opened)
         except (OSError, ValueError) as error:
             raise InvalidRequest(f"{file} cannot be read: {error}; correct the file") from None
     known = {each.name for each in fields(Settings)}

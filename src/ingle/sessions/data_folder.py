@@ -11,6 +11,7 @@ import secrets
 from pathlib import Path
 
 from ingle import errors
+from ingle.private_files import check_folder
 from ingle.sessions.persistence.durable import PREFIX
 from ingle.support import remove_tree
 from ingle.support.running_servers import find_servers
@@ -39,6 +40,7 @@ class DataFolder:
             ) from None
 
     def _take(self) -> None:
+        check_folder(self._home)
         for folder in (self._home, self._home / "run", self._sessions):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock_fd = _lock(self._lock_path(self.server))

@@ -12,6 +12,7 @@ import secrets
 from pathlib import Path
 
 from ingle import errors
+from ingle.private_files import check_file
 
 KEY_SIZE = 32
 
@@ -34,7 +35,9 @@ def read_key(file: Path) -> bytes:
     """Return the key of this data folder, and create it if it is missing. Safe for concurrent servers."""
     while True:
         with contextlib.suppress(FileNotFoundError):
-            key = file.read_bytes()
+            with file.open("rb") as opened:
+                check_file(opened.fileno(), file)
+                key = opened.read(KEY_SIZE + 1)
             if len(key) != KEY_SIZE:
                 raise errors.DataFolderFailed(
                     f"{file.name} in the data folder is damaged; restore it from a backup, or remove it. Without it, "

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle.errors import InvalidRequest
+from ingle.private_files import check_file
 
 VARIABLE = "INGLE_TOKEN"
 BYTES = 32
@@ -49,6 +50,7 @@ def find_token(home: Path) -> Token:
 
 def _read(file: Path) -> str:
     with file.open(encoding="ascii", errors="replace") as opened:
+        check_file(opened.fileno(), file)
         if os.fstat(opened.fileno()).st_mode & _OTHERS:
             raise InvalidRequest(
                 f"others can read {file}: remove it, and the next start makes a new token; "

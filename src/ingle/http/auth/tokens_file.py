@@ -20,6 +20,7 @@ from msgspec import Struct
 from ingle import errors
 from ingle.callers import IMPLIED, Limits
 from ingle.http.auth.server_token import BYTES
+from ingle.private_files import check_file
 from ingle.requests import Bounds
 from ingle.sessions.manager import check_name
 
@@ -54,6 +55,7 @@ def read(home: Path) -> list[Entry]:
     file = home / FILE
     try:
         with file.open("rb") as opened:
+            check_file(opened.fileno(), file)
             if os.fstat(opened.fileno()).st_mode & _OTHERS:
                 raise errors.InvalidRequest(f"others can read {file}; `chmod 600` it")
             return msgspec.json.decode(opened.read(), type=TokensFile).tokens
