@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -14,8 +15,9 @@ from click.testing import CliRunner
 
 import ingle.http.server
 from ingle.cli import main
+from ingle.cli.commands.serve import flag_of
 from ingle.errors import InvalidRequest
-from ingle.settings import Settings, data_folder, load
+from ingle.settings import GROUPS, Settings, data_folder, load
 from reference.cli import settings_page
 
 
@@ -53,6 +55,17 @@ def test_the_page_is_the_same_on_every_interpreter_and_says_all(monkeypatch: pyt
     for setting in fields(Settings):
         assert f"| `{setting.name}` |" in before
         assert setting.metadata["help"] in before
+
+
+def test_the_help_of_serve_has_every_flag_in_its_group() -> None:
+    text = CliRunner().invoke(main, ["serve", "--help"]).output
+    parts = re.split(r"^(\S.*):$", text, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert list(sections) == ["Options", *GROUPS.values()]
+    group = ""
+    for field in fields(Settings):
+        group = GROUPS.get(field.name, group)
+        assert f"  {flag_of(field)} " in sections[group]
 
 
 def test_without_any_place_the_defaults_hold(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

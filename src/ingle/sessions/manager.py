@@ -317,7 +317,7 @@ class Manager:
         try:
             grant, notices = await self.grants.grant_again(row.made, key)
         except errors.IngleError as error:
-            self._durable.hold_back(key, error)
+            await self._durable.hold_back(row.uid, key, error)
             return
         spec = await self._resolve(row.made, name, key, grant)
         spec = msgspec.structs.replace(spec, folder=self._durable.folder(row.uid), one_off=False)

@@ -216,6 +216,10 @@ class Registry:
     async def rename(self, uid: str, name: str) -> None:
         await self.do(lambda db: db.execute("UPDATE sessions SET name = ? WHERE uid = ?", (name, uid)))
 
+    async def release(self, uid: str) -> None:
+        """Give a session up, for another server of its place."""
+        await self.do(lambda db: db.execute("UPDATE sessions SET owner = '' WHERE uid = ?", (uid,)))
+
     async def remove(self, uid: str) -> None:
         await self.do(lambda db: db.execute("DELETE FROM sessions WHERE uid = ?", (uid,)))
 

@@ -105,6 +105,7 @@ class SessionNames:
                 f"a saved session {name!r} exists and did not come back: {self._held_back.pop(key)}; this one is new "
                 "and empty"
             )
+            return found
         if name == MAIN and self._place != SERVE:
             return found  # every project has one
         try:

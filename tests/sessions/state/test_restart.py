@@ -118,7 +118,9 @@ def test_a_session_that_may_not_come_back_is_told_before_a_namesake_is_made(
     assert (
         "session 'open' is saved, and does not come back on this server: isolation 'none' is" in answer.json()["detail"]
     )
+    assert [each["session_id"] for each in json.loads(ingle("ps", "--json").stdout)["saved"]] == ["open"]
     made = server.client.post("/v1/sessions", json={"session_id": "open"}).json()
+    assert len(made["notices"]) == 1
     assert "a saved session 'open' exists and did not come back" in made["notices"][0]
     assert "this one is new and empty" in made["notices"][0]
 

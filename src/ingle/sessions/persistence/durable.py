@@ -142,8 +142,9 @@ class DurableSessions:
             raise
         return row
 
-    def hold_back(self, key: str, error: errors.IngleError) -> None:
+    async def hold_back(self, uid: str, key: str, error: errors.IngleError) -> None:
         """Leave a session of an earlier server in the registry, for a server that can have it."""
+        await self.registry.release(uid)
         logger.warning("session %s does not come back: %s", key.rpartition("/")[2], error.message)
         self.names.hold_back(key, error.message)
 
