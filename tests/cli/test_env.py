@@ -210,4 +210,15 @@ def test_packages_come_from_files(tmp_path: Path, name: str, text: str | None, e
 def test_the_reason_of_a_failure_has_three_lines() -> None:
     assert reason_of(["Collecting a\n", "ERROR: no a\n", "ERROR: none found for a\n"]) == "no a\nnone found for a"
     assert reason_of([f"line {n}\n" for n in range(9)]) == "line 6\nline 7\nline 8"
+    versions = ", ".join(f"1.{n}" for n in range(500))
+    assert reason_of(
+        [
+            "ERROR: Ignored the following versions that require a different python version: 1.2 Requires-Python <3\n",
+            f"ERROR: Could not find a version that satisfies the requirement a==9 (from versions: {versions})\n",
+            "ERROR: No matching distribution found for a==9\n",
+        ]
+    ) == (
+        "Could not find a version that satisfies the requirement a==9 (from versions: …, 1.497, 1.498, 1.499)\n"
+        "No matching distribution found for a==9"
+    )
     assert reason_of([]) == "the installer said nothing"

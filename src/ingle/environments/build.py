@@ -39,6 +39,9 @@ VERSION = re.compile(r"\d+(?:\.\d+){0,2}")
 PROGRESS = re.compile(
     r"\s*(?:(?P<verb>Collecting|Downloading|Building wheel for|Processing)\s+(?P<what>\S+(?: \([\d.]+ [kMG]?B\))?))"
 )
+VERSIONS = re.compile(r"(\(from versions: ).+?, ((?:[^, ]+, ){2}[^, ]+)\)$")
+"""The versions that the index has, the newest last."""
+
 ASK = (
     "import json, sys, importlib.metadata as m;"
     "print(json.dumps(['.'.join(map(str, sys.version_info[:3])),"
@@ -262,6 +265,8 @@ def reason_of(lines: list[str]) -> str:
     """Return why a program failed, from what it printed: at most three lines."""
     text = [line.strip() for line in lines if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in text if line.startswith(("ERROR:", "error:"))]
+    # pip lists every version that it passes over, and every version that there is.
+    errors = [VERSIONS.sub(r"\1…, \2)", line) for line in errors if not line.startswith("Ignored the following")]
     chosen = list(dict.fromkeys(errors or text))
     chosen = chosen[:MAX_REASON_LINES] if errors else chosen[-MAX_REASON_LINES:]
     return "\n".join(line[:MAX_REASON_CHARS] for line in chosen) or "the installer said nothing"
