@@ -16,6 +16,7 @@ from ingle_worker.archive.pack import Packer
 from ingle_worker.archive.tar_format import Malformed
 from ingle_worker.archive.unpack import Unpacker
 from ingle_worker.processes import linux
+from ingle_worker.trees.agent import TreeAgent
 from ingle_worker.wire.files import (
     LENGTH,
     MALFORMED,
@@ -252,4 +253,19 @@ def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:
     _reply(connection, {})
 
 
-_VERBS = {"list": _list, "read": _read, "write": _write, "remove": _remove, "pack": _pack, "unpack": _unpack}
+def _tree(connection: socket.socket, request: "dict[str, Any]") -> None:
+    """Serve requests about the whole folder, until the host closes the socket."""
+    root = _open_root(request)
+    _reply(connection, {})
+    TreeAgent(connection, root).run()
+
+
+_VERBS = {
+    "list": _list,
+    "read": _read,
+    "write": _write,
+    "remove": _remove,
+    "pack": _pack,
+    "unpack": _unpack,
+    "tree": _tree,
+}

@@ -6,6 +6,7 @@ read:            the host sends start and count, the agent sends that many bytes
 write:           the host sends chunks, each with its length; an empty one completes the file
 pack:            the agent sends chunks of a tar stream in the same way; an empty one ends it
 unpack:          the host sends chunks of a tar stream; the agent replies after the last one, or when it fails
+tree:            requests about the whole folder follow; see `trees`
 """
 
 import struct

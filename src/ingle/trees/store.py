@@ -1,0 +1,204 @@
+"""Bytes of files in trees: one file for each hash, counted by the trees that need it.
+
+A store belongs to one tenant of one server, and ends with the server: what has to last goes into a snapshot. So the
+counts are in memory. A file gets its name when it is complete, and never changes then.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from ingle.render.phrases import size
+from ingle.trees.tree import Tree
+
+READ_BYTES = 1 << 20
+
+
+class NotKept(Exception):
+    """The files are not kept. The message says why."""
+
+
+class KeptTree:
+    """A tree whose files the store holds. Whoever takes it releases it."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.holders = 1
+
+
+class TreeStore:
+    def __init__(self, folder: Path, quota: int) -> None:
+        """`quota` is the number of bytes that all files together may have."""
+        self._folder = folder
+        self._quota = quota
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
+        self._reserved = 0
+        self.used = 0
+        """Bytes of all files."""
+
+    def begin(self) -> "Addition":
+        """Begin to keep a tree."""
+        return Addition(self)
+
+    def open(self, digest: str) -> int:
+        """Return a descriptor for reading a file."""
+        return os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
+
+    def share(self, kept: KeptTree) -> KeptTree:
+        """Count one more holder of a kept tree."""
+        with self._lock:
+            assert kept.holders
+            kept.holders += 1
+        return kept
+
+    def release(self, kept: KeptTree) -> None:
+        """Give up a kept tree. Remove files that no other tree needs."""
+        with self._lock:
+            kept.holders -= 1
+            if kept.holders:
+                return
+            self._drop(kept.tree.digests)
+
+    # --- for an addition ---
+
+    def reserve(self, count: int) -> None:
+        """Set bytes of the quota aside. Raise NotKept if there are not so many left."""
+        with self._lock:
+            left = max(0, self._quota - self.used - self._reserved)
+            if count > left:
+                raise NotKept(f"they need {size(count)}, and {size(left)} of {size(self._quota)} are left (keep_disk)")
+            self._reserved += count
+
+    def unreserve(self, count: int) -> None:
+        with self._lock:
+            self._reserved -= count
+
+    def hold(self, digest: str) -> bool:
+        """Count a holder of a file. Return False if there is no such file."""
+        with self._lock:
+            if digest not in self._sizes:
+                return False
+            self._counts[digest] += 1
+            return True
+
+    def drop(self, digests: Counter[str]) -> None:
+        with self._lock:
+            self._drop(digests.elements())
+
+    def _drop(self, digests: Iterable[str]) -> None:
+        for digest in digests:
+            self._counts[digest] -= 1
+            if not self._counts[digest]:
+                del self._counts[digest]
+                self.used -= self._sizes.pop(digest)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(digest))
+
+    def new_draft(self) -> tuple[Path, int]:
+        """Return a new file, and a descriptor to write to it."""
+        path = self._folder / f".{secrets.token_hex(8)}.part"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return path, os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return path, os.open(path, flags, 0o600)
+
+    def add(self, draft: Path) -> str:
+        """Take a complete draft over, and count its first holder. Return its hash."""
+        digest, length = measure(draft)
+        with self._lock:
+            if digest in self._sizes:
+                os.unlink(draft)
+            else:
+                path = self._path(digest)
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                os.rename(draft, path)
+                self._sizes[digest] = length
+                self.used += length
+            self._counts[digest] += 1
+        return digest
+
+    def _path(self, digest: str) -> Path:
+        return self._folder / digest[:2] / digest[2:]
+
+
+class Addition:
+    """Files of a tree that is being taken. They are held until it is complete, and released if that fails."""
+
+    def __init__(self, store: TreeStore) -> None:
+        self._store = store
+        self._held: Counter[str] = Counter()
+        self._reserved = 0
+        self._drafts: list[Path] = []
+
+    def __enter__(self) -> "Addition":
+        return self
+
+    def reserve(self, count: int) -> None:
+        self._store.reserve(count)
+        self._reserved += count
+
+    def hold(self, digest: str) -> bool:
+        """Hold a file that the store has. Return whether it has it."""
+        if digest in self._held:
+            return True
+        held = self._store.hold(digest)
+        if held:
+            self._held[digest] += 1
+        return held
+
+    def new_draft(self) -> tuple[Path, int]:
+        path, fd = self._store.new_draft()
+        self._drafts.append(path)
+        return path, fd
+
+    def add(self, draft: Path) -> str:
+        """Take a complete draft over. Return its hash."""
+        digest = self._store.add(draft)
+        self._drafts.remove(draft)
+        self._held[digest] += 1
+        return digest
+
+    def finish(self, tree: Tree) -> KeptTree:
+        """Return the kept tree. Each of its files is held once from now on."""
+        held, self._held = self._held, Counter()
+        held.subtract(dict.fromkeys(tree.digests, 1))
+        self._store.drop(+held)
+        return KeptTree(tree)
+
+    def __exit__(self, *exc: object) -> None:
+        for draft in self._drafts:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
+        self._store.drop(self._held)
+        self._store.unreserve(self._reserved)
+
+
+def measure(draft: Path) -> tuple[str, int]:
+    """Return the hash and the size of a draft that nobody writes to any more."""
+    fd = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            # The kernel grants this only if no descriptor is open for writing, in any process.
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except BlockingIOError:
+            raise NotKept("another process still writes to what was read") from None
+        except OSError:
+            pass  # a file system without leases
+        hasher, length = hashlib.sha256(), 0
+        while data := os.read(fd, READ_BYTES):
+            hasher.update(data)
+            length += len(data)
+        return hasher.hexdigest(), length
+    finally:
+        os.close(fd)

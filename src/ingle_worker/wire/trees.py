@@ -1,0 +1,52 @@
+"""Messages between the host and a file agent about a whole folder. They follow a request of the verb `tree`.
+
+Each message is a length and JSON. Descriptors come with a request: one per file, in the order of the files.
+
+host  -> agent   {"do": "list"}
+agent -> host    lists of entries, in several messages; an empty list ends them
+host  -> agent   {"do": "fetch", "files": [[path, limit], …]}, with a descriptor to write each file to
+agent -> host    [[errno, mode, inode, size, modified, changed, steady], …]
+host  -> agent   {"do": "apply", "steps": [[step, path, …], …]}, with a descriptor to read each `file` from
+agent -> host    [[errno, inode, size, modified, changed], …]
+
+Bytes of files pass by descriptors and never through the socket. A path is text with one character per byte, since names
+of files need not be text.
+"""
+
+import os
+
+MAX_FILES_PER_MESSAGE = 64
+"""Files of one request. The kernel passes at most 253 descriptors at a time."""
+
+MAX_ENTRIES_PER_MESSAGE = 1000
+MAX_MESSAGE_BYTES = 16 * 1024**2
+MAX_DEPTH = 100
+
+FILE, FOLDER, LINK, NOT_KEPT = "f", "d", "l", "x"
+"""Kinds of entries. An entry is [kind, path, mode, inode, size, modified, changed, text].
+
+The text is the target of a link, or why an entry is not kept.
+"""
+
+MAKE_FOLDER, WRITE_FILE, MAKE_LINK, REMOVE, SET_MODE, SET_ATTRIBUTES = (
+    *("folder", "file", "link", "remove", "mode", "attributes"),
+)
+"""Steps.
+
+["folder", path]                            make a folder that its owner may change
+["file", path, mode, modified, in_place]    write a file from the next descriptor
+["link", path, target]                      make a symbolic link
+["remove", path, folder]                    remove a file, a link or an empty folder
+["mode", path, mode]                        set the permissions of a folder
+["attributes", path, mode, modified]        set the permissions and the time of a file
+"""
+
+
+def encode_path(path: str) -> str:
+    """Return a path of this system as text with one character per byte."""
+    return os.fsencode(path).decode("latin-1")
+
+
+def decode_path(text: str) -> str:
+    """Return the path of this system that a text stands for."""
+    return os.fsdecode(text.encode("latin-1"))
