@@ -111,7 +111,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("9. Interfaces", "http.seed", "http.stream", "http.problems", "log.config"),
     *_proven("10. Safety", "safe.token", "safe.input"),
     *_proven("10. Safety", "safe.isolation"),
-    *_later("11. Files and effects", "no save or fork covers the files of a session yet", "files.state"),
+    *_later("11. Files and effects", "saves and forks do not cover the files of a session yet", "files.state"),
     *_proven("11. Files and effects", "files.changes", "files.archive"),
     *_later("11. Files and effects", "sessions cannot be compared yet", "diff.state"),
     *_later(

@@ -229,6 +229,8 @@ class RolledBack(Struct, frozen=True):
     """A sentence about the state the session is in now."""
     checkpoint: CheckpointInfo
     session: SessionInfo
+    files: FileChanges | None = None
+    """Files of the own folder that the rollback changed; null where it left the files as they are."""
 
 
 class SnapshotName(Struct, frozen=True):

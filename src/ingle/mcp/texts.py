@@ -18,7 +18,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.render.model import NOTICE_CHARS, QUICK_SECONDS, TEXT_LIMIT
+from ingle.render.model import NOTICE_CHARS, QUICK_SECONDS, TEXT_LIMIT, files_line
 from ingle.render.phrases import counted, duration, size, some
 from ingle.render.terminal_text import clean
 from ingle.render.truncate import HEAD_SHARE, Omitted, cut, passage, shares
@@ -199,7 +199,8 @@ def forks_text(original: str, made: list[SessionInfo]) -> str:
 def rolled_back_text(back: RolledBack) -> str:
     cell = back.session.execution_count + 1
     text = f"session {back.session.session_id}: {back.notice}. Its next cell is {cell}."
-    return "\n".join([text, *_notes(back.checkpoint.notices)])
+    files = files_line(back.files)
+    return "\n".join([text, *([f"[{files}]"] if files else []), *_notes(back.checkpoint.notices)])
 
 
 def checkpoint_text(session_id: str, kept: CheckpointInfo) -> str:

@@ -105,8 +105,8 @@ class LocalSession:
         return self._session.info()
 
     async def rollback(self, checkpoint: str | None) -> RolledBack:
-        found, notice = await self._session.rollback(checkpoint)
-        return RolledBack(notice, found, self._session.info())
+        done = await self._session.rollback(checkpoint)
+        return RolledBack(done.text, done.checkpoint, self._session.info(), done.files)
 
     async def save(self, target: str, start: str | None) -> Saved:
         return await self._snapshots.save(self._session, target, start)

@@ -7,6 +7,7 @@ An error has its own share, so that no amount of output hides it. Base64 is neve
 from dataclasses import dataclass
 
 from ingle.events import Excerpt, MimeBundle, OutputPage, Result
+from ingle.files import FileChanges
 from ingle.render.image_info import Picture
 from ingle.render.mime import described, lines_of, names_parts_of_a_picture, picture_of
 from ingle.render.phrases import counted, duration, left_out_notices
@@ -257,22 +258,8 @@ class _View:
         return lines
 
     def _files(self) -> list[str]:
-        """Return one line about the files that the cell changed. Hidden files and caches are left out."""
-        files = self._result.files
-        if files is None:
-            return []
-        groups = (("created", files.created), ("changed", files.changed), ("deleted", files.deleted))
-        shown = [(verb, [path for path in paths if not _is_hidden(path)]) for verb, paths in groups]
-        left = MAX_FILES
-        words = []
-        for verb, paths in shown:
-            if paths[:left]:
-                words.append(f"{verb} {', '.join(clean(path)[:FILE_CHARS] for path in paths[:left])}")
-                left -= len(paths[:left])
-        more = sum(len(paths) for _, paths in shown) - (MAX_FILES - left)
-        if more:
-            words.append(f"and {more} more")
-        return [f"[files: {', '.join(words)}]"] if words else []
+        line = files_line(self._result.files)
+        return [f"[{line}]"] if line else []
 
     def _status(self, something: bool) -> str | None:
         """Return the status line, or None if it has nothing to say."""
@@ -314,3 +301,21 @@ class _View:
 
 def _is_hidden(path: str) -> bool:
     return any(part.startswith(".") or part == "__pycache__" for part in path.split("/"))
+
+
+def files_line(files: FileChanges | None) -> str:
+    """Return one line about files that were changed, or nothing. Hidden files and caches are left out."""
+    if files is None:
+        return ""
+    groups = (("created", files.created), ("changed", files.changed), ("deleted", files.deleted))
+    shown = [(verb, [path for path in paths if not _is_hidden(path)]) for verb, paths in groups]
+    left = MAX_FILES
+    words = []
+    for verb, paths in shown:
+        if paths[:left]:
+            words.append(f"{verb} {', '.join(clean(path)[:FILE_CHARS] for path in paths[:left])}")
+            left -= len(paths[:left])
+    more = sum(len(paths) for _, paths in shown) - (MAX_FILES - left)
+    if more:
+        words.append(f"and {more} more")
+    return f"files: {', '.join(words)}" if words else ""

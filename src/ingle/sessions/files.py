@@ -133,6 +133,21 @@ def system_errors(path: str) -> Iterator[None]:
         raise_for(path, error.errno or errno.EIO)
 
 
+async def connect_agent(worker: Worker) -> socket.socket:
+    """Have the init of this worker fork an agent. Return the connection to it, which blocks."""
+    ours, theirs = socket.socketpair()
+    # An agent has no descriptor to send, and a process that took its place must not send any either.
+    refuse_descriptors(ours)
+    try:
+        await worker.start_child(messages.ServeFiles(), theirs.detach())
+    except BaseException as error:
+        ours.close()
+        if isinstance(error, OSError):
+            raise errors.Unavailable(UNREACHABLE) from None
+        raise
+    return ours
+
+
 class Agent:
     """Connection to the agent that serves one request."""
 
@@ -143,18 +158,9 @@ class Agent:
     @classmethod
     async def start(cls, worker: Worker) -> "Agent":
         """Have the init of this worker fork an agent."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        # An agent has no descriptor to send, and a process that took its place must not send any either.
-        refuse_descriptors(ours)
-        try:
-            await worker.start_child(messages.ServeFiles(), theirs.detach())
-        except BaseException as error:
-            ours.close()
-            if isinstance(error, OSError):
-                raise errors.Unavailable(UNREACHABLE) from None
-            raise
-        return cls(ours)
+        connection = await connect_agent(worker)
+        connection.setblocking(False)
+        return cls(connection)
 
     async def ask(self, request: dict[str, Any], answer: type[Struct]) -> Any:
         data = json.dumps(request).encode()

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import re
+import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -43,6 +44,7 @@ from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit
 from ingle.support.idempotency import Idempotency
+from ingle.trees.stores import TreeStores
 from ingle.workers.launch.launcher import Launcher
 from ingle_worker.wire import child_variables, states
 
@@ -69,6 +71,7 @@ class Manager:
         if settings.audit == "on":
             self.telemetry.audit = Audit(home)
         self._watches = FolderWatches()
+        self._trees = TreeStores(self.folder, settings)
         policy = Policy(settings, home)
         self.egress = Egress(policy.hosts(), Route.read(dict(os.environ)))
         self.prepared = PreparedWorkers(home, self._data_folder.server, self.egress)
@@ -134,7 +137,7 @@ class Manager:
             wanted = msgspec.structs.replace(wanted, cwd=self.grants.policy.start)
         name = wanted.session_id
         if name is None:
-            name = _random_name()
+            name = secrets.token_hex(8)
         else:
             check_name(name)
         key = key_of(wanted.tenant, name)
@@ -167,7 +170,7 @@ class Manager:
         grant = await self.grants.grant(wanted, key)
         launcher = self.grants.launcher(grant)
         spec = await self._resolve(wanted, name, key, grant)
-        uid = _random_name()
+        uid = secrets.token_hex(8)
         if wanted.durable:
             # A later server must not unpickle it where it is less confined than where it was made.
             made = msgspec.structs.replace(wanted, isolation=grant.isolation)
@@ -219,6 +222,7 @@ class Manager:
             self.settings,
             self.telemetry,
             self._watches,
+            self._trees,
             prepared=prepared,
             saves=saves,
             requests=requests,
@@ -288,7 +292,7 @@ class Manager:
         """Return the names of forks by their keys. Raise an error if one is taken or wrong."""
         keys: dict[str, str] = {}
         for name in names:
-            given = name if name is not None else _random_name()
+            given = name if name is not None else secrets.token_hex(8)
             check_name(given)
             key = key_of(tenant, given)
             if key in self._sessions or key in self._making or key in keys:
@@ -297,7 +301,7 @@ class Manager:
         return keys
 
     def _fork_of(self, original: Session, key: str, name: str) -> Session:
-        uid = _random_name()
+        uid = secrets.token_hex(8)
         spec = msgspec.structs.replace(
             original.spec,
             session_id=name,
@@ -331,10 +335,10 @@ class Manager:
     async def _hidden(self, kind: str, wanted: NewSession) -> Session:
         """Return a session that no listing shows. It is not started yet."""
         self._check_running()
-        name = f".{kind}-{_random_name()}"
+        name = f".{kind}-{secrets.token_hex(8)}"
         key = f"{wanted.tenant}/{name}"
         grant = await self.grants.grant(wanted, key)
-        spec = SessionSpec(name, self.folder(_random_name()), key, grant.cwd, grant=grant)
+        spec = SessionSpec(name, self.folder(secrets.token_hex(8)), key, grant.cwd, grant=grant)
         return self._session(spec, self.grants.launcher(grant))
 
     @contextlib.asynccontextmanager
@@ -462,6 +466,7 @@ class Manager:
         if self._endings:
             await asyncio.wait(self._endings)
         self._watches.close()
+        await self._trees.close()
         await self._durable.registry.close()
         self.saves.close()
         await self._launchers.stop()
@@ -493,8 +498,3 @@ def check_name(name: str) -> None:
         raise errors.InvalidName(
             f"{name[:80]!r} is not a name: 1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
         )
-
-
-def _random_name() -> str:
-    """Return a name that nobody can guess."""
-    return os.urandom(8).hex()

@@ -27,8 +27,9 @@ from ingle.sessions.info import describe_session
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
 from ingle.sessions.persistence.checkpoints import Checkpoints
+from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.save_schedule import SaveSchedule
-from ingle.sessions.persistence.worker_copies import WorkerCopies
+from ingle.sessions.persistence.worker_copies import Rollback, WorkerCopies
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.sessions.process.namespace import Namespace
@@ -45,6 +46,7 @@ from ingle.settings import Settings
 from ingle.snapshots.registry import KEYS, Row
 from ingle.support.background import Tasks
 from ingle.support.idempotency import Idempotency
+from ingle.trees.stores import TreeStores
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
@@ -59,6 +61,7 @@ class Session:
         settings: Settings,
         telemetry: Telemetry,
         watches: FolderWatches,
+        trees: TreeStores,
         *,
         prepared: PreparedWorker | None = None,
         saves: SaveTarget | None = None,
@@ -86,7 +89,8 @@ class Session:
         self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry, self._tracker)
         self.saves = SaveSchedule(self.autosave, self.turns, slot, journal, self.checkpoints, self._tasks)
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
-        self._copies = WorkerCopies(self._worker, slot, journal, self.checkpoints, self.saves, self._tasks)
+        self._files = KeptFiles(trees, spec.tenant, workspace.folders, watches)
+        self._copies = WorkerCopies(self._worker, slot, journal, self.checkpoints, self.saves, self._files, self._tasks)
         slot.listener = WorkerEvents(
             spec,
             slot,
@@ -262,8 +266,8 @@ class Session:
         self.last_used = time.monotonic()
         return await self._copies.checkpoint(name)
 
-    async def rollback(self, name: str | None) -> tuple[CheckpointInfo, str]:
-        """Go on from a checkpoint, which stays. Return it, and a sentence that says where the session is now.
+    async def rollback(self, name: str | None) -> Rollback:
+        """Go on from a checkpoint, which stays.
 
         Without a name, go back to the state before the last cell, or else to the newest checkpoint.
         """
@@ -285,6 +289,7 @@ class Session:
         self.runner.end(states.EXIT, Exit(message="the session was ended"))
         self.slot.move(SlotState.ENDED)
         self._tracker.close()
+        self._files.close()
         await self.journal.close_images()
         await self.saves.close(keep=keep, patience=self._settings.exit_grace)
         self._tasks.cancel()

@@ -31,6 +31,15 @@ def read(path: str, size: int = 1 << 16) -> bytes:
         os.close(fd)
 
 
+def read_whole(path: str, most: int) -> bytes:
+    """Return a file of the kernel's that may be long: one read returns a page of it."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 def _stat(pid: int | None) -> list[bytes]:
     """Return the state and the fields after it."""
     return read(f"/proc/{pid}/stat", 4096).rpartition(b")")[2].split()

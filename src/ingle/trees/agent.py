@@ -29,6 +29,10 @@ Time = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Inode = Annotated[int, Meta(ge=0)]
 
 
+class AgentLost(NotKept):
+    """The agent has ended or hangs."""
+
+
 class Seen(NamedTuple):
     """An entry of a folder as the agent found it."""
 
@@ -125,7 +129,7 @@ class TreeAgent:
     def _answers(self, decoder: Any, count: int) -> Any:
         found = self._receive(decoder)
         if len(found) != count:
-            raise NotKept(UNREACHABLE)
+            raise AgentLost(UNREACHABLE)
         return found
 
     def _send(self, request: dict[str, Any], fds: Sequence[int] = ()) -> None:
@@ -139,7 +143,7 @@ class TreeAgent:
         with self._reachable():
             (length,) = LENGTH.unpack(self._receive_exactly(LENGTH.size))
             if length > wire.MAX_MESSAGE_BYTES:
-                raise NotKept(UNREACHABLE)
+                raise AgentLost(UNREACHABLE)
             return decoder.decode(self._receive_exactly(length))
 
     def _receive_exactly(self, count: int) -> bytes:
@@ -156,4 +160,4 @@ class TreeAgent:
         try:
             yield
         except (OSError, EOFError, ValueError, msgspec.MsgspecError, RecursionError):
-            raise NotKept(UNREACHABLE) from None
+            raise AgentLost(UNREACHABLE) from None

@@ -50,5 +50,5 @@ class Index:
             del self._known[path]
 
     def holds(self, inodes: frozenset[int]) -> bool:
-        """Return whether one of these inodes is a file here, or one was when it was read."""
-        return any(not each.sure or each.stamp.inode in inodes for each in self._known.values())
+        """Return whether one of these inodes is a file here."""
+        return any(each.stamp.inode in inodes for each in self._known.values())

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from ingle.files import FileChanges
 from ingle.trees.agent import Applied, Seen, TreeAgent
+from ingle.trees.in_use import InUse
 from ingle.trees.index import Index
 from ingle.trees.snapshot import batches, read_digests
-from ingle.trees.store import TreeStore
+from ingle.trees.store import NotKept, TreeStore
 from ingle.trees.tree import Tree, visible
 from ingle_worker.wire import trees as wire
 
@@ -24,15 +25,6 @@ MAX_ENTRIES = 2_000_000
 """Size of a folder that can be brought back, however much was added to it since."""
 
 Step = list[Any]
-
-
-class InUse(Struct, frozen=True):
-    """Inodes that processes of the session use."""
-
-    opened: frozenset[int] = frozenset()
-    """Open or mapped in any way. Such a file is written in place, so that its reader sees it."""
-    writable: frozenset[int] = frozenset()
-    """Mapped, or open for writing. Such a file may change without a sign."""
 
 
 class Restored(Struct, frozen=True):
@@ -84,10 +76,15 @@ def _stays(seen: Seen, tree: Tree) -> bool:
     return seen.kind == {"file": wire.FILE, "folder": wire.FOLDER, "link": wire.LINK}[entry.kind]
 
 
-def restore(agent: TreeAgent, store: TreeStore, tree: Tree, index: Index, use: InUse) -> Restored:
-    """Bring a folder back to a tree. Raise NotKept if the agent is lost on the way; then try again."""
+def restore(agent: TreeAgent, store: TreeStore, tree: Tree, index: Index, use: InUse, *, why_not: str = "") -> Restored:
+    """Bring a folder back to a tree. Raise AgentLost if the agent is lost on the way; then try again.
+
+    With `why_not`, change nothing: raise NotKept with this reason if there is a difference.
+    """
     seen = agent.entries(MAX_ENTRIES)
     steps = plan(seen, _digests(agent, store, tree, index, use.writable, seen), tree, use.opened)
+    if steps and why_not:
+        raise NotKept(why_not)
     failed: list[str] = []
     for batch in batches(steps):
         began = time.time_ns()

@@ -99,18 +99,22 @@ class TreeStore:
             if not self._counts[digest]:
                 del self._counts[digest]
                 self.used -= self._sizes.pop(digest)
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._path(digest))
+                path = self._path(digest)
+                path.unlink(missing_ok=True)
+                _remove_empty(path.parent)
+        if not self._sizes:
+            _remove_empty(self._folder)
 
     def new_draft(self) -> tuple[Path, int]:
         """Return a new file, and a descriptor to write to it."""
         path = self._folder / f".{secrets.token_hex(8)}.part"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            return path, os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return path, os.open(path, flags, 0o600)
+        with self._lock:
+            try:
+                return path, os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                self._folder.mkdir(mode=0o700, parents=True)
+                return path, os.open(path, flags, 0o600)
 
     def add(self, draft: Path) -> str:
         """Take a complete draft over, and count its first holder. Return its hash."""
@@ -120,7 +124,7 @@ class TreeStore:
                 os.unlink(draft)
             else:
                 path = self._path(digest)
-                path.parent.mkdir(mode=0o700, exist_ok=True)
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 os.rename(draft, path)
                 self._sizes[digest] = length
                 self.used += length
@@ -181,6 +185,11 @@ class Addition:
                 os.unlink(draft)
         self._store.drop(self._held)
         self._store.unreserve(self._reserved)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def measure(draft: Path) -> tuple[str, int]:

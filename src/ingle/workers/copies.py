@@ -65,21 +65,21 @@ class Forks:
         self._current: Forking | None = None
         self._tickets = 0
 
-    async def make(self, origin: "Worker", count: int) -> Copies:
+    async def make(self, origin: "Worker", count: int, folder: str) -> Copies:
         """Make copies of `origin`. Raises StartFailed, and then there are none."""
-        making = asyncio.get_running_loop().create_task(self._make(origin, count))
+        making = asyncio.get_running_loop().create_task(self._make(origin, count, folder))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             making.add_done_callback(_end_unwanted)
             raise
 
-    async def _make(self, origin: "Worker", count: int) -> Copies:
+    async def _make(self, origin: "Worker", count: int, folder: str) -> Copies:
         async with self._lock:
             if not origin.alive:
                 raise StartFailed("the session's process has ended, and cannot be copied")
             self._tickets += 1
-            self._current = Forking(origin, self._tickets, count)
+            self._current = Forking(origin, self._tickets, count, folder)
             try:
                 return await self._current.run()
             finally:
@@ -108,8 +108,9 @@ def _end_unwanted(making: "asyncio.Task[Copies]") -> None:
 class Forking:
     """One fork order under way."""
 
-    def __init__(self, origin: "Worker", ticket: int, count: int) -> None:
+    def __init__(self, origin: "Worker", ticket: int, count: int, folder: str) -> None:
         self._origin = origin
+        self._folder = folder
         self._loop = asyncio.get_running_loop()
         self.ticket = ticket
         self._made: dict[int, Worker] = {}
@@ -122,7 +123,7 @@ class Forking:
         """Make the copies and wait until the worker goes on. Raises StartFailed, and then there are none."""
         origin = self._origin
         until = time.monotonic() + FORK_PATIENCE_SECONDS
-        origin.send(messages.ForkSelf(self.ticket, self._slots, until))
+        origin.send(messages.ForkSelf(self.ticket, self._slots, until, self._folder))
         try:
             # The worker itself ends what it has begun.
             ends: list[asyncio.Future[Any]] = [self._copied, origin.gone]

@@ -175,9 +175,12 @@ class Worker:
         finally:
             os.close(fd)
 
-    async def fork(self, count: int = 1) -> Copies:
-        """Make live copies between cells, which may still be starting. Raises StartFailed, and then there are none."""
-        return await self.forks.make(self, count)
+    async def fork(self, count: int = 1, folder: str = "") -> Copies:
+        """Make live copies between cells, which may still be starting. Raises StartFailed, and then there are none.
+
+        In files below `folder` that are open, each copy has a position of its own.
+        """
+        return await self.forks.make(self, count, folder)
 
     def make_sibling(self, slot: int) -> "Worker":
         """Return the host's side of a copy that is to be made."""

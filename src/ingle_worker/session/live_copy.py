@@ -33,6 +33,7 @@ from ingle_worker.session.input_stream import Input
 from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, slot_words
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import OutputStreams
+from ingle_worker.trees.open_files import OpenFiles
 from ingle_worker.wire import messages
 from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, NotCopied, Rehome, Started
 
@@ -68,6 +69,8 @@ class LiveCopies:
         self._shared = memoryview(b"")
         self._init = -1
         self._forking = False
+        self.files = OpenFiles()
+        """Open files of a copy, below the session's folder."""
         self._only: CopySlot | None = None
         """The own slot and descriptors, if the forked process is itself a copy."""
         self.running: list[Any] = []
@@ -124,6 +127,7 @@ class LiveCopies:
                 else:
                     if mine is not None:
                         self._become(*mine)
+                        self.files.separate(order.folder)
                         return True
                 if failed:
                     # The next batch would fail too.

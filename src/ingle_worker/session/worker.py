@@ -40,6 +40,7 @@ from ingle_worker.session.user_library import library
 from ingle_worker.session.variables import VariableRequests
 from ingle_worker.snapshot import provenance
 from ingle_worker.snapshot.protocol import SnapshotRequests
+from ingle_worker.trees.open_files import working_directory
 from ingle_worker.wire import child_variables, states
 from ingle_worker.wire.constants import FAILED_EXIT_CODE
 from ingle_worker.wire.messages import (
@@ -57,6 +58,7 @@ from ingle_worker.wire.messages import (
     Raised,
     Ready,
     Rehome,
+    Reopen,
     Save,
     Shutdown,
     Start,
@@ -257,6 +259,9 @@ class Worker:
                 case Rehome():
                     self._copies.rehome(message)
                     self._inherited = {name: id(value) for name, value in vars(self._main).items()}
+                case Reopen():
+                    notices = self._copies.files.reopen()
+                    self.link.send(Started(working_directory(), notices))
                 case Shutdown():
                     shutdown.finish(self._main, self._event_loop, self._inherited)
                     os._exit(0)
@@ -334,6 +339,7 @@ class Worker:
     def execute(self, execute: Execute) -> None:
         """Run one cell and report its end."""
         cell = execute.cell
+        self._copies.files.forget()
         filename = execute.file or f"<cell {cell}>"
         notices = self._repair()
         program: Program | None = None

@@ -51,6 +51,8 @@ class ForkSelf:
     ticket: int
     slots: list[int]
     until: float
+    folder: str = ""
+    """Files below this folder that are open get positions of their own in the copies."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ class Rehome:
     packages: str = ""
     reseed: bool = False
     """Reseed random generators. Otherwise they continue like those of the original."""
+
+
+@dataclass(frozen=True)
+class Reopen:
+    """Order to open files again that were replaced since the copy was made. Answered by Started."""
 
 
 @dataclass(frozen=True)

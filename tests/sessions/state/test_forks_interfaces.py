@@ -148,6 +148,8 @@ async def test_over_mcp(service: Service) -> None:
         "2 copies of main as of cell 1: many-1, many-2. Use them"
     )
     assert "[1, 2]" in await call(tools, "python_session", code="x.append(2); x", session_id="try")
+    for name in ("try", "many-1", "many-2"):
+        await call(tools, "destroy_repl_session", session_id=name)  # else its files would stay
     told = await call(tools, "rollback_repl_session")
     assert "does not have a checkpoint" in told
     assert "action='checkpoint'" in told
@@ -155,11 +157,11 @@ async def test_over_mcp(service: Service) -> None:
         'stored as \'base\': rollback_repl_session(session_id="main", checkpoint="base") restores this state.'
     )
     assert "needs a name" in await call(tools, "rollback_repl_session", action="checkpoint")
-    await call(tools, "python_session", code="del x")
+    await call(tools, "python_session", code="del x; open('new.txt', 'w').close()")
     assert (await call(tools, "rollback_repl_session", action="list")).startswith("base: after cell 1, 0.")
     told = await call(tools, "rollback_repl_session", checkpoint="base")
     assert told.startswith("session main: rolled back to checkpoint 'base' of cell 1, 0.")
-    assert told.endswith(" s ago. Its next cell is 3.")
+    assert told.endswith(" s ago. Its next cell is 3.\n[files: deleted new.txt]")
     await call(tools, "rollback_repl_session", action="checkpoint", checkpoint="spare")
     told = await call(tools, "rollback_repl_session", action="drop", checkpoint="spare")
     assert told == "checkpoint spare of main is dropped."

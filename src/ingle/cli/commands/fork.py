@@ -82,7 +82,10 @@ def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
-    """Return a session to a checkpoint, or with automatic checkpoints to before its last cell."""
+    """Return a session to a checkpoint, or with automatic checkpoints to before its last cell.
+
+    The files of its own folder return too.
+    """
     with plain_failures():
         said = find_session(choice, session).ask(
             "POST", f"/v1/sessions/{session}/rollback", {} if name is None else {"name": name}
@@ -90,7 +93,15 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
     if as_json:
         _print(said)
     else:
+        import msgspec
+
+        from ingle.files import FileChanges
+        from ingle.render.model import files_line
+
         echo(said["notice"])
+        files = files_line(msgspec.convert(said["files"], FileChanges | None))
+        if files:
+            echo(files)
 
 
 def _line(checkpoint: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from ingle import errors
 from ingle.events import CheckpointInfo
 from ingle.render.phrases import duration
 from ingle.support import processes
+from ingle.trees.store import KeptTree, NotKept
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
@@ -21,6 +22,9 @@ AUTO = ".auto"
 
 MAX_REASONS = 100
 """Dropped checkpoints whose reason is remembered."""
+
+
+NO_FILES = NotKept("the checkpoint is of the process alone")
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Parked:
     moment: Moment
     notices: list[str] = field(default_factory=list)
     """What of the session the copy lacks."""
+    files: KeptTree | NotKept = NO_FILES
+    """Files of the own folder at that moment, or why they are not kept."""
     created_at: float = field(default_factory=time.time)
 
     @property

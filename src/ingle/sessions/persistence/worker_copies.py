@@ -7,14 +7,28 @@ import msgspec
 
 from ingle import errors
 from ingle.events import CheckpointInfo
+from ingle.files import FileChanges
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.persistence.checkpoints import AUTO, Checkpoints, Parked
+from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.save_schedule import SaveSchedule
 from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.sessions.process.session_folders import remove_below
 from ingle.sessions.process.slot import ProcessSlot
 from ingle.support.background import Tasks
+from ingle.trees.store import KeptTree, NotKept
+from ingle.workers.copies import Copies
 from ingle.workers.worker import Worker
+
+
+class Rollback(msgspec.Struct, frozen=True):
+    """A rollback that was done."""
+
+    checkpoint: CheckpointInfo
+    text: str
+    """A sentence that says where the session is now."""
+    files: FileChanges | None
+    """What it changed in the own folder; None if the files were not brought back."""
 
 
 class WorkerCopies:
@@ -25,6 +39,7 @@ class WorkerCopies:
         journal: Journal,
         checkpoints: Checkpoints,
         saves: SaveSchedule,
+        files: KeptFiles,
         tasks: Tasks,
     ) -> None:
         self._worker = worker
@@ -32,6 +47,7 @@ class WorkerCopies:
         self._journal = journal
         self._checkpoints = checkpoints
         self._saves = saves
+        self._files = files
         self._tasks = tasks
 
     async def copy(self) -> tuple[Worker, list[str], float]:
@@ -46,26 +62,49 @@ class WorkerCopies:
     async def checkpoint(self, name: str) -> CheckpointInfo:
         """Park a copy of the session as it is now. Raise Busy while a cell runs."""
         async with self._worker.use("checkpoint") as worker:
-            moment, copies = self._slot.moment(self._journal.history.count), await worker.fork()
-        (copy,) = await copies.up()
-        parked = Parked(name, copy, moment, copies.notices)
+            copies, parked = await self._park(name, worker)
+        await copies.up()
         dropped = self._checkpoints.add(parked)
         return msgspec.structs.replace(parked.info(), notices=[*parked.notices, *dropped])
 
-    async def checkpoint_automatically(self, worker: Worker) -> None:
-        """Park a copy before a cell, in its turn."""
+    async def _park(self, name: str, worker: Worker) -> tuple[Copies, Parked]:
+        """Copy the worker and keep its files. The copy may still be starting."""
+        files = await self._take_files(worker)
         moment = self._slot.moment(self._journal.history.count)
         try:
-            copies = await worker.fork()
+            copies = await worker.fork(folder=self._files.folder)
+        except BaseException:
+            if isinstance(files, KeptTree):
+                self._files.release(files)
+            raise
+        notices = list(copies.notices)
+        if isinstance(files, KeptTree):
+            notices += files.tree.notices
+            # The files are kept as long as the copy lives, however it ends.
+            copies.workers[0].gone.add_done_callback(lambda _: self._files.release(files))
+        else:
+            notices.append(f"the files are not kept: {files}")
+        return copies, Parked(name, copies.workers[0], moment, notices, files)
+
+    async def _take_files(self, worker: Worker) -> KeptTree | NotKept:
+        try:
+            return await self._files.take(worker)
+        except NotKept as why:
+            return why
+
+    async def checkpoint_automatically(self, worker: Worker) -> None:
+        """Park a copy before a cell, in its turn."""
+        try:
+            _, parked = await self._park(AUTO, worker)
         except errors.StartFailed as error:
             self._checkpoints.drop(AUTO)
             self._journal.notices.add(f"there is no checkpoint of the state before this cell: {error.message}")
         else:
             # The cell does not wait until the copy is ready. One that never is has ended when it is asked for.
-            self._checkpoints.add(Parked(AUTO, copies.workers[0], moment, copies.notices))
+            self._checkpoints.add(parked)
 
-    async def rollback(self, name: str | None) -> tuple[CheckpointInfo, str]:
-        """Go on from a checkpoint, which stays. Return it, and a sentence that says where the session is now.
+    async def rollback(self, name: str | None) -> Rollback:
+        """Go on from a checkpoint, which stays.
 
         Without a name, go back to the state before the last cell, or else to the newest checkpoint.
         """
@@ -74,7 +113,7 @@ class WorkerCopies:
             parked = self._checkpoints.find(name)
             text = f"rolled back to {parked.description}"
             try:
-                tmp = await self._slot.replace(parked, text)
+                tmp, files = await self._slot.replace(parked, text, self._files)
             except errors.StartFailed:
                 if not parked.worker.alive:
                     await parked.worker.gone
@@ -83,7 +122,7 @@ class WorkerCopies:
                 raise
             self.drop_tmp(tmp)
             self._saves.changed()
-        return parked.info(), text
+        return Rollback(parked.info(), text, files)
 
     def drop_tmp(self, tmp: str) -> None:
         """Remove the temporary files of a worker that has ended, unless a checkpoint or a fork needs them."""

@@ -30,6 +30,9 @@ class SessionFolders:
         """Everything that the session's code may write lies below this, except what it shares with its original."""
         self.root: Path = folder if parent is None else parent.root
         self.workspace: str = f"{folder}/workspace" if parent is None else parent.workspace
+        self._sharing: list[SessionFolders] = [] if parent is None else parent._sharing
+        """Folders of all sessions that use this workspace."""
+        self._sharing.append(self)
         self.name: str = self.root.name
         """Name of the first session's folder, which holds all others."""
         self.is_first = parent is None
@@ -44,10 +47,11 @@ class SessionFolders:
 
     @property
     def user(self) -> int:
-        """User id that owns the files while several sessions share them; 0 while it may change."""
-        if self._parent is not None:
-            return self._parent.user
-        return self._user if self.shared else 0
+        """User id that owns the files; 0 before the first worker.
+
+        It stays the same for all workers, because forks and checkpoints go on to use the files.
+        """
+        return self._user if self._parent is None else self._parent.user
 
     @user.setter
     def user(self, uid: int) -> None:
@@ -60,6 +64,11 @@ class SessionFolders:
     def shared(self) -> bool:
         """Return whether other sessions use these folders too."""
         return self._holders > 1
+
+    @property
+    def workspace_shared(self) -> bool:
+        """Return whether another session uses the same workspace."""
+        return len(self._sharing) > 1
 
     @property
     def folders(self) -> list[str]:
@@ -77,6 +86,7 @@ class SessionFolders:
 
     async def end(self, outputs: Path) -> None:
         """Remove the outputs of a session that has ended, and give up its folders."""
+        self._sharing.remove(self)
         if outputs != self.folder:
             await asyncio.to_thread(remove_tree.remove, outputs)
         elif self.shared:

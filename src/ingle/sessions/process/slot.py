@@ -12,14 +12,17 @@ from typing import Any
 
 from ingle import errors, events
 from ingle.events import CellError, Exit
+from ingle.files import FileChanges
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.limits import behind as limit_behind
+from ingle.render.phrases import some
 from ingle.requests import SessionLimits
 from ingle.sessions.cells.input_waits import InputWaits
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave
 from ingle.sessions.persistence.checkpoints import Moment, Parked
+from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.prepared_workers import PreparedWorker
 from ingle.sessions.process.slot_states import MOVES, SESSION_STATES, SlotState
@@ -27,6 +30,7 @@ from ingle.sessions.process.variable_names import VariableNames
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.spec import ForkOrigin, SessionSpec
 from ingle.snapshots.user_library import Library
+from ingle.trees.store import NotKept
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.listener import WorkerListener
 from ingle.workers.worker import Worker
@@ -37,6 +41,10 @@ MAX_STARTS = 4
 
 MAX_RESTORES = 4
 """More for a session that is restored: each of its two saves may end the worker twice."""
+
+MAX_FILES_NAMED = 5
+REOPEN_SECONDS = 10.0
+"""Time for a copy to open its files again. It goes on without them then."""
 
 MAX_PATH_CHARS = 4096
 MAX_START_NOTICES = 10
@@ -356,22 +364,25 @@ class ProcessSlot:
             self._journal.note(notice)
         self.move(SlotState.UP)
 
-    async def replace(self, parked: Parked, text: str) -> str:
-        """Put a copy of a parked worker in the place of the current one. Return its former temporary folder.
+    async def replace(self, parked: Parked, text: str, files: KeptFiles) -> tuple[str, FileChanges | None]:
+        """Put a copy of a parked worker in the place of the current one, and bring its files back.
 
-        If there is no copy, raise StartFailed and go on as before.
+        Return the former temporary folder, and which files changed, if they were brought back. If there is no copy,
+        raise StartFailed and go on as before.
         """
-        replaced: asyncio.Future[str] = self._loop.create_future()
+        replaced: asyncio.Future[tuple[str, FileChanges | None]] = self._loop.create_future()
         self.move(SlotState.STARTING)
-        self._begin_task(self._replace(parked, text, replaced))
+        self._begin_task(self._replace(parked, text, files, replaced))
         assert self._task is not None
         await self._wait(self._task)
         return replaced.result()
 
-    async def _replace(self, parked: Parked, text: str, replaced: "asyncio.Future[str]") -> None:
+    async def _replace(
+        self, parked: Parked, text: str, files: KeptFiles, replaced: "asyncio.Future[tuple[str, FileChanges | None]]"
+    ) -> None:
         """Replace the worker. Other requests wait for this too, so a failure goes to the caller alone."""
         try:
-            (copy,) = await (await parked.worker.fork()).up()
+            (copy,) = await (await parked.worker.fork(folder=files.folder)).up()
         except errors.IngleError as error:
             replaced.set_exception(error)
             replaced.exception()  # retrieved here, since the caller may have left
@@ -382,7 +393,6 @@ class ProcessSlot:
             return
         before, tmp = self.worker, self.workspace.tmp
         self.attach(copy)
-        self.on_started()
         self.names = VariableNames(parked.moment.names)
         self.cwd, self.workspace.tmp = parked.moment.cwd, parked.moment.tmp
         self.launcher = parked.moment.launcher
@@ -391,12 +401,32 @@ class ProcessSlot:
         if before is not None:
             before.kill("the session was rolled back")
             await before.gone
+        # Only now: nothing of the worker before changes them any more.
+        changes = await self._restore_files(copy, parked, files)
         self._journal.append(events.Notice, text)
-        replaced.set_result(tmp)
+        replaced.set_result((tmp, changes))
         if self.worker is copy:
             self.move(SlotState.UP)
         else:
             await self._start()
+
+    async def _restore_files(self, copy: Worker, parked: Parked, files: KeptFiles) -> FileChanges | None:
+        """Bring the files of a checkpoint back. Return what changed, or None if they stay as they are."""
+        try:
+            if isinstance(parked.files, NotKept):
+                raise parked.files
+            restored = await files.restore(copy, parked.files)
+        except NotKept as why:
+            self._journal.notices.add(f"the files stay as they are: {why}")
+            self.on_started()
+            return None
+        if restored.failed:
+            self._journal.notices.add(f"files that could not be brought back: {some(restored.failed, MAX_FILES_NAMED)}")
+        copy.send(messages.Reopen())
+        await asyncio.wait({self._started}, timeout=REOPEN_SECONDS)
+        self.on_started()
+        self.cwd = parked.moment.cwd
+        return restored.changes
 
     # --- hibernating and ending ---
 

@@ -1,0 +1,153 @@
+"""Files of a session's own folder: kept with its state, and brought back with it.
+
+The folder is listed only if something in it may have changed. The watch of the folder tells that, except for files that
+a process has mapped or open for writing. Both are cheap to find out.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TypeVar
+
+from ingle import errors
+from ingle.sessions.files import connect_agent
+from ingle.sessions.process.session_folders import SessionFolders
+from ingle.sessions.watch.folders import FolderWatch, FolderWatches
+from ingle.sessions.watch.mark import Mark
+from ingle.trees import restore, snapshot
+from ingle.trees.agent import AgentLost, TreeAgent
+from ingle.trees.in_use import InUse, find_in_use
+from ingle.trees.index import Index
+from ingle.trees.restore import Restored
+from ingle.trees.store import KeptTree, NotKept
+from ingle.trees.stores import TreeStores
+from ingle.workers.worker import Worker
+
+ATTEMPTS = 2
+"""A file agent may be killed on the way, for example for lack of memory. Another one does the rest."""
+
+SHARED = "another session shares the folder, a fork or the original"
+
+T = TypeVar("T")
+
+
+class KeptFiles:
+    def __init__(self, stores: TreeStores, tenant: str, folders: SessionFolders, watches: FolderWatches) -> None:
+        self._stores = stores
+        self._store = stores.of(tenant)
+        self._folders = folders
+        self._watches = watches
+        self._watch: FolderWatch | None = None
+        self._mark = Mark()
+        """Set when the last tree was taken."""
+        self._index = Index()
+        self._last: KeptTree | None = None
+        self._last_writable = True
+        """Whether a file of the last tree could change without a sign."""
+        self._closed = False
+
+    @property
+    def folder(self) -> str:
+        return self._folders.workspace
+
+    async def take(self, worker: Worker) -> KeptTree:
+        """Keep the folder as it is now. The caller releases what this returns. Raise NotKept if it is not kept."""
+        use = await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid)
+        if self._last is not None and not self._last_writable and self._is_clean(use):
+            return self._store.share(self._last)
+        await self._set_mark()
+        store, index, bounds = self._store, self._index, self._stores.bounds
+        kept = await self._with_agent(worker, lambda agent: snapshot.take(agent, store, index, bounds, use.writable))
+        self._last_writable = index.holds(use.writable)
+        self._forget_last()
+        if self._closed:
+            self._stores.release(store, kept)
+            raise NotKept("the session was ended")
+        self._last = kept
+        return store.share(kept)
+
+    async def restore(self, worker: Worker, kept: KeptTree) -> Restored:
+        """Bring the folder back. `worker` continues with it, and files that it has open stay the same files.
+
+        Raise NotKept if that is not possible, or a fork would lose its files.
+        """
+        store, index = self._store, self._index
+        why_not = SHARED if self._folders.workspace_shared else ""
+        # A checkpoint that is dropped meanwhile must not take the files along.
+        store.share(kept)
+        self._forget_last()
+        try:
+            for attempt in range(ATTEMPTS):
+                use = await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid)
+                work = partial(restore.restore, store=store, tree=kept.tree, index=index, use=use, why_not=why_not)
+                try:
+                    return await self._with_agent(worker, work)
+                except AgentLost:
+                    if attempt == ATTEMPTS - 1:
+                        raise
+            raise AssertionError
+        finally:
+            self._stores.release(store, kept)
+
+    def release(self, kept: KeptTree) -> None:
+        """Give up a kept tree."""
+        self._stores.release(self._store, kept)
+
+    def close(self) -> None:
+        """Give up what is held for the next tree."""
+        self._closed = True
+        self._forget_last()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.remove(self._mark)
+            self._watches.release(watch)
+
+    def _forget_last(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            self._stores.release(self._store, last)
+
+    def _is_clean(self, use: InUse) -> bool:
+        """Return whether nothing has changed since the last tree."""
+        if self._watch is None or not self._watch.watched:
+            return False
+        self._watches.read()
+        mark = self._mark
+        followed = self._watch.watched and mark.base is None and not mark.unknown
+        return followed and not mark.dirty and not self._index.holds(use.writable)
+
+    async def _set_mark(self) -> None:
+        """Follow all changes from now on."""
+        if self._watch is None:
+            self._watch = self._watches.watch(self.folder, project=False)
+            if self._watch is None:
+                return
+            self._watch.add(self._mark)
+        await self._watch.ready()
+        self._watches.read()
+        self._watch.reset(self._mark)
+
+    async def _with_agent(self, worker: Worker, work: Callable[[TreeAgent], T]) -> T:
+        async with self._connection(worker) as connection:
+            try:
+                return await self._stores.in_thread(lambda: work(TreeAgent(connection, self.folder)))
+            except OSError as error:
+                raise NotKept(f"they could not be stored: {error.strerror}") from None
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, worker: Worker) -> AsyncIterator[socket.socket]:
+        try:
+            connection = await connect_agent(worker)
+        except errors.Unavailable as error:
+            raise NotKept(error.message) from None
+        try:
+            yield connection
+        except asyncio.CancelledError:
+            # The thread that uses it sees the end at once.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            raise
+        finally:
+            connection.close()

@@ -1,0 +1,46 @@
+"""Stores of all tenants of one server, and the threads that work on them."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from ingle.settings import Settings
+from ingle.support import remove_tree
+from ingle.trees.snapshot import Bounds
+from ingle.trees.store import KeptTree, TreeStore
+
+THREADS = 8
+"""Trees that are taken or brought back at the same time."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class TreeStores:
+    def __init__(self, folder: Callable[[str], Path], settings: Settings) -> None:
+        """`folder` returns a folder that ends with the server, by its name."""
+        self._folder = folder
+        self._quota = settings.keep_disk
+        self.bounds = Bounds(settings.keep_files, settings.keep_bytes)
+        self._stores: dict[str, TreeStore] = {}
+        self._executor = ThreadPoolExecutor(THREADS, "ingle-trees")
+
+    def of(self, tenant: str) -> TreeStore:
+        if tenant not in self._stores:
+            self._stores[tenant] = TreeStore(self._folder(f"trees.{tenant}"), self._quota)
+        return self._stores[tenant]
+
+    async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
+
+    def release(self, store: TreeStore, kept: KeptTree) -> None:
+        """Release a kept tree without waiting for it."""
+        self._executor.submit(store.release, kept)
+
+    async def close(self) -> None:
+        """Wait for the threads, and remove everything."""
+        await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+        for tenant in self._stores:
+            await asyncio.to_thread(remove_tree.remove, self._folder(f"trees.{tenant}"))

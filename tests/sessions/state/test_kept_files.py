@@ -1,0 +1,320 @@
+"""Files of the own folder are part of the state: a rollback brings them back, byte for byte."""
+
+from pathlib import Path
+
+import pytest
+
+from ingle.files import FileChanges
+from ingle.service import Service
+from ingle.settings import Settings
+from support.folder_agent import state_of
+from support.internals import manager_of, session_of
+from support.service import make_settings
+from support.waiting import until
+
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.rollback")]
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return make_settings(preload=[], pool=1, keep_files=12_000, keep_bytes=4 * 1024**2)
+
+
+@pytest.fixture
+async def main(service: Service) -> str:
+    return (await service.create_session("main")).session_id
+
+
+def folder_of(service: Service, sid: str) -> Path:
+    return Path(session_of(service, sid).folders.workspace)
+
+
+async def say(service: Service, sid: str, code: str) -> str:
+    result = await service.execute(sid, code)
+    assert (result.status, result.error) == ("ok", None), result
+    return result.stdout.strip()
+
+
+SETUP = """
+import mmap, os, shutil, sqlite3
+from pathlib import Path
+os.makedirs('sub/empty')
+for name in ('a', 'b', 'sub/c'):
+    Path(name).write_text(name * 10)
+os.symlink('a', 'link')
+"""
+
+CHANGES = {
+    "created": ("Path('new').write_text('new'); os.makedirs('x/y'); Path('x/y/z').write_text('z')", "True"),
+    "changed": ("Path('a').write_text('A' * 10)", "Path('a').read_text() == 'a' * 10"),
+    "shortened": ("os.truncate('a', 3)", "Path('a').read_text() == 'a' * 10"),
+    "deleted": ("os.remove('a'); shutil.rmtree('sub')", "Path('sub/c').read_text() == 'sub/c' * 10"),
+    "renamed": ("os.rename('a', 'other'); os.rename('sub', 'sup')", "Path('a').read_text() == 'a' * 10"),
+    "swapped": ("os.rename('a', 't'); os.rename('b', 'a'); os.rename('t', 'b')", "Path('b').read_text() == 'b' * 10"),
+    "made executable": ("os.chmod('a', 0o755)", "not os.access('a', os.X_OK)"),
+    "linked": ("os.remove('link'); os.symlink('b', 'link')", "os.readlink('link') == 'a'"),
+    "turned into a folder": ("os.remove('a'); os.mkdir('a'); Path('a/in').touch()", "os.path.isfile('a')"),
+    "turned into a link": ("shutil.rmtree('sub'); os.symlink('/etc', 'sub')", "not os.path.islink('sub')"),
+    "hard linked": ("os.link('a', 'hard'); Path('hard').write_text('!')", "Path('a').read_text() == 'a' * 10"),
+    "locked": ("os.chmod('sub', 0o500); os.chmod('a', 0)", "Path('a').read_text() == 'a' * 10"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+async def test_a_rollback_brings_files_back(service: Service, main: str, kind: str) -> None:
+    change, check = CHANGES[kind]
+    await say(service, main, SETUP)
+    before = state_of(folder_of(service, main))
+    assert (await service.checkpoint(main, "base")).notices == []
+    for _ in range(2):
+        await say(service, main, change)
+        assert state_of(folder_of(service, main)) != before
+        back = await service.rollback(main, "base")
+        assert state_of(folder_of(service, main)) == before
+        assert back.files is not None
+        assert await say(service, main, f"print({check})") == "True"
+
+
+async def test_a_rollback_tells_what_it_changed(service: Service, main: str) -> None:
+    await say(service, main, SETUP)
+    await service.checkpoint(main, "base")
+    await say(service, main, "Path('a').write_text('A'); os.remove('b'); Path('new').touch(); os.chmod('sub/c', 0o755)")
+    back = await service.rollback(main, "base")
+    assert back.files == FileChanges(created=["b"], changed=["a", "sub/c"], deleted=["new"])
+    assert (await service.rollback(main, "base")).files == FileChanges()
+
+
+OPEN = {
+    "open for writing": (
+        "f = open('log', 'w'); _ = f.write('one\\n'); f.flush()",
+        "f.write('two\\n'); f.flush()",
+        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
+        "one\nthree",
+    ),
+    "open for appending": (
+        "f = open('log', 'a'); _ = f.write('one\\n'); f.flush()",
+        "f.write('two\\n'); f.flush()",
+        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
+        "one\nthree",
+    ),
+    "open for reading": (
+        "Path('log').write_text('one\\ntwo\\n'); f = open('log'); _ = f.readline()",
+        "f.read(); Path('log').write_text('other')",
+        "print(f.read())",
+        "two",
+    ),
+    "unflushed": (
+        "f = open('log', 'w'); _ = f.write('one\\n')",
+        "f.write('two\\n'); f.close()",
+        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
+        "one\nthree",
+    ),
+    "open and deleted since": (
+        "f = open('log', 'w+'); _ = f.write('one\\n'); f.flush()",
+        "os.remove('log')",
+        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
+        "one\nthree",
+    ),
+    "open and replaced since": (
+        "f = open('log', 'w+'); _ = f.write('one\\n'); f.flush()",
+        "Path('other').write_text('!'); os.rename('other', 'log')",
+        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
+        "one\nthree",
+    ),
+    "open twice by one description": (
+        "f = open('log', 'wb', buffering=0); g = os.dup(f.fileno()); _ = f.write(b'one\\n')",
+        "f.write(b'two\\n')",
+        "f.write(b'three\\n'); os.write(g, b'four\\n'); print(Path('log').read_text())",
+        "one\nthree\nfour",
+    ),
+    "mapped": (
+        "Path('log').write_bytes(b'a' * 5000); f = open('log', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0] = 98",
+        "m[1] = 99; Path('b').write_text('other')",
+        "print(m[:3], Path('log').read_bytes()[:3]); m[2] = 100; print(Path('log').read_bytes()[:3])",
+        "b'baa' b'baa'\nb'bad'",
+    ),
+    "a database with an open connection": (
+        "db = sqlite3.connect('db'); db.execute('create table t (x)'); "
+        "db.execute('insert into t values (1)'); db.commit()",
+        "db.execute('insert into t values (2)'); db.commit()",
+        "db.execute('insert into t values (3)'); db.commit(); print(db.execute('select x from t').fetchall(), "
+        "sqlite3.connect('db').execute('pragma integrity_check').fetchall())",
+        "[(1,), (3,)] [('ok',)]",
+    ),
+    "a database with a log and an open connection": (
+        "db = sqlite3.connect('db'); db.execute('pragma journal_mode=wal'); db.execute('create table t (x)'); "
+        "db.execute('insert into t values (1)'); db.commit()",
+        "db.execute('insert into t values (2)'); db.commit()",
+        "db.execute('insert into t values (3)'); db.commit(); print(db.execute('select x from t').fetchall(), "
+        "sqlite3.connect('db').execute('pragma integrity_check').fetchall())",
+        "[(1,), (3,)] [('ok',)]",
+    ),
+    "the working directory removed since": (
+        "os.chdir('sub')",
+        "os.chdir('..'); shutil.rmtree('sub')",
+        "print(os.getcwd().endswith('/sub'), Path('c').read_text())",
+        "True " + "sub/c" * 10,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OPEN)
+async def test_open_files_continue_where_they_were(service: Service, main: str, kind: str) -> None:
+    begin, change, check, expected = OPEN[kind]
+    await say(service, main, SETUP)
+    await say(service, main, begin)
+    before = state_of(folder_of(service, main))
+    assert (await service.checkpoint(main, "base")).notices == []
+    for _ in range(2):
+        await say(service, main, change)
+        await service.rollback(main, "base")
+        assert state_of(folder_of(service, main)) == before
+        assert await say(service, main, check) == expected
+    assert (await service.execute(main, "pass")).notices == []
+
+
+async def test_ten_thousand_small_files_come_back(service: Service, main: str) -> None:
+    await say(
+        service,
+        main,
+        "import os\nfor d in range(100):\n    os.mkdir(str(d))\n    for f in range(100):\n"
+        "        with open(f'{d}/{f}', 'w') as file:\n            _ = file.write(f'{d} {f}')",
+    )
+    before = state_of(folder_of(service, main))
+    assert (await service.checkpoint(main, "base")).notices == []
+    await say(service, main, "import shutil\nshutil.rmtree('7')\nopen('8/8', 'w').write('!')")
+    back = await service.rollback(main, "base")
+    assert state_of(folder_of(service, main)) == before
+    assert back.files is not None
+    assert (len(back.files.created), back.files.changed, back.files.deleted) == (100, ["8/8"], [])
+
+
+async def test_the_last_cell_is_undone_with_its_files_after_a_crash_too(service: Service) -> None:
+    sid = (await service.create_session("main", checkpoints="auto")).session_id
+    await say(service, sid, "open('a', 'w').write('one')")
+    result = await service.execute(sid, "import os\nopen('a', 'w').write('two')\nos.remove('a')\nos._exit(3)")
+    assert result.status == "exit"
+    back = await service.rollback(sid)
+    assert back.files == FileChanges(created=["a"])
+    assert await say(service, sid, "print(open('a').read())") == "one"
+
+
+async def test_a_folder_above_the_bounds_is_not_kept_and_stays(service: Service, main: str) -> None:
+    await say(service, main, "open('large', 'wb').write(bytes(5_000_000))")
+    made = await service.checkpoint(main, "base")
+    why = "the folder holds 5.0 MB, above the bound of 4.2 MB (keep_bytes)"
+    assert made.notices == [f"the files are not kept: {why}"]
+    await say(service, main, "x = 1; open('large', 'wb').write(b'small')")
+    back = await service.rollback(main, "base")
+    assert (back.files, back.session.variables) == (None, [])
+    result = await service.execute(main, "print(open('large').read(), 'x' in globals())")
+    assert result.stdout == "small False\n"
+    assert f"the files stay as they are: {why}" in result.notices
+
+
+async def test_much_that_was_written_since_is_removed(service: Service, main: str) -> None:
+    """A folder may have grown above the bounds since the checkpoint."""
+    await say(service, main, "open('a', 'w').write('a')")
+    before = state_of(folder_of(service, main))
+    await service.checkpoint(main, "base")
+    await say(service, main, "open('large', 'wb').write(bytes(9_000_000))")
+    assert (await service.rollback(main, "base")).files == FileChanges(deleted=["large"])
+    assert state_of(folder_of(service, main)) == before
+
+
+async def test_what_cannot_be_kept_is_named(service: Service, main: str) -> None:
+    await say(service, main, "import os\nos.mkfifo('pipe')")
+    made = await service.checkpoint(main, "base")
+    assert made.notices == ["files that are not kept: pipe (a pipe, a socket or a device)"]
+    await service.rollback(main, "base")
+    assert await say(service, main, "print(os.path.exists('pipe'))") == "True"
+
+
+async def test_files_that_a_fork_shares_stay_as_they_are(service: Service, main: str) -> None:
+    await say(service, main, "open('a', 'w').write('one')")
+    await service.checkpoint(main, "base")
+    (fork,) = await service.fork_session(main, "other")
+    assert (await service.rollback(main, "base")).files == FileChanges()
+    await say(service, fork.session_id, "open('a', 'w').write('two')")
+    shared = "the files stay as they are: another session shares the folder, a fork or the original"
+    back = await service.rollback(main, "base")
+    assert (back.files, shared in back.session.notices) == (None, True)
+    await service.end_session(fork.session_id)
+    assert (await service.rollback(main, "base")).files == FileChanges(changed=["a"])
+
+
+async def test_a_folder_without_a_change_is_not_listed(
+    service: Service, main: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await say(service, main, "open('a', 'w').write('one')")
+    await service.checkpoint(main, "first")
+    listed: list[str] = []
+    files = session_of(service, main)._files
+    with_agent = files._with_agent
+
+    async def note(*given: object) -> object:
+        listed.append("")
+        return await with_agent(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(files, "_with_agent", note)
+    await say(service, main, "x = 1")
+    await service.checkpoint(main, "second")
+    assert listed == []
+    await say(service, main, "os = __import__('os'); os.chmod('a', 0o600)")
+    await service.checkpoint(main, "third")
+    assert listed == [""]
+
+
+async def test_kept_files_end_with_their_checkpoints(service: Service, main: str) -> None:
+    store = manager_of(service)._trees.of("")
+    await say(service, main, "open('a', 'w').write('a' * 100)")
+    await service.checkpoint(main, "one")
+    await say(service, main, "open('a', 'w').write('b' * 200)")
+    await service.checkpoint(main, "two")
+    assert store.used == 300
+    await service.drop_checkpoint(main, "one")
+    assert await until(lambda: store.used == 200)
+    await service.end_session(main)
+    assert await until(lambda: store.used == 0)
+
+
+async def test_a_file_agent_that_is_killed_is_followed_by_another(
+    service: Service, main: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await say(service, main, "open('a', 'w').write('one')")
+    await service.checkpoint(main, "base")
+    await say(service, main, "open('a', 'w').write('two')")
+    files = session_of(service, main)._files
+    with_agent, lost = files._with_agent, []
+
+    async def lose_once(worker: object, work: object) -> object:
+        def cut(agent: object) -> object:
+            lost.append("")
+            agent._socket.close()  # type: ignore[attr-defined]
+            return work(agent)  # type: ignore[operator]
+
+        return await with_agent(worker, work if lost else cut)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(files, "_with_agent", lose_once)
+    assert (await service.rollback(main, "base")).files == FileChanges(changed=["a"])
+    assert lost == [""]
+
+
+async def test_two_checkpoints_have_their_own_files(service: Service, main: str) -> None:
+    await say(service, main, "f = open('a', 'w+'); f.write('one'); f.flush()")
+    await service.checkpoint(main, "one")
+    await say(service, main, "f.write('two'); f.flush()")
+    await service.checkpoint(main, "two")
+    await say(service, main, "f.write('three'); f.flush()")
+    for name, text in (("one", "one"), ("two", "onetwo"), ("one", "one")):
+        await service.rollback(main, name)
+        assert await say(service, main, "print(open('a').read(), f.tell())") == f"{text} {len(text)}"
+
+
+async def test_the_folder_can_be_used_after_a_crash_and_a_rollback(service: Service, main: str) -> None:
+    await say(service, main, "open('a', 'w').write('one')")
+    await service.checkpoint(main, "base")
+    assert (await service.execute(main, "import os; os._exit(3)")).status == "exit"
+    await say(service, main, "open('b', 'w').write('two')")  # in a new process
+    assert (await service.rollback(main, "base")).files == FileChanges(deleted=["b"])
+    assert await say(service, main, "open('c', 'w').write('x'); print(open('a').read())") == "one"
