@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from ingle import events, files
+from ingle import capacity, events, files
 from reference.markdown import field_meanings, kind_of, summary, table
 
 HEAD = """\
@@ -32,7 +32,11 @@ Answers of the HTTP interface and values of the Python client have these fields.
 def page() -> str:
     """Return the whole page."""
     kinds = typing.get_args(events.AnyEvent)
-    shapes = [each for each in {**vars(events), **vars(files)}.values() if _is_shape(each) and each not in kinds]
+    shapes = [
+        each
+        for each in {**vars(events), **vars(files), **vars(capacity)}.values()
+        if _is_shape(each) and each not in kinds
+    ]
     parts = [HEAD + _fields(events.Event)]
     common = {field.name for field in msgspec.structs.fields(events.Event)}
     parts += [f"\n## `{kind.__struct_config__.tag}`\n\n{_about(kind)}{_fields(kind, common)}" for kind in kinds]

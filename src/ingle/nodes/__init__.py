@@ -10,10 +10,10 @@ A session's key is its name, or `tenant/name` outside the default tenant. Answer
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from ingle.capacity import Capacity
 from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import (
     AnyEvent,
-    Capacity,
     CellInfo,
     CheckpointInfo,
     Isolation,

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from ingle.capacity import Capacity
 from ingle.events import (
     AnyEvent,
-    Capacity,
     CellInfo,
     CheckpointInfo,
     Isolation,

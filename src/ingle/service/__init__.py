@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
-from ingle.events import Capacity, Isolation, Metrics
+from ingle.capacity import Capacity
+from ingle.events import Isolation, Metrics
 from ingle.isolation.policy import can_be_granted, read_mount
 from ingle.nodes import Node
 from ingle.nodes.local import LocalNode

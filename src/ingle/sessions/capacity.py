@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingle import errors
-from ingle.events import Capacity
+from ingle.capacity import Capacity
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES, find_groups
 from ingle.settings import Settings
 
