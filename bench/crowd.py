@@ -29,12 +29,13 @@ SETTLE_SECONDS = 10
 """Time for all sessions to be idle for long enough to give their descriptors away."""
 
 KERNEL = ("Slab", "PageTables", "KernelStack")
+AVAILABLE = "MemAvailable"
 
 
 def kernel_memory() -> dict[str, int]:
-    """Return kilobytes of kernel memory by kind."""
+    """Return kilobytes of kernel memory by kind, and of memory that is left."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    return {name[:-1]: int(size) for name, size, *_ in lines if name[:-1] in KERNEL}
+    return {name[:-1]: int(size) for name, size, *_ in lines if name[:-1] in (*KERNEL, AVAILABLE)}
 
 
 def descriptors() -> int:
@@ -87,7 +88,8 @@ async def measure(level: str, preload: list[str], count: int) -> dict[str, objec
             await asyncio.sleep(SETTLE_SECONDS)
             figures["descriptors each"] = round((descriptors() - fds) / count, 2)
             now = kernel_memory()
-            figures["kernel KB each"] = {name: round((now[name] - kernel[name]) / count, 1) for name in now}
+            figures["kernel KB each"] = {name: round((now[name] - kernel[name]) / count, 1) for name in KERNEL}
+            figures["memory GiB of all"] = round((kernel[AVAILABLE] - now[AVAILABLE]) / 2**20, 2)
             workers = [service._node.manager.get(name).worker for name in names[:: max(1, count // SAMPLE)]]
             sizes = [sum(pss(pid) for pid in (worker.pid, worker.init_pid)) for worker in workers]
             figures["PSS MB each"] = round(sum(sizes) / len(sizes), 2)
