@@ -7,7 +7,8 @@ import pytest
 
 from ingle import errors
 from ingle.service import Service
-from ingle.sessions import capacity, upkeep
+from ingle.sessions import capacity
+from ingle.sessions import descriptors as descriptors_module
 from ingle.settings import Settings
 from ingle.workers import worker as worker_module
 from ingle.workers.worker import Worker
@@ -44,7 +45,7 @@ async def lend(service: Service, session_id: str) -> Worker:
 
 
 async def test_an_idle_session_takes_one_descriptor(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "LEND_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(descriptors_module, "LEND_AFTER_SECONDS", 0.0)
     await service.create_session("first")
     await until(lambda: worker_of(service, "first").lent)
     before = descriptors()
@@ -94,6 +95,19 @@ async def test_without_free_descriptors_a_cell_is_refused_and_the_session_kept(
         with pytest.raises(errors.TooManySessions, match="file descriptors"):
             await service.execute("a", "x")
     assert await value(service, "a", "x") == "1"
+
+
+async def test_idle_sessions_make_room_when_descriptors_are_scarce(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        await service.create_session(name)
+    await run(service, "b", "x = 1")
+    await lend(service, "a")
+    monkeypatch.setattr(descriptors_module, "SCARCE_SHARE", 0.0)
+    assert await value(service, "a", "1 + 1") == "2"
+    assert [worker_of(service, name).lent for name in ("a", "b", "c")] == [False, True, True]
+    assert await value(service, "b", "x") == "1"
 
 
 async def test_an_interrupt_reaches_a_cell_that_began_while_they_were_lent(service: Service) -> None:

@@ -73,18 +73,13 @@ def raise_file_limit() -> None:
 def check_descriptors() -> None:
     """Raise TooManySessions while too few file descriptors are free for one more session in use."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if _used_descriptors(min(SPARE_DESCRIPTORS, limit // 4)) > 1:
+    if used_descriptors(min(SPARE_DESCRIPTORS, limit // 4)) > 1:
         raise errors.TooManySessions(
             None, "almost all file descriptors of the server are in use", "raise the limit of open files"
         )
 
 
-def descriptors_run_low() -> bool:
-    """Return whether more than half of the file descriptors are in use."""
-    return _used_descriptors() > 0.5
-
-
-def _used_descriptors(more: int = 0) -> float:
+def used_descriptors(more: int = 0) -> float:
     """Return the share of file descriptors that would be in use with so many more."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 0.0 if limit == resource.RLIM_INFINITY else (_open_descriptors() + more) / limit

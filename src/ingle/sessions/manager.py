@@ -19,10 +19,10 @@ from ingle.grants import GrantInfo
 from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.policy import Grant, Policy
 from ingle.requests import Bounds, NewSession
-from ingle.sessions import capacity
 from ingle.sessions.admission import Admission
 from ingle.sessions.cells.hints import Hints
 from ingle.sessions.data_folder import DataFolder
+from ingle.sessions.descriptors import Descriptors
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import SaveTarget
 from ingle.sessions.persistence.durable import DurableSessions
@@ -83,11 +83,11 @@ class Manager:
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
         self._hints = Hints(path_hints.by_name(home) | package_hints.by_name(policy.index, settings.allow_host))
-        self._upkeep = Upkeep(self._sessions.values, self._hibernation)
+        self._descriptors = Descriptors(self._sessions.values)
+        self._upkeep = Upkeep(self._sessions.values, self._hibernation, self._descriptors)
 
     async def start(self) -> None:
         """Lock the data folder, remove what dead servers left in it, and begin the upkeep."""
-        capacity.raise_file_limit()
         self._locking = self._loop.run_in_executor(None, self._data_folder.take)
         await asyncio.shield(self._locking)
         try:
@@ -227,6 +227,7 @@ class Manager:
             saves=saves,
             requests=requests,
             free_process=self._free_process,
+            make_room=self._descriptors.make_room,
             hints=self._hints,
         )
 
@@ -359,7 +360,7 @@ class Manager:
 
     def _is_full(self, tenant: str, more: int = 1) -> bool:
         """Return whether a process must be freed first. Raise TooManySessions if this tenant has its share."""
-        capacity.check_descriptors()
+        self._descriptors.make_room()
         known = len(self._sessions) + len(self._making) + more
         if tenant and known > self.admission.share:
             self.admission.check_share(self._live(tenant) + more)
@@ -371,7 +372,6 @@ class Manager:
         return sum(tenant is None or tenant_of(key) == tenant for key in (*keys, *self._making))
 
     async def _free_process(self) -> None:
-        capacity.check_descriptors()
         await self._hibernation.free_process(self._live)
 
     # --- finding and ending them ---

@@ -67,9 +67,13 @@ class Session:
         saves: SaveTarget | None = None,
         requests: Idempotency | None = None,
         free_process: Callable[[], Awaitable[None]] | None = None,
+        make_room: Callable[[], None] = lambda: None,
         hints: Hints = NO_HINTS,
     ) -> None:
-        """`free_process` is awaited before a hibernated session gets a process again."""
+        """`free_process` is awaited before a hibernated session gets a process again.
+
+        `make_room` is called before an idle one gets its file descriptors back.
+        """
         self.id = spec.session_id
         self.key = spec.key
         self.spec = spec
@@ -84,7 +88,7 @@ class Session:
         self.slot = slot = ProcessSlot(
             spec, launcher, workspace, self.calls, journal, telemetry, self.autosave, prepared, free_process
         )
-        self._worker = ExclusiveWorker(self.turns, slot, journal, self.autosave, self._tasks)
+        self._worker = ExclusiveWorker(self.turns, slot, journal, self.autosave, self._tasks, make_room)
         self._tracker = FileTracker(watches, spec.cwd or workspace.folders.workspace, project=spec.cwd is not None)
         self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry, self._tracker)
         self.saves = SaveSchedule(self.autosave, self.turns, slot, journal, self.checkpoints, self._tasks)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
 from ingle.isolation.limits.watchdog import Watchdog, Watched
 from ingle.requests import SessionLimits
-from ingle.sessions import capacity
+from ingle.sessions.descriptors import Descriptors
 from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.sessions.session import Session
 from ingle.support.background import run_forever
@@ -17,16 +17,14 @@ WATCH_INTERVAL_SECONDS = 0.1
 
 EXPIRE_INTERVAL_SECONDS = 1.0
 
-LEND_AFTER_SECONDS = 5.0
-LEND_SOON_SECONDS = 0.2
-"""Idle time after which a session's init keeps the descriptors of its worker, and that while descriptors run low. To
-get them back takes a tenth of a millisecond."""
-
 
 class Upkeep:
-    def __init__(self, sessions: Callable[[], Iterable[Session]], hibernation: Hibernation) -> None:
+    def __init__(
+        self, sessions: Callable[[], Iterable[Session]], hibernation: Hibernation, descriptors: Descriptors
+    ) -> None:
         self._sessions = sessions
         self._hibernation = hibernation
+        self._descriptors = descriptors
         self._watchdog = Watchdog(self._watched)
         self._loops: list[asyncio.Task[None]] = []
 
@@ -88,14 +86,4 @@ class Upkeep:
         while True:
             await asyncio.sleep(EXPIRE_INTERVAL_SECONDS)
             self._hibernation.check()
-            self._lend_descriptors()
-
-    def _lend_descriptors(self) -> None:
-        """Free the descriptors of idle workers, so that the server can have more sessions."""
-        seconds = LEND_SOON_SECONDS if capacity.descriptors_run_low() else LEND_AFTER_SECONDS
-        for session in self._sessions():
-            worker = session.worker
-            if worker is not None and session.running is None and session.idle_for >= seconds:
-                worker.lend_ends()
-            for copy in session.checkpoints.workers:
-                copy.lend_ends()
+            self._descriptors.lend()

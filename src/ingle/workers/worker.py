@@ -255,14 +255,15 @@ class Worker:
 
     # --- descriptors of an idle worker ---
 
-    def lend_ends(self) -> None:
+    def lend_ends(self, *, at_once: bool = False) -> None:
         """Have init keep the descriptors of an idle worker: an idle session then takes one descriptor of the server.
 
-        The next message to the worker, or the first byte from it, brings them back.
+        The next message to the worker, or the first byte from it, brings them back. `at_once`: even if they have just
+        come back.
         """
         if self._lent or not self.alive or self.init.phase is not Phase.UP or self.init.pending:
             return
-        if self._loop.time() < self._restored_at + LEND_PAUSE_SECONDS:
+        if not at_once and self._loop.time() < self._restored_at + LEND_PAUSE_SECONDS:
             return
         if self.wire.unsent or not self.stdin.quiet or not self.output.quiet or self._next_orders is not None:
             return

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from ingle.sessions import capacity
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.turns import Turn, Turns
 from ingle.sessions.persistence.autosave import AutoSave
@@ -19,13 +18,21 @@ T = TypeVar("T")
 
 class ExclusiveWorker:
     def __init__(
-        self, turns: Turns, slot: ProcessSlot, journal: Journal, autosave: AutoSave | None, tasks: Tasks
+        self,
+        turns: Turns,
+        slot: ProcessSlot,
+        journal: Journal,
+        autosave: AutoSave | None,
+        tasks: Tasks,
+        make_room: Callable[[], None],
     ) -> None:
+        """`make_room` is called before a worker needs file descriptors of the server."""
         self._turns = turns
         self._slot = slot
         self._journal = journal
         self._autosave = autosave
         self._tasks = tasks
+        self._make_room = make_room
 
     async def ready(self) -> Worker:
         """Return the worker to the holder of the turn, and start one if needed.
@@ -35,6 +42,7 @@ class ExclusiveWorker:
         slot, autosave = self._slot, self._autosave
         while True:
             if slot.state is not SlotState.UP:
+                self._make_room()
                 await slot.ready()
             worker = slot.worker
             assert worker is not None
@@ -44,7 +52,7 @@ class ExclusiveWorker:
                 await autosave.copy(worker, self._journal.history.count)
             else:
                 if worker.lent:
-                    capacity.check_descriptors()
+                    self._make_room()
                 return worker
 
     @contextlib.asynccontextmanager
