@@ -12,7 +12,7 @@ import pytest
 
 from ingle import events
 from ingle.service import Service
-from ingle.sessions.process.slot import MAX_NAME_CHARS, MAX_NAMES
+from ingle.sessions.process.variable_names import MAX_NAME_CHARS, MAX_NAMES
 from ingle.settings import Settings
 from support.internals import worker_of
 from support.service import make_settings
