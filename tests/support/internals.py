@@ -65,6 +65,16 @@ def idle_inits(service: Service) -> int:
     return sum(len(launcher._idle) for launcher in launchers_of(service))
 
 
+DESCRIPTORS_PER_ZYGOTE = 4
+"""Sockets to the zygote and to its holder, its standard error, and its pidfd."""
+
+
+def loaded_descriptors(service: Service) -> int:
+    """Return how many descriptors a service has open for idle inits and zygotes, whose number follows its load."""
+    zygotes = sum(len(launcher._zygotes.all_living) for launcher in launchers_of(service))
+    return idle_inits(service) + DESCRIPTORS_PER_ZYGOTE * zygotes
+
+
 def own_processes(service: Service, workers: int) -> int:
     """Return how many processes run for one interpreter when there are so many workers and none is starting.
 

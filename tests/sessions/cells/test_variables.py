@@ -9,6 +9,7 @@ import pytest
 from ingle import errors
 from ingle.events import Result, VariableInfo
 from ingle.service import Service
+from ingle.sessions.process.namespace import NO_ANSWER
 from ingle_worker.session import variables
 from support.waiting import until
 
@@ -173,6 +174,10 @@ async def test_a_class_that_is_only_called_ndarray_is_nobodys(service: Service, 
 async def test_a_hundred_thousand_variables_are_counted_and_not_waited_for(service: Service, run: Run) -> None:
     await run("for i in range(100_000): globals()[f'v{i}'] = [i] * 100\ndel i")
     answer = await service.variables("s")
+    for _ in range(20):
+        if answer.notices != [NO_ANSWER]:  # a busy machine may take longer than a listing may
+            break
+        answer = await service.variables("s")
     assert (len(answer.variables), answer.more) == (10_000, 90_000)
     assert answer.notices == ["90000 more variables are not listed"]
     assert {each.type for each in answer.variables} == {"list"}
