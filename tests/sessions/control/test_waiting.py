@@ -457,7 +457,8 @@ async def test_the_traceback_is_in_this_answer_and_not_in_the_next(service: Serv
     result = await interrupt(service, sid)
     assert result.error is not None
     assert (result.error.name, result.error.value) == ("KeyboardInterrupt", "")
-    lines = result.error.traceback.splitlines()
+    # Some versions of Python underline the calls too.
+    lines = [line for line in result.error.traceback.splitlines() if line.strip("~^ ")]
     assert lines[:5] == [
         "Traceback (most recent call last):",
         f'  File "<cell {cell}>", line 6, in <module>',

@@ -1,6 +1,7 @@
 """Standard input: whoever reads is announced once and gets the answer meant for it; the next cell gets none of it."""
 
 import statistics
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,6 +110,9 @@ class Surface:
     stderr: str = ""
 
 
+STOPS_AT_CALL = sys.version_info >= (3, 13)
+"""Whether the debugger stops at the call that started it, not behind it."""
+
 PYTHON_SURFACES = {
     "input": Surface("print(repr(input('name? ')))", ["ada"], ["name? "], "name? 'ada'\n"),
     "input without a prompt": Surface("print(repr(input()))", ["ada"], [""], "'ada'\n"),
@@ -177,13 +181,15 @@ PYTHON_SURFACES = {
         "def f(a):\n    b = a + 1\n    breakpoint()\n    return b\nprint('got', f(1))",
         ["p a, b", "c"],
         ["(Pdb) ", "(Pdb) "],
-        "> <cell 1>(4)f()\n-> return b\n(Pdb) (1, 2)\n(Pdb) got 2\n",
+        ("> <cell 1>(3)f()\n-> breakpoint()" if STOPS_AT_CALL else "> <cell 1>(4)f()\n-> return b")
+        + "\n(Pdb) (1, 2)\n(Pdb) got 2\n",
     ),
     "pdb.set_trace": Surface(
         "import pdb\npdb.set_trace()\nx = 5",
         ["x = 3", "c"],
         ["(Pdb) "] * 2,
-        "> <cell 1>(3)<module>()\n-> x = 5\n(Pdb) (Pdb) ",
+        ("> <cell 1>(2)<module>()\n-> pdb.set_trace()" if STOPS_AT_CALL else "> <cell 1>(3)<module>()\n-> x = 5")
+        + "\n(Pdb) (Pdb) ",
     ),
 }
 
