@@ -119,6 +119,7 @@ def settings() -> Settings:
     return make_settings(pool=0, preload=[], isolation="sandbox", network="none", mount=[])
 
 
+@pytest.mark.req("scale.reuse")
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_nothing_that_a_session_plants_reaches_the_next_one(service: Service, name: str) -> None:
     plant, look = ATTACKS[name]

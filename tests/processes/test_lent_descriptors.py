@@ -44,6 +44,7 @@ async def lend(service: Service, session_id: str) -> Worker:
     return worker
 
 
+@pytest.mark.req("scale.idle")
 async def test_an_idle_session_takes_one_descriptor(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors_module, "LEND_AFTER_SECONDS", 0.0)
     await service.create_session("first")
@@ -63,6 +64,7 @@ async def test_an_idle_session_takes_one_descriptor(service: Service, monkeypatc
     assert await value(service, "s0", "x") == "1"
 
 
+@pytest.mark.req("scale.idle")
 async def test_a_session_works_as_before_with_returned_descriptors(service: Service) -> None:
     await service.create_session("a")
     await run(service, "a", "import sys\nx = 1")
@@ -120,6 +122,7 @@ async def test_an_interrupt_reaches_a_cell_that_began_while_they_were_lent(servi
     assert interrupted.error.name == "KeyboardInterrupt"
 
 
+@pytest.mark.req("scale.idle")
 async def test_output_between_cells_brings_them_back(service: Service) -> None:
     await service.create_session("a")
     # A signal handler wakes the thread up, so it prints while no cell runs.
@@ -138,6 +141,7 @@ async def test_output_between_cells_brings_them_back(service: Service) -> None:
     assert any("'late'" in notice for notice in result.notices)
 
 
+@pytest.mark.req("scale.idle")
 async def test_the_last_words_of_a_worker_are_not_lost(service: Service) -> None:
     await service.create_session("a")
     await run(

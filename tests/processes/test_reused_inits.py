@@ -43,6 +43,7 @@ async def test_the_init_of_an_ended_session_serves_the_next_one(service: Service
     assert worker_of(service, "c").init_pid != init
 
 
+@pytest.mark.req("scale.reuse")
 async def test_an_init_serves_one_tenant_only(service: Service) -> None:
     init = await end_with(service, "x")
     other = service.acting_for(Caller("b", "b"))
@@ -184,6 +185,7 @@ found
 """
 
 
+@pytest.mark.req("scale.reuse")
 async def test_nothing_of_the_session_before_is_left(service: Service) -> None:
     sandbox = f"SANDBOX = {service.settings.isolation == 'sandbox'}\n"
     await service.create_session("a")
