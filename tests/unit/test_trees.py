@@ -1,5 +1,6 @@
 """States of a folder: taken, brought back byte for byte, and stored once."""
 
+import hashlib
 import mmap
 import os
 import socket
@@ -38,7 +39,10 @@ class Folder:
         return done.changes
 
     def stored(self) -> set[str]:
-        return {f"{path.parent.name}{path.name}" for path in self.blobs.rglob("*") if path.is_file()}
+        """Return the hashes of the files on disk, and check that each is there once."""
+        found = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self.blobs.glob("*")]
+        assert len(found) == len(set(found))
+        return set(found)
 
     def let_age(self) -> None:
         """Make all files too old for a change in the same tick of the clock."""
@@ -242,3 +246,20 @@ def test_a_file_that_somebody_still_writes_to_is_not_stored(folder: Folder) -> N
             addition.add(draft)
         os.close(fd)
     assert folder.stored() == set()
+
+
+def test_the_event_loop_never_waits_for_files_that_are_removed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder.path / "a").write_text("a")
+    first = folder.take()
+    (folder.path / "a").write_text("b")
+    second = folder.take()
+    unlink, locked = Path.unlink, []
+
+    def note(path: Path, missing_ok: bool = False) -> None:
+        locked.append(folder.store._lock.locked())
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", note)
+    folder.store.release(first)
+    assert locked == [False]
+    assert folder.stored() == second.tree.digests

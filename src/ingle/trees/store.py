@@ -1,7 +1,7 @@
 """Bytes of files in trees: one file for each hash, counted by the trees that need it.
 
 A store belongs to one tenant of one server, and ends with the server: what has to last goes into a snapshot. So the
-counts are in memory. A file gets its name when it is complete, and never changes then.
+hashes and the counts are in memory, and names on disk mean nothing. A file never changes once it has a hash.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ingle.render.phrases import size
@@ -22,6 +23,13 @@ READ_BYTES = 1 << 20
 
 class NotKept(Exception):
     """The files are not kept. The message says why."""
+
+
+@dataclass
+class Stored:
+    path: Path
+    size: int
+    holders: int = 1
 
 
 class KeptTree:
@@ -38,8 +46,11 @@ class TreeStore:
         self._folder = folder
         self._quota = quota
         self._lock = threading.Lock()
-        self._sizes: dict[str, int] = {}
-        self._counts: Counter[str] = Counter()
+        """Of what is in memory. The event loop takes it too, so it is never held while a file is touched."""
+        self._folder_lock = threading.Lock()
+        """Of the folder, which exists only while there are files."""
+        self._files: dict[str, Stored] = {}
+        """By hash."""
         self._reserved = 0
         self.used = 0
         """Bytes of all files."""
@@ -50,7 +61,7 @@ class TreeStore:
 
     def open(self, digest: str) -> int:
         """Return a descriptor for reading a file."""
-        return os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(self._files[digest].path, os.O_RDONLY | os.O_CLOEXEC)
 
     def share(self, kept: KeptTree) -> KeptTree:
         """Count one more holder of a kept tree."""
@@ -63,9 +74,9 @@ class TreeStore:
         """Give up a kept tree. Remove files that no other tree needs."""
         with self._lock:
             kept.holders -= 1
-            if kept.holders:
-                return
-            self._drop(kept.tree.digests)
+            last = not kept.holders
+        if last:
+            self.drop(kept.tree.digests)
 
     # --- for an addition ---
 
@@ -84,32 +95,37 @@ class TreeStore:
     def hold(self, digest: str) -> bool:
         """Count a holder of a file. Return False if there is no such file."""
         with self._lock:
-            if digest not in self._sizes:
+            stored = self._files.get(digest)
+            if stored is None:
                 return False
-            self._counts[digest] += 1
+            stored.holders += 1
             return True
 
-    def drop(self, digests: Counter[str]) -> None:
+    def drop(self, digests: Iterable[str]) -> None:
+        """Count a holder less of each. Remove files without any."""
+        unused: list[Path] = []
         with self._lock:
-            self._drop(digests.elements())
+            for digest in digests:
+                stored = self._files[digest]
+                stored.holders -= 1
+                if not stored.holders:
+                    del self._files[digest]
+                    self.used -= stored.size
+                    unused.append(stored.path)
+        for path in unused:
+            path.unlink(missing_ok=True)
+        self._remove_if_empty()
 
-    def _drop(self, digests: Iterable[str]) -> None:
-        for digest in digests:
-            self._counts[digest] -= 1
-            if not self._counts[digest]:
-                del self._counts[digest]
-                self.used -= self._sizes.pop(digest)
-                path = self._path(digest)
-                path.unlink(missing_ok=True)
-                _remove_empty(path.parent)
-        if not self._sizes:
-            _remove_empty(self._folder)
+    def _remove_if_empty(self) -> None:
+        if not self._files:
+            with self._folder_lock, contextlib.suppress(OSError):
+                self._folder.rmdir()
 
     def new_draft(self) -> tuple[Path, int]:
         """Return a new file, and a descriptor to write to it."""
-        path = self._folder / f".{secrets.token_hex(8)}.part"
+        path = self._folder / secrets.token_hex(16)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with self._lock:
+        with self._folder_lock:
             try:
                 return path, os.open(path, flags, 0o600)
             except FileNotFoundError:
@@ -120,19 +136,14 @@ class TreeStore:
         """Take a complete draft over, and count its first holder. Return its hash."""
         digest, length = measure(draft)
         with self._lock:
-            if digest in self._sizes:
-                os.unlink(draft)
-            else:
-                path = self._path(digest)
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                os.rename(draft, path)
-                self._sizes[digest] = length
+            stored = self._files.get(digest)
+            if stored is None:
+                self._files[digest] = Stored(draft, length)
                 self.used += length
-            self._counts[digest] += 1
+                return digest
+            stored.holders += 1
+        draft.unlink()
         return digest
-
-    def _path(self, digest: str) -> Path:
-        return self._folder / digest[:2] / digest[2:]
 
 
 class Addition:
@@ -176,20 +187,15 @@ class Addition:
         """Return the kept tree. Each of its files is held once from now on."""
         held, self._held = self._held, Counter()
         held.subtract(dict.fromkeys(tree.digests, 1))
-        self._store.drop(+held)
+        self._store.drop((+held).elements())
         return KeptTree(tree)
 
     def __exit__(self, *exc: object) -> None:
         for draft in self._drafts:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
-        self._store.drop(self._held)
+        self._store.drop(self._held.elements())
         self._store.unreserve(self._reserved)
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def measure(draft: Path) -> tuple[str, int]:
