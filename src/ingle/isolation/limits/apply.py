@@ -21,7 +21,7 @@ class LimitApplier:
     """Applies limits to workers. `defaults` are set on pre-started workers, so most sessions need no change."""
 
     def __init__(self, defaults: SessionLimits, nice: int) -> None:
-        self._defaults = defaults
+        self.defaults = defaults
         self._nice = nice
         self._groups: Groups | None = None
 
@@ -43,11 +43,11 @@ class LimitApplier:
     @property
     def wanted(self) -> bool:
         """Return whether every worker must be prepared."""
-        return self._defaults != SessionLimits()
+        return self.defaults != SessionLimits()
 
     def are_default(self, wanted: SessionLimits) -> bool:
         """Return whether a worker with the defaults has these limits too."""
-        return wanted in (SessionLimits(), self._defaults)
+        return wanted in (SessionLimits(), self.defaults)
 
     def open(self) -> tuple[Group | None, list[int]]:
         """Create a group for a future worker, and return it with its descriptors (see `Group.open`). Blocks."""
@@ -55,7 +55,7 @@ class LimitApplier:
         if group is None:
             return None, []
         try:
-            group.bound(self._defaults.memory, self._defaults.processes)
+            group.bound(self.defaults.memory, self.defaults.processes)
             return group, group.open()
         except OSError as error:
             self._do_without(group, error)
@@ -64,13 +64,13 @@ class LimitApplier:
     async def hold(self, group: Group | None, pids: tuple[int, ...], *, joined: bool) -> Group | None:
         """Apply the defaults to an init and its worker, which wait for their first order. Return their group."""
         if joined or group is None:
-            self._set_for(pids, self._defaults, group)
+            self._set_for(pids, self.defaults, group)
             return group
-        return await asyncio.to_thread(self._move, group, pids, self._defaults)
+        return await asyncio.to_thread(self._move, group, pids, self.defaults)
 
     async def prepare(self, *pids: int) -> Group | None:
         """Apply the defaults to processes that have no group yet."""
-        return await asyncio.to_thread(self._prepare, pids, self._defaults)
+        return await asyncio.to_thread(self._prepare, pids, self.defaults)
 
     def _prepare(self, pids: tuple[int, ...], bounds: SessionLimits) -> Group | None:
         return self._move(self._found().make(), pids, bounds)
@@ -102,7 +102,7 @@ class LimitApplier:
             return group
         if group is None:
             group = await asyncio.to_thread(self._prepare, pids, wanted)
-        elif (wanted.memory, wanted.processes) != (self._defaults.memory, self._defaults.processes):
+        elif (wanted.memory, wanted.processes) != (self.defaults.memory, self.defaults.processes):
             with contextlib.suppress(OSError):
                 group.bound(wanted.memory, wanted.processes)
         self._set_for(pids, wanted, group)

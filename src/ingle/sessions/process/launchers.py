@@ -4,6 +4,7 @@ import asyncio
 import functools
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from ingle.isolation.levels import Confinement
@@ -38,12 +39,19 @@ class Launchers:
             launcher = self._launchers[key] = Launcher(self._loop, grant.python, self._settings, bounding, confinement)
             if grant.isolation != "restricted":
                 # At "restricted" a worker's access rules name its session's folders, and cannot be changed later.
-                launcher.prepare = functools.partial(self._prepare, grant, launcher, bounding)
+                launcher.prepare = functools.partial(self._prepare, self._usual(grant, bounding), launcher, bounding)
         return self._launchers[key]
 
     def _outer(self, mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
         """Return the mounts outside of the data folder. The others are mounted for each session."""
         return tuple(mount for mount in mounts if not self._data.holds(mount.folder))
+
+    def _usual(self, grant: Grant, bounding: LimitApplier) -> Grant:
+        """Return the grant of workers in the pool: what this one has for all sessions, and nothing for one of them."""
+        own = self._prepared.own_mounts(grant)
+        network = self._settings.network if grant.isolation == "sandbox" else "full"
+        mounts = tuple(mount for mount in grant.mounts if mount not in own)
+        return replace(grant, network=network, limits=bounding.defaults, cwd=None, mounts=mounts)
 
     async def _prepare(self, grant: Grant, launcher: Launcher, bounding: LimitApplier, worker: Worker) -> None:
         await self._prepared.prepare(grant, launcher, bounding, worker)

@@ -71,14 +71,14 @@ class PreparedWorkers:
     def take(self, grant: Grant, launcher: Launcher, tenant: str) -> PreparedWorker | None:
         """Return a prepared worker that can serve this tenant's session. The caller owns it from now on."""
         confinement = launcher.confinement
-        if confinement is not None and (grant.network != confinement.network or self._needs_mounts(grant)):
+        if confinement is not None and (grant.network != confinement.network or self.own_mounts(grant)):
             return None
         worker = launcher.take_prepared(tenant)
         return None if worker is None else self._prepared.pop(worker, None)
 
-    def _needs_mounts(self, grant: Grant) -> bool:
-        """Return whether the grant has folders inside of the data folder, which are mounted per session."""
-        return any(self._data.holds(mount.folder) for mount in grant.mounts)
+    def own_mounts(self, grant: Grant) -> set[Mount]:
+        """Return the folders of one tenant inside of the data folder. No worker of the pool may have them."""
+        return {mount for mount in grant.mounts if self._data.holds(mount.folder) and not mount.read_only}
 
     def _on_gone(self, worker: Worker, gone: object) -> None:
         prepared = self._prepared.pop(worker, None)
