@@ -19,7 +19,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
-from support.internals import worker_of
+from support.internals import session_of, worker_of
 from support.service import make_settings
 from support.waiting import until
 
@@ -115,6 +115,69 @@ for pid in children:
 """
     result = await pair.execute("s", code)
     assert (result.status, result.result) == ("ok", {"text/plain": "'done'"})
+
+
+TWO_OF_120_MIB = """
+import os, time
+for _ in range(2):
+    if os.fork() == 0:
+        kept = bytearray(120 << 20)
+        time.sleep(60)
+        os._exit(0)
+os.wait()
+"""
+"""Each of them below the limit, and both above it."""
+
+
+async def test_forks_share_the_memory_of_their_origin(pair: Service) -> None:
+    await pair.execute("s", "kept = 'first'")
+    await pair.fork_session("s", "t")
+    assert (await pair.execute("s", "more = bytearray(80 << 20)")).status == "ok"
+    result = await pair.execute("t", "more = bytearray(130 << 20); import time; time.sleep(60)")
+    await goes_on(pair, result, "memory limit 200 MiB")
+    # The larger of the two was ended.
+    assert (await pair.execute("s", "kept, len(more)")).result == {"text/plain": "('first', 83886080)"}
+
+
+@pytest.fixture
+def not_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle sessions are checked when programs grow, and not because a second is over."""
+    monkeypatch.setattr(watchdog, "IDLE_CHECK_SECONDS", 1e6)
+
+
+@pytest.mark.usefixtures("no_groups", "not_by_the_clock")
+async def test_a_command_in_an_idle_session_is_checked_when_programs_grow(service: Service) -> None:
+    for name in ("s", "neighbour"):
+        await service.create_session(name)
+        await service.execute(name, "kept = 1")
+    task = await service.shell(f"{sys.executable} -c '{TWO_OF_120_MIB}'; echo came through", session_id="s", wait=50)
+    assert (task.status, task.stdout) == ("killed", "")
+    assert "its sandbox was killed: memory limit 200 MiB" in task.notices
+    after = await service.execute("s", "2 + 2")
+    assert any("memory limit 200 MiB" in each for each in after.notices)
+    assert (await service.execute("neighbour", "kept")).result == {"text/plain": "1"}
+
+
+@pytest.mark.usefixtures("no_groups", "not_by_the_clock")
+async def test_what_a_cell_left_running_is_checked_when_programs_grow(service: Service, tmp_path: Path) -> None:
+    await service.create_session("s")
+    gate = tmp_path / "gate"
+    waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+    code = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {waits + TWO_OF_120_MIB!r}])"
+    assert (await service.execute("s", code)).status == "ok"
+    pid = worker_of(service, "s").pid
+    gate.touch()
+    assert await until(lambda: session_of(service, "s").worker is None or worker_of(service, "s").pid != pid)
+    after = await service.execute("s", "2 + 2")
+    assert any("memory limit 200 MiB" in each for each in after.notices)
+
+
+@pytest.mark.usefixtures("no_groups", "not_by_the_clock")
+async def test_commands_without_a_session_are_checked_too(service: Service) -> None:
+    task = await service.shell(f"{sys.executable} -c '{TWO_OF_120_MIB}'; echo came through", wait=50)
+    assert (task.status, task.stdout) == ("killed", "")
+    assert "its sandbox was killed: memory limit 200 MiB" in task.notices
+    assert (await service.shell("echo next")).stdout == "next\n"
 
 
 async def test_too_many_processes_are_refused_or_ended_and_named(pair: Service, means: str) -> None:

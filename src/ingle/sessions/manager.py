@@ -84,7 +84,7 @@ class Manager:
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
         self._hints = Hints(path_hints.by_name(home) | package_hints.by_name(policy.index, settings.allow_host))
         self._descriptors = Descriptors(self._sessions.values)
-        self._upkeep = Upkeep(self._sessions.values, self._hibernation, self._descriptors)
+        self._upkeep = Upkeep(self._sessions.values, self._with_hidden, self._hibernation, self._descriptors)
 
     async def start(self) -> None:
         """Lock the data folder, remove what dead servers left in it, and begin the upkeep."""
@@ -119,8 +119,7 @@ class Manager:
         for session in self._known():
             self._renew(session)
         if not self._making:
-            hidden = self.shell_sandboxes.sessions
-            used = {launcher for session in (*self._known(), *hidden) for launcher in session.slot.used_launchers}
+            used = {launcher for session in self._with_hidden() for launcher in session.slot.used_launchers}
             await self._launchers.stop_retired(used)
 
     def _renew(self, session: Session) -> None:
@@ -129,6 +128,9 @@ class Manager:
 
     def _known(self) -> list[Session]:
         return [*self._sessions.values(), *(session for session in self._making.values() if session is not None)]
+
+    def _with_hidden(self) -> list[Session]:
+        return self._known() + self.shell_sandboxes.sessions
 
     async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
         """Return a new session that is ready for its first cell. `prepare` is done before others can find it."""
@@ -377,10 +379,9 @@ class Manager:
     # --- finding and ending them ---
 
     def get(self, key: str) -> Session:
-        session = self._sessions.get(key)
-        if session is None:
+        if key not in self._sessions:
             raise self._durable.names.missing(key)
-        return session
+        return self._sessions[key]
 
     def everyone(self) -> list[Session]:
         """Return the sessions of all tenants."""
@@ -390,8 +391,7 @@ class Manager:
         return [session for session in self._sessions.values() if tenant_of(session.key) == tenant]
 
     def load(self, tenant: str) -> Load:
-        sessions = self.all(tenant)
-        making = sum(tenant_of(key) == tenant for key in self._making)
+        sessions, making = self.all(tenant), sum(tenant_of(key) == tenant for key in self._making)
         return Load(len(sessions) + making, sum(session.running is not None for session in sessions))
 
     def metrics(self) -> Metrics:

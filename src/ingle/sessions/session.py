@@ -204,10 +204,14 @@ class Session:
 
     async def live_worker(self) -> Worker:
         """Return the worker, as soon as there is one that has its folders. Cells may run in it."""
-        await self.slot.ready()
-        await self.slot.wait_started()
-        assert self.slot.worker is not None
-        return self.slot.worker
+        while True:
+            await self.slot.ready()
+            await self.slot.wait_started()
+            assert self.slot.worker is not None
+            if self.slot.worker.alive:
+                return self.slot.worker
+            # It was killed, and its end is not reported yet. The next one takes its place.
+            await asyncio.wait({self.slot.worker.gone})
 
     async def variables(self) -> Variables:
         """Return each variable with its type, extent, size and preview; while a cell runs, the names before it."""

@@ -20,9 +20,15 @@ EXPIRE_INTERVAL_SECONDS = 1.0
 
 class Upkeep:
     def __init__(
-        self, sessions: Callable[[], Iterable[Session]], hibernation: Hibernation, descriptors: Descriptors
+        self,
+        sessions: Callable[[], Iterable[Session]],
+        with_hidden: Callable[[], Iterable[Session]],
+        hibernation: Hibernation,
+        descriptors: Descriptors,
     ) -> None:
+        """`with_hidden` also returns the sessions that no listing shows. Their limits hold too."""
         self._sessions = sessions
+        self._with_hidden = with_hidden
         self._hibernation = hibernation
         self._descriptors = descriptors
         self._watchdog = Watchdog(self._watched)
@@ -65,13 +71,12 @@ class Upkeep:
 
     def _watched(self) -> Iterator[Watched]:
         """Yield the sessions with limits that the kernel does not keep, or not all of them."""
-        for session in self._sessions():
+        for session in self._with_hidden():
             worker, grant = session.worker, session.spec.grant
             if worker is None or worker.init_pid is None or grant.limits == SessionLimits():
                 continue
             places = () if worker.group is None else worker.group.places
             yield Watched(
-                # Forks share one init, and each has limits of its own.
                 worker.init_pid if not worker.siblings.shared else worker.pid or worker.init_pid,
                 grant.limits,
                 session.slot.on_breach,
@@ -80,6 +85,7 @@ class Upkeep:
                 processes=PROCESSES not in places,
                 network=session.launcher.confinement is not None and session.launcher.confinement.has_own_root,
                 folder=session.folders.root,
+                init=worker.init_pid,
             )
 
     async def _expire(self) -> None:

@@ -21,10 +21,12 @@ class Sandbox:
     """Working directory of commands without a session, if it is not the server's folder for them."""
 
     def limits_met(self) -> list[str]:
-        """Return the limits that have stopped a process since the last call."""
+        """Return the limits that have stopped a process since the last call, and why the whole sandbox was ended."""
+        because = self.worker.init.killed_because
+        met = LimitApplier.passed(self.worker.group, self.limits, ended=False)
         return [
-            f"{text}: what asked for more was refused or killed"
-            for text in LimitApplier.passed(self.worker.group, self.limits, ended=False)
+            *(f"{text}: what asked for more was refused or killed" for text in met),
+            *([f"its sandbox {because}"] if because else []),
         ]
 
     def give(self, path: Path) -> None:

@@ -192,6 +192,13 @@ def threads_of(pids: Iterable[int]) -> int:
     return count
 
 
+def of_machine() -> tuple[int, int]:
+    """Return the bytes of anonymous and shared memory, and the threads, of all programs of this machine."""
+    fields = read("/proc/loadavg", 256).split()
+    threads = fields[3].partition(b"/")[2] if len(fields) > 3 else b"0"
+    return _sum("/proc/meminfo", b"AnonPages:", b"Shmem:") or 0, int(threads)
+
+
 def unshared_memory(pid: int) -> int:
     """Return resident bytes, without memory shared with files or other processes."""
     fields = read(f"/proc/{pid}/statm").split()

@@ -18,7 +18,14 @@ CHECK_SECONDS = 0.05
 """Time between two checks of running cells."""
 
 IDLE_CHECK_SECONDS = 1.0
-"""Time between two checks of sessions that run no cell: their threads and children may grow."""
+"""Most time between two checks of sessions that run no cell: their commands, threads and children may grow."""
+
+GROWTH_BYTES = 32 * 1024**2
+GROWTH_THREADS = 64
+"""Growth of all programs of the machine together after which these sessions are checked at once."""
+
+GROWTH_SHARE = 4
+"""These additional checks may take a quarter of the time."""
 
 DISK_CHECK_SECONDS = 1.0
 DISK_SHARE = 20
@@ -41,6 +48,7 @@ class Watched:
     """A session's process tree, and the callback for a reached limit."""
 
     root: int
+    """The worker, or the init if no other session is below it."""
     limits: SessionLimits
     on_breach: Callable[[str], None]
     running: bool = True
@@ -51,6 +59,13 @@ class Watched:
     """It shares a network with its forks only, so data queued in that network counts as its memory."""
     folder: Path | None = None
     """Its own folder, with `workspace` and `tmp-N` in it."""
+    init: int | None = None
+    """The init that it shares with its forks. The limits hold for all of them together, as in a cgroup."""
+
+    @property
+    def tree(self) -> int:
+        """Root of all processes that the limits hold for."""
+        return self.init or self.root
 
 
 @dataclass
@@ -71,15 +86,27 @@ class Watchdog:
             both.create_task(self._check_disks())
 
     async def _check_trees(self) -> None:
-        rounds = 0
+        loop = asyncio.get_running_loop()
+        growth = Growth()
+        all_at = growth_at = loop.time()
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            rounds += 1
-            idle_too = rounds % int(IDLE_CHECK_SECONDS / CHECK_SECONDS) == 0
-            watched = [each for each in self._who() if (each.memory or each.processes) and (each.running or idle_too)]
+            now = loop.time()
+            watched = [each for each in self._who() if each.memory or each.processes]
+            if not watched:
+                continue
+            grown = now >= growth_at and await asyncio.to_thread(growth.is_large)
+            if grown or now - all_at >= IDLE_CHECK_SECONDS:
+                all_at = now
+                await asyncio.to_thread(growth.restart)
+            else:
+                busy = {each.tree for each in watched if each.running}
+                watched = [each for each in watched if each.tree in busy]
             if watched:
                 for each, breach in await asyncio.to_thread(_breaches, watched):
                     each.on_breach(breach)
+            if all_at == now:
+                growth_at = loop.time() + (loop.time() - now) * (GROWTH_SHARE - 1)
 
     async def _check_disks(self) -> None:
         loop = asyncio.get_running_loop()
@@ -118,25 +145,56 @@ class Watchdog:
         return found
 
 
+class Growth:
+    """How much all programs of this machine have grown. Two small files tell, however many sessions there are."""
+
+    def __init__(self) -> None:
+        self._bytes, self._threads = processes.of_machine()
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._bytes, self._threads = processes.of_machine()
+
+    def is_large(self) -> bool:
+        """Return whether a session could have passed a limit since then."""
+        size, threads = processes.of_machine()
+        if size - self._bytes >= GROWTH_BYTES or threads - self._threads >= GROWTH_THREADS:
+            return True
+        # What was freed meanwhile must not hide what is taken next.
+        self._bytes, self._threads = min(size, self._bytes), min(threads, self._threads)
+        return False
+
+
 def _breaches(watched: list[Watched]) -> list[tuple[Watched, str]]:
-    found = []
+    """Return the sessions to end, each with its limit. Of several below one init, that is the largest."""
+    trees: dict[int, list[Watched]] = {}
     for each in watched:
-        limits = each.limits
-        pids = [each.root, *processes.below(each.root)]
-        if each.processes and limits.processes is not None and processes.threads_of(pids) > limits.processes:
-            found.append((each, words("processes", limits.processes)))
-        elif each.memory and limits.memory is not None and _too_much(pids, limits.memory, each.network):
-            found.append((each, words("memory", limits.memory)))
+        trees.setdefault(each.tree, []).append(each)
+    found = []
+    for root, members in trees.items():
+        one, limits = members[0], members[0].limits
+        pids = [root, *processes.below(root)]
+        if one.processes and limits.processes is not None and processes.threads_of(pids) > limits.processes:
+            found.append((_largest(members, processes.threads_of), words("processes", limits.processes)))
+        elif one.memory and limits.memory is not None and _too_much(pids, limits.memory, one.network):
+            found.append((_largest(members, _memory_of), words("memory", limits.memory)))
     return found
+
+
+def _largest(members: list[Watched], size: Callable[[list[int]], int]) -> Watched:
+    if len(members) == 1:
+        return members[0]
+    return max(members, key=lambda each: size([each.root, *processes.below(each.root)]))
+
+
+def _memory_of(pids: list[int]) -> int:
+    return sum(map(processes.exact_memory, pids))
 
 
 def _too_much(pids: list[int], limit: int, network: bool) -> bool:
     waiting = processes.waiting_in_network(pids[0]) if network else 0
     # The quick count includes shared memory once per process; the exact count is slow and comes second.
-    return (
-        waiting + sum(map(processes.rough_memory, pids)) > limit
-        and waiting + sum(map(processes.exact_memory, pids)) > limit
-    )
+    return waiting + sum(map(processes.rough_memory, pids)) > limit and waiting + _memory_of(pids) > limit
 
 
 def size(folder: Path) -> int:
