@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
 from support.http_load import Client
@@ -16,36 +14,16 @@ from support.server import Server, problem
 from support.tokens import client_with, ingle_token
 
 FEW_FILES = ("sh", "-c", 'ulimit -n 120; exec "$@"', "sh")
-"""A server that may open so few files holds thirty idle sessions, and not so many that are in use."""
+"""A server that may open so few files holds eleven sessions."""
 
 LONG = 300.0
-
-
-def async_client(server: Server, token: str | None = None) -> httpx.AsyncClient:
-    headers = {"Authorization": f"Bearer {token or server.token}"}
-    limits = httpx.Limits(max_connections=None)
-    return httpx.AsyncClient(base_url=server.url, headers=headers, timeout=LONG, limits=limits)
-
-
-def await_session(server: Server, name: str) -> str:
-    """Return the name of a new session, which may have to wait until others are idle."""
-    while (answer := server.client.post("/v1/sessions", json={"session_id": name})).status_code != 201:
-        problem(answer, 503, "too_many_sessions")
-    return str(answer.json()["session_id"])
-
-
-def execute_when_others_are_idle(server: Server, name: str, code: str) -> object:
-    """Return the result of a cell, which may have to wait until other sessions are idle."""
-    while (answer := server.client.post(f"/v1/sessions/{name}/execute", json={"code": code})).status_code != 200:
-        problem(answer, 503, "too_many_sessions")
-    return answer.json()["result"]
 
 
 @pytest.mark.req("scale.bounds")
 def test_sessions_past_the_open_files_are_refused_by_name_and_the_others_live_on(start: Callable[..., Server]) -> None:
     server = start("--pool", "0", prefix=FEW_FILES)
     (holds,) = re.findall(
-        r"holds   up to (\d+) at once, because this process may open 120 files, and an idle session takes \d+",
+        r"holds   up to (\d+) at once, because this process may open 120 files, and a session takes \d+",
         "".join(server.said),
     )
     made: list[str] = []
@@ -59,10 +37,10 @@ def test_sessions_past_the_open_files_are_refused_by_name_and_the_others_live_on
     assert (told["retry_after"], answer.headers["retry-after"]) == (10.0, "10")
     assert len(made) > 5
     for number, name in enumerate(made):
-        assert execute_when_others_are_idle(server, name, f"{number} + 1") == {"text/plain": str(number + 1)}
+        assert server.execute(f"{number} + 1", name)["result"] == {"text/plain": str(number + 1)}
     server.client.delete(f"/v1/sessions/{made.pop()}").raise_for_status()
-    assert await_session(server, "after") == "after"
-    assert execute_when_others_are_idle(server, "after", "1") == {"text/plain": "1"}
+    server.make_session("after")
+    assert server.execute("1", "after")["status"] == "ok"
     assert "Too many open files" not in "".join(server.said)
 
 
@@ -71,22 +49,21 @@ async def test_a_tenant_with_many_requests_keeps_nobody_else_waiting(home: Path,
     home.mkdir(mode=0o700)
     tokens = {name: ingle_token(home, "new", name) for name in ("greedy", "modest")}
     server = start()
-    ended: list[str] = []
-    async with async_client(server, tokens["greedy"]) as greedy, async_client(server, tokens["modest"]) as modest:
+    clients = [Client(server, tokens[name]) for name in ["greedy"] * 150 + ["modest"] * 5]
+    for client in clients:
+        await client.open()
+    ended: list[int] = []
 
-        async def ask(client: httpx.AsyncClient, name: str) -> None:
-            (await client.post("/v1/sessions")).raise_for_status()
-            ended.append(name)
+    async def ask(number: int) -> None:
+        await clients[number].ask("/v1/sessions", {})
+        ended.append(number)
 
-        many = [asyncio.create_task(ask(greedy, "greedy")) for _ in range(150)]
-        async with async_client(server) as owner:
-            while "ingle_starts_waiting 0" in (await owner.get("/metrics")).text:
-                await asyncio.sleep(0)
-        await asyncio.gather(*(ask(modest, "modest") for _ in range(5)))
-        assert "greedy" in ended[-150:]
-        assert not all(task.done() for task in many)
-        await asyncio.gather(*many)
-    assert Counter(ended) == {"greedy": 150, "modest": 5}
+    # The requests are sent in this order, all of them before the first answer is read.
+    await asyncio.gather(*map(ask, range(len(clients))))
+    for client in clients:
+        client.close()
+    assert sorted(ended) == list(range(155))
+    assert max(ended.index(number) for number in range(150, 155)) < 120
 
 
 @pytest.mark.req("scale.fair")

@@ -13,8 +13,9 @@ from support.server import PATIENCE, Server
 class Client:
     """One kept connection that reads chunked answers: light enough that two hundred do not measure themselves."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, token: str | None = None) -> None:
         self._server = server
+        self._token = token or server.token
 
     async def open(self) -> None:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._server.port, limit=1 << 20)
@@ -25,7 +26,7 @@ class Client:
     async def ask(self, path: str, body: Any, headers: str = "") -> list[dict[str, Any]]:
         """The objects in the answer: one, or one a line."""
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._server.token}\r\n{headers}"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._token}\r\n{headers}"
         self._writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         top = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
         assert top.split()[1] in ("200", "201"), top
