@@ -208,3 +208,19 @@ def quiet_server() -> Iterator[Server]:
         left = {path.name for path in server.home.rglob("*") if path.is_file()}
         # The registry is made while the server warms up, which may not have come that far.
         assert left - {"registry.db"} == {"token"}
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[Server]:
+    """One server for the tests of a module that use many sessions at once.
+
+    Inits of ended sessions stay for a while, so what is left is looked at when the server has ended.
+    """
+    mark = uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
+        server = Server(Path(folder) / "home", env={MARK: mark})
+        yield server
+        assert server.client.get("/v1/sessions").json() == {"sessions": []}
+        assert server.stop() == 0
+        assert wait_until(lambda: not marked_processes(mark), 5), f"left behind: {marked_processes(mark)}"
+        assert_empty(server.home)

@@ -38,7 +38,8 @@ An exception in a user's cell is a result, not an error of ingle.
     │   │   └── ShellBusy       409  busy                 a command is running in that persistent shell
     │   ├── NotWaiting          409  not_waiting          no cell waits for input
     │   ├── TaskOver            409  task_over            the task has ended
-    │   └── InputClosed         409  input_closed         the task was started without an open stdin
+    │   ├── InputClosed         409  input_closed         the task was started without an open stdin
+    │   └── BatchBegun          409  batch_begun          a batch with this Idempotency-Key has begun already
     ├── TooManySessions         503  too_many_sessions    the machine or the setting max_sessions allows no more
     ├── Overloaded              503  overloaded           too many sessions wait to be started
     ├── TooManyTasks            429  too_many_tasks
@@ -337,6 +338,16 @@ class InputClosed(Conflict):
         problem = f"task {task_id} has no open stdin, so the text was not sent"
         super().__init__(
             f"{problem}; set interactive or pty at its start to send input later, or stdin to send it at once", problem
+        )
+
+
+class BatchBegun(Conflict):
+    code = "batch_begun"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a batch with this idempotency key has begun already, and its results went to that request; nothing runs "
+            "twice: use a new key to run it again"
         )
 
 

@@ -47,6 +47,8 @@ class NewSession(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     idle_timeout: float | None = None
+    own_folder: bool = False
+    """Without `cwd`, start in a folder of its own also where the owner's sessions start in a granted one."""
     one_off: bool = False
     """End the session once its one result was read."""
     include_stdlib: bool = True
@@ -88,6 +90,8 @@ class NewCell(Struct, frozen=True):
     """Idempotency key. A repeated request with the same key gets the number of the cell that the first one began."""
     script: Script | None = None
     """Run the cell as a program with arguments."""
+    item: str | None = None
+    """JSON of the variable `item`, which the cell finds."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -140,6 +140,7 @@ def every_error() -> list[errors.IngleError]:
         errors.NotWaiting("x"),
         errors.TooManySessions(2, "the setting max_sessions is 2", "raise it"),
         errors.Overloaded(7.0),
+        errors.BatchBegun(),
         errors.EnvironmentNotFound("x", ["y"]),
         errors.EnvironmentFailed("x", "pip says no"),
         errors.KeyReused(),

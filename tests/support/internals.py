@@ -131,8 +131,8 @@ async def end_everything(service: Service) -> None:
     for tenant, task_id in [(tenant, each) for tenant, ended in tasks._ended.items() for each in ended]:
         tasks._forget(tenant, task_id)
     manager = manager_of(service)
-    for key in list(manager._sessions):
-        await manager.end(key)
+    for session in manager.everyone():
+        await manager.end_soon(session, "the test has ended")
     for session in await manager.shell_sandboxes.stop():
         await session.end()
     manager.shell_sandboxes._sandboxes.clear()

@@ -5,13 +5,13 @@ import re
 import textwrap
 from typing import Any
 
-from ingle.client import CellFailed, Client, Result, Session
+from ingle.client import CellFailed, Client, Item, ItemResult, Result, Session
 from reference.markdown import summary
 
 
 def names() -> str:
     """Return each public class with its public methods and properties."""
-    return "\n".join(_class(each) for each in (Client, Session, Result, CellFailed))
+    return "\n".join(_class(each) for each in (Client, Session, Result, ItemResult, Item, CellFailed))
 
 
 def _class(kind: type[Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from ingle import capacity, events, files
+from ingle import batches, capacity, events, files
 from reference.markdown import field_meanings, kind_of, summary, table
 
 HEAD = """\
@@ -32,11 +32,8 @@ Answers of the HTTP interface and values of the Python client have these fields.
 def page() -> str:
     """Return the whole page."""
     kinds = typing.get_args(events.AnyEvent)
-    shapes = [
-        each
-        for each in {**vars(events), **vars(files), **vars(capacity)}.values()
-        if _is_shape(each) and each not in kinds
-    ]
+    found = {**vars(events), **vars(files), **vars(capacity), **vars(batches)}.values()
+    shapes = [each for each in found if _is_shape(each) and each not in (*kinds, batches.NewBatch)]
     parts = [HEAD + _fields(events.Event)]
     common = {field.name for field in msgspec.structs.fields(events.Event)}
     parts += [f"\n## `{kind.__struct_config__.tag}`\n\n{_about(kind)}{_fields(kind, common)}" for kind in kinds]
@@ -46,9 +43,8 @@ def page() -> str:
 
 
 def _is_shape(value: Any) -> bool:
-    own = (
-        isinstance(value, type) and issubclass(value, Struct) and value.__module__ in (events.__name__, files.__name__)
-    )
+    modules = tuple(each.__name__ for each in (events, files, capacity, batches))
+    own = isinstance(value, type) and issubclass(value, Struct) and value.__module__ in modules
     return own and value is not events.Event
 
 

@@ -8,6 +8,7 @@ import click
 from ingle import __version__
 
 COMMANDS = {
+    "batch": "batch:batch",
     "checkpoint": "commands.fork:checkpoint",
     "clear": "commands.control:clear",
     "completion": "completion:completion",

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ingle.client.aio.client import AsyncClient
     from ingle.client.aio.session import AsyncSession
+    from ingle.client.batch import Item
     from ingle.client.decode import Event, OtherEvent, kind_of
-    from ingle.client.results import CellFailed, Result
+    from ingle.client.results import CellFailed, ItemResult, Result
     from ingle.client.sync.client import Client
     from ingle.client.sync.session import Session
 
@@ -27,6 +28,8 @@ __all__ = [
     "CellFailed",
     "Client",
     "Event",
+    "Item",
+    "ItemResult",
     "OtherEvent",
     "Result",
     "Session",
@@ -39,6 +42,8 @@ _MODULES = {
     "CellFailed": "results",
     "Client": "sync.client",
     "Event": "decode",
+    "Item": "batch",
+    "ItemResult": "results",
     "OtherEvent": "decode",
     "Result": "results",
     "Session": "sync.session",

@@ -9,9 +9,10 @@ import os
 from typing import Any
 
 from ingle import events
+from ingle.batches import ItemProblem
 from ingle.events import MimeBundle
 
-FAILED_STATUSES = frozenset({"error", "interrupted", "exit"})
+FAILED_STATUSES = frozenset({"error", "interrupted", "exit", "not_run"})
 
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """Mime types with base64 data."""
@@ -45,9 +46,13 @@ class CellFailed(Exception):
             told = result.error.traceback.rstrip("\n") or f"{result.error.name}: {result.error.value}"
         elif result.exit is not None:
             told = f"the session's process {_how(result.exit)}"
+        elif isinstance(result, ItemResult) and result.problem is not None:
+            told = result.problem.detail
         else:
             told = f"the cell ended as {result.status}"
         where = f"cell {result.cell} of session {result.session_id!r}"
+        if isinstance(result, ItemResult):
+            where = f"item {result.id!r}"
         late = " was stopped at its timeout" if result.timed_out else " failed"
         return "\n".join([f"{where}{late}", told, *result.notices])
 
@@ -135,6 +140,18 @@ class Result(events.Result):
             # A single image is also included as such, for readers without HTML.
             bundle.update({kind: shown[0][kind] for kind in IMAGES if kind in shown[0]})
         return bundle
+
+
+class ItemResult(Result):
+    """The result of one item of `Client.map`. Its session has ended.
+
+    `limit` is `time` or `memory` if the item met that limit. An item that could not be started has the status
+    `not_run` and a `problem`.
+    """
+
+    id: str = ""
+    limit: str | None = None
+    problem: ItemProblem | None = None
 
 
 def _how(exit: events.Exit) -> str:

@@ -1,5 +1,6 @@
 """The node on this machine: its sessions live in this process, their workers below it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -96,9 +97,11 @@ class LocalSession:
         return self._session.info()
 
     async def end(self) -> SessionInfo:
-        key = self._session.key
-        await self._tasks.end_of_session(key)
-        return (await self._manager.end(key)).info()
+        session = self._session
+        await self._tasks.end_of_session(session.key)
+        # A one-off may be ending already. Then this waits for its end.
+        await asyncio.shield(self._manager.end_soon(session, "asked for"))
+        return session.info()
 
     async def clear(self) -> SessionInfo:
         await self._session.clear()

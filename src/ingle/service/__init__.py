@@ -16,6 +16,7 @@ from ingle.isolation.policy import can_be_granted, read_mount
 from ingle.nodes import Node
 from ingle.nodes.local import LocalNode
 from ingle.service.access import Access, Shared
+from ingle.service.batch import Batches
 from ingle.service.cells import Cells
 from ingle.service.environments import Environments
 from ingle.service.files import Files
@@ -33,7 +34,7 @@ PROBE = Caller("probe", ".probe")
 PROBE_SECONDS = 10.0
 
 
-class Service(Sessions, Cells, Shell, Files, Snapshots, Environments, Grants):
+class Service(Sessions, Cells, Batches, Shell, Files, Snapshots, Environments, Grants):
     """All verbs, for one caller, and the start and stop of the node that carries them out."""
 
     def __init__(

@@ -3,6 +3,7 @@
 import math
 
 from ingle import errors
+from ingle.batches import NewBatch
 from ingle.requests import Limits, NewCell, NewTask, Script
 from ingle.sessions.manager import check_name
 
@@ -14,6 +15,12 @@ MAX_SCRIPT_CHARS = 1_000_000
 MAX_KEY_CHARS = 255
 """Longest idempotency key."""
 
+MAX_ITEMS = 10_000
+MAX_ITEM_ID_CHARS = 255
+MAX_ITEM_INPUT_BYTES = 16 * 1024 * 1024
+MAX_CONCURRENCY = 256
+"""Bounds of a batch: its items, the name and the input of each, and how many run at once."""
+
 
 def check_cell(new: NewCell) -> None:
     if new.envs or new.timeout is not None or new.key is not None:
@@ -22,6 +29,27 @@ def check_cell(new: NewCell) -> None:
         check_key(new.key)
     if new.script is not None:
         check_script(new.script)
+
+
+def check_batch(batch: NewBatch, max_code: int) -> None:
+    check_seconds("timeout", batch.timeout)
+    check_key(batch.key)
+    if len(batch.code) > max_code:
+        raise errors.InvalidRequest(f"the code has {len(batch.code)} characters, above the limit of {max_code}")
+    if batch.concurrency is not None and not 1 <= batch.concurrency <= MAX_CONCURRENCY:
+        raise errors.InvalidRequest(f"concurrency is {batch.concurrency}; it must be 1 to {MAX_CONCURRENCY}")
+    if len(batch.items) > MAX_ITEMS:
+        raise errors.InvalidRequest(f"{len(batch.items)} items are more than {MAX_ITEMS}; send several batches")
+    for number, item in enumerate(batch.items):
+        check_environment(item.env)
+        if item.id is not None and not 0 < len(item.id) <= MAX_ITEM_ID_CHARS:
+            raise errors.InvalidRequest(f"the id of item {number} must have 1 to {MAX_ITEM_ID_CHARS} characters")
+        if len(bytes(item.input)) > MAX_ITEM_INPUT_BYTES:
+            raise errors.InvalidRequest(
+                f"the input of item {number} is above {MAX_ITEM_INPUT_BYTES} bytes; pass the data in a file"
+            )
+        if item.files and batch.session.cwd is not None:
+            raise errors.InvalidRequest("with cwd all items share a folder, so none can have files of its own")
 
 
 def check_script(script: Script) -> None:

@@ -135,8 +135,9 @@ class Manager:
     async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
         """Return a new session that is ready for its first cell. `prepare` is done before others can find it."""
         self._check_running()
-        if wanted.cwd is None and not wanted.tenant and self.grants.policy.start is not None:
-            wanted = msgspec.structs.replace(wanted, cwd=self.grants.policy.start)
+        start = self.grants.policy.start
+        if start is not None and not (wanted.cwd or wanted.own_folder or wanted.tenant):
+            wanted = msgspec.structs.replace(wanted, cwd=start)
         name = wanted.session_id
         if name is None:
             name = secrets.token_hex(8)
@@ -402,14 +403,8 @@ class Manager:
         metrics.max_sessions, metrics.starts_waiting = self.admission.limit, self.admission.waiting
         return metrics
 
-    async def end(self, key: str) -> Session:
-        """End a session. It leaves the list at once."""
-        session = self.get(key)
-        await asyncio.shield(self.end_soon(session, "asked for"))
-        return session
-
     def end_soon(self, session: Session, reason: str) -> "asyncio.Task[None]":
-        """End a session without waiting for it."""
+        """Begin to end a session, which leaves the list at once. Return the task of its end."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
             self._durable.names.end(session.key)

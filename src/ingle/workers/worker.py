@@ -145,7 +145,7 @@ class Worker:
         if crowded:
             self.output.expect_cell(cell)
         argv, file = ([], None) if new.script is None else (new.script.argv, new.script.file)
-        self.wire.send(messages.Execute(cell, new.code, new.envs, argv, file or ""))
+        self.wire.send(messages.Execute(cell, new.code, new.envs, argv, file or "", new.item or ""))
 
     async def give_ends(self, message: messages.Ends, fds: list[int]) -> None:
         """Send descriptors over the wire. Raises OSError when the worker is gone."""

@@ -9,6 +9,7 @@ import _frozen_importlib
 import builtins
 import faulthandler
 import fcntl
+import json
 import linecache
 import os
 import platform
@@ -356,7 +357,8 @@ class Worker:
         try:
             try:
                 self._interrupts.cell_begins(cell)
-                compiled = self._evaluator.evaluate(execute.code, filename, outcome)
+                if self._take_item(execute.item, outcome):
+                    compiled = self._evaluator.evaluate(execute.code, filename, outcome)
             finally:
                 self._interrupts.cell_ended()
         except KeyboardInterrupt as exc:
@@ -382,6 +384,16 @@ class Worker:
         # A program cannot be run again without its arguments.
         if compiled is not None and program is None:
             provenance.note(filename, execute.code, outcome.status == states.OK)
+
+    def _take_item(self, item: str, outcome: Outcome) -> bool:
+        """Set the variable `item`, if the cell has one. Return False if its JSON cannot be decoded."""
+        try:
+            if item:
+                vars(self._main)["item"] = json.loads(item)
+        except (ValueError, RecursionError) as exc:
+            outcome.status, outcome.error = states.ERROR, describe_safely(exc)
+            return False
+        return True
 
     def _end_program(self, outcome: Outcome) -> None:
         """Turn a SystemExit into the end of the program alone: success, or an error with the exit code."""

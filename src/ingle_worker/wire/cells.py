@@ -11,13 +11,17 @@ else:
 
 @dataclass(frozen=True)
 class Execute:
-    """Order to run a cell. `code` is the raw payload. With `argv` it runs as a program, from `file` if it has one."""
+    """Order to run a cell. `code` is the raw payload. With `argv` it runs as a program, from `file` if it has one.
+
+    `item` is JSON of the variable of that name.
+    """
 
     cell: int
     code: str = ""
     envs: dict[str, str] = field(default_factory=dict)
     argv: list[str] = field(default_factory=list)
     file: str = ""
+    item: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,17 @@ from ingle.client.address import (
     given_address,
     time_left,
 )
-from ingle.client.aio.io import EventStream, HttpClient, HttpTransport, Lock, WebSocket, body_of, in_thread, sleep
+from ingle.client.aio.io import (
+    EventStream,
+    HttpClient,
+    HttpTransport,
+    LineStream,
+    Lock,
+    WebSocket,
+    body_of,
+    in_thread,
+    sleep,
+)
 from ingle.client.decode import read_event
 from ingle.client.minimal import MinimalClient, failure, reason
 from ingle.settings import data_folder
@@ -256,6 +266,30 @@ class AsyncConnection:
                     await in_thread(take, data)
         except httpx.TransportError as error:
             raise errors.Unreachable(self._broken(error)) from error
+
+    async def lines(self, path: str, body: Any, pause: float) -> LineStream:
+        """Post a body, and yield the lines of the answer as they come, at most `pause` seconds apart.
+
+        Nothing is sent twice. Closing the stream closes the connection, and so ends the request.
+        """
+        http = await self.open()
+        timeout = httpx.Timeout(pause, connect=CONNECT_SECONDS, write=WRITE_SECONDS, pool=None)
+        headers, content = {"Content-Type": "application/json"}, msgspec.json.encode(body)
+        rest = b""
+        try:
+            async with http.stream("POST", path, content=content, headers=headers, timeout=timeout) as answer:
+                self._reached = True
+                if not answer.is_success:
+                    raise failure(answer.status_code, await answer.aread(), answer.headers.get("retry-after"))
+                async for data in answer.aiter_raw():
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        yield line
+        except httpx.TransportError as error:
+            raise errors.Unreachable(
+                f"the connection to {self._where()} broke ({reason(error)}); results that have come are whole, and the "
+                "others are lost"
+            ) from error
 
     def _broken(self, error: Exception) -> str:
         return f"the connection to {self._where()} broke ({reason(error)}); some files may be copied; try again"

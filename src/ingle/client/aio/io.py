@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from ingle.client.decode import Event
+from ingle.client.results import ItemResult
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -20,6 +21,8 @@ __all__ = [
     "EventStream",
     "HttpClient",
     "HttpTransport",
+    "ItemResults",
+    "LineStream",
     "Lock",
     "WebSocket",
     "aclosing",
@@ -30,6 +33,8 @@ __all__ = [
 ]
 
 EventStream = AsyncGenerator[Event, None]
+LineStream = AsyncGenerator[bytes, None]
+ItemResults = AsyncGenerator[ItemResult, None]
 HttpClient = httpx.AsyncClient
 HttpTransport = httpx.AsyncHTTPTransport
 Lock = asyncio.Lock

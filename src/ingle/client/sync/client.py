@@ -2,6 +2,7 @@
 """`Client`: the connection to a service, which it finds or starts."""
 
 import os
+from collections.abc import Iterable
 from os import PathLike
 from types import TracebackType
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 from msgspec import Struct
 
 from ingle.client.address import Folder, snapshot_path
+from ingle.client.batch import parts_of
 from ingle.client.decode import read
+from ingle.client.results import ItemResult
 from ingle.client.sync.connection import Connection
+from ingle.client.sync.io import ItemResults, closing
 from ingle.client.sync.session import Session
 from ingle.client.sync.shell import Shell
 from ingle.events import Restored, SessionInfo, SnapshotInfo, Stdlib, StdlibChange
@@ -18,6 +22,13 @@ from ingle.requests import SessionLimits
 
 ADD_SECONDS = 30.0
 """Time in which the server tests an addition to the library."""
+
+
+ITEM_SECONDS = 300.0
+"""Default time limit of an item of a batch."""
+
+ITEM_SLACK_SECONDS = 400.0
+"""Time in addition to that limit, in which an item waits for its turn, starts and ends."""
 
 
 class SessionList(Struct):
@@ -123,6 +134,54 @@ class Client(Shell):
             "limits": limits,
         }
         return Session(self._connection, name, options, keep, create)
+
+    def map(
+        self,
+        code: str,
+        inputs: Iterable[Any],
+        *,
+        concurrency: int | None = None,
+        timeout: float = ITEM_SECONDS,
+        limits: SessionLimits | dict[str, int] | None = None,
+        ordered: bool = True,
+        python: str | None = None,
+        environment: str | None = None,
+        cwd: str | PathLike[str] | None = None,
+        include_stdlib: bool | None = None,
+        isolation: str | None = None,
+        network: str | None = None,
+    ) -> ItemResults:
+        """Run code once for each input, each time in a new session, and yield the results.
+
+        The code has its input as the variable `item`: any value that JSON can hold. An input that is an `Item` can
+        also have `stdin`, `files`, `env` and an `id`. Results come in the order of the inputs, or with `ordered=False`
+        as they end. Failures are in the results: `limit` is `time` or `memory` if an item met that limit.
+
+        `concurrency` items run at once; by default two for each core of the service. `timeout` and `limits` apply to
+        each item. Each starts in a folder of its own, or all of them in `cwd`. Closing the generator, or leaving it by
+        an exception, ends the items that run.
+        """
+        options = {
+            "concurrency": concurrency,
+            "limits": limits,
+            "python": python,
+            "environment": environment,
+            "cwd": None if cwd is None else os.path.abspath(cwd),
+            "include_stdlib": include_stdlib,
+            "isolation": isolation,
+            "network": network,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        return self._map({"code": code, "timeout": timeout, **given}, inputs, ordered, timeout + ITEM_SLACK_SECONDS)
+
+    def _map(self, batch: dict[str, Any], inputs: Iterable[Any], ordered: bool, pause: float) -> ItemResults:
+        for part in parts_of(inputs, ordered):
+            lines = self._connection.lines("/v1/batch", {**batch, "items": part.items}, pause)
+            with closing(lines) as answers:
+                for line in answers:
+                    for result in part.take(read(line, ItemResult)):
+                        yield result
+            part.check_complete()
 
     def load(
         self,

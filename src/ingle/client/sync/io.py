@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import httpx
 
 from ingle.client.decode import Event
+from ingle.client.results import ItemResult
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -23,6 +24,8 @@ __all__ = [
     "EventStream",
     "HttpClient",
     "HttpTransport",
+    "ItemResults",
+    "LineStream",
     "Lock",
     "WebSocket",
     "body_of",
@@ -33,6 +36,8 @@ __all__ = [
 ]
 
 EventStream = Generator[Event, None, None]
+LineStream = Generator[bytes, None, None]
+ItemResults = Generator[ItemResult, None, None]
 HttpClient = httpx.Client
 HttpTransport = httpx.HTTPTransport
 Lock = threading.Lock

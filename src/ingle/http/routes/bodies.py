@@ -1,5 +1,6 @@
 """Bodies and queries of requests, decoded and checked in one step. Unknown fields are refused."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from functools import cache
 from typing import Annotated, Literal, TypeVar
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from ingle import errors
+from ingle.batches import BatchItem, NewBatch
 from ingle.http.problems import InvalidJson
 from ingle.requests import NewCell, NewSession, Script, SessionLimits
 from ingle.support import bounded_json
@@ -24,6 +26,11 @@ MAX_QUERY_PARAMETERS = 100
 
 MAX_ELEMENTS = 100_000
 """Values and keys in a body or in a message of a WebSocket."""
+
+MAX_BATCH_ELEMENTS = 10_000_000
+
+MAX_BYTES_ON_LOOP = 1024 * 1024
+"""Size up to which a body is decoded at once. A larger one is decoded in a thread, because others wait meanwhile."""
 
 
 class Create(Struct, forbid_unknown_fields=True):
@@ -103,6 +110,51 @@ class Interpret(Struct, forbid_unknown_fields=True):
     """Environment variables of the code."""
 
 
+class Batch(Struct, forbid_unknown_fields=True):
+    code: str
+    """Source to run for each item. It has the item's input as the variable `item`."""
+    items: list[BatchItem]
+    """The runs, at most 10,000."""
+    concurrency: Annotated[int, Meta(ge=1)] | None = None
+    """Items that run at the same time, at most 256. Default: two for each core."""
+    timeout: float | None = 300.0
+    """Seconds after which an item is interrupted; null is no limit."""
+    limits: SessionLimits | None = None
+    """Highest limits of each item. The server's own limits are never raised."""
+    python: str | None = None
+    """Interpreter, one that the server allows. Default: the server's."""
+    environment: Name | None = None
+    """Environment by name. Default: none."""
+    cwd: str | None = None
+    """Folder that all items start in, in a granted one. Default: a folder of its own for each."""
+    include_stdlib: bool = True
+    """Load the user's library."""
+    isolation: Literal["none", "limits", "restricted", "sandbox"] | None = None
+    """Lowest level of isolation. The server's own level is never lowered."""
+    network: Literal["full", "allowlist", "none"] | None = None
+    """Widest network access. The server's own grant is never widened."""
+
+    def new_batch(self, key: str | None) -> NewBatch:
+        """Return the request as the service takes it."""
+        session = NewSession(
+            python=self.python,
+            environment=self.environment,
+            cwd=self.cwd,
+            include_stdlib=self.include_stdlib,
+            isolation=self.isolation,
+            network=self.network,
+            limits=self.limits or SessionLimits(),
+        )
+        return NewBatch(
+            code=self.code,
+            items=self.items,
+            session=session,
+            concurrency=self.concurrency,
+            timeout=self.timeout,
+            key=key,
+        )
+
+
 class Input(Struct, forbid_unknown_fields=True):
     text: str = ""
     """Text for the waiting cell; a missing newline is added."""
@@ -179,10 +231,13 @@ class ArchiveQuery(Struct, forbid_unknown_fields=True):
 BOUNDS = bounded_json.Bounds(elements=MAX_ELEMENTS, text=1 << 40)
 """Bounds of what callers send. Their texts are bounded by the size of a body."""
 
+BATCH_BOUNDS = bounded_json.Bounds(elements=MAX_BATCH_ELEMENTS, text=1 << 40)
+"""Bounds of a batch. Its inputs stay JSON, so their elements take no memory."""
+
 Body = TypeVar("Body", bound=Struct)
 
 
-async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
+async def read_body(request: Request, kind: type[Body], limit: int, bounds: bounded_json.Bounds | None = None) -> Body:
     """Decode the body as `kind`; an empty body is `{}`. Refuse one above the limit without reading all of it."""
     data = bytearray()
     check_length(request.headers.get("content-length", ""), limit)
@@ -190,13 +245,15 @@ async def read_body(request: Request, kind: type[Body], limit: int) -> Body:
         data += chunk
         if len(data) > limit:
             raise too_large(limit)
-    return decode(kind, data)
+    if len(data) > MAX_BYTES_ON_LOOP:
+        return await asyncio.to_thread(decode, kind, data, bounds or BOUNDS)
+    return decode(kind, data, bounds or BOUNDS)
 
 
-def decode(kind: type[Body], data: bytes | bytearray) -> Body:
+def decode(kind: type[Body], data: bytes | bytearray, bounds: bounded_json.Bounds = BOUNDS) -> Body:
     """Return the body, or raise an error that says what is wrong with it."""
     try:
-        bounded_json.check(data, BOUNDS)
+        bounded_json.check(data, bounds)
         body: Body = _decoder(kind).decode(data or b"{}")
         return body
     except bounded_json.OutOfBounds as error:

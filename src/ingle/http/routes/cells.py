@@ -1,11 +1,13 @@
-"""Routes of cells: run, answer, interrupt, read results and output, variables and images."""
+"""Routes of cells and batches: run, answer, interrupt, read results and output, variables and images."""
 
 from msgspec import Struct
 from starlette.responses import Response
 
 from ingle import errors
+from ingle.batches import ItemResult
 from ingle.events import AnyEvent, CellError, CellInfo, Exit, Result, Variables, VariableValue
 from ingle.http.file_response import FileResponse
+from ingle.http.result_lines import NDJSON, ResultLines
 from ingle.http.routes import bodies, execute
 from ingle.http.routes.bodies import NoQuery, read_cell
 from ingle.http.routes.table import SESSION, Call, Media, Operation, answer, answer_list
@@ -15,7 +17,7 @@ from ingle_worker.wire.values import MEDIA_TYPES, kind_of_media
 
 VALUE = SESSION + "/variables/{name}/value"
 CELL = SESSION + "/cells/{cell}"
-STREAMS = [Media(execute.NDJSON, AnyEvent), Media(execute.SSE, AnyEvent)]
+STREAMS = [Media(NDJSON, AnyEvent), Media(execute.SSE, AnyEvent)]
 
 
 class CellList(Struct):
@@ -106,6 +108,22 @@ def operations() -> list[Operation]:
     ]
 
 
+def batch_operations(max_body: int) -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            "/v1/batch",
+            "Run code once for each item: their results as they end.",
+            batch,
+            body=bodies.Batch,
+            answers={200: Media(NDJSON, ItemResult)},
+            headers=("Idempotency-Key",),
+            max_body=max_body,
+            bounds=bodies.BATCH_BOUNDS,
+        )
+    ]
+
+
 def interpreter_operations() -> list[Operation]:
     return [
         Operation(
@@ -187,6 +205,12 @@ async def figure(call: Call[None, NoQuery]) -> Response:
     # The name is a hash of the content, so it never changes. A browser must not take it for a page.
     headers = {"x-content-type-options": "nosniff", "cache-control": "private, max-age=31536000, immutable"}
     return Response(data, headers=headers, media_type=image_info.media_type(data))
+
+
+async def batch(call: Call[bodies.Batch, NoQuery]) -> Response:
+    key = call.request.headers.get("idempotency-key")
+    # The batch is checked before the answer begins, so that a refusal has its own status.
+    return ResultLines(await call.service.batch(call.body.new_batch(key)))
 
 
 async def interpret(call: Call[bodies.Interpret, NoQuery]) -> Response:

@@ -11,10 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 from ingle.events import AnyEvent
 from ingle.http.auth.guard import SERVICE
+from ingle.http.result_lines import NDJSON
 from ingle.http.routes import bodies
 from ingle.service import Service
 
-NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
 
 PREFIX, SUFFIX = "/v1/sessions/", "/execute"

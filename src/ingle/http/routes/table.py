@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from ingle.http.auth.guard import SERVICE
 from ingle.http.routes import bodies
 from ingle.service import Service
+from ingle.support import bounded_json
 
 BodyType = TypeVar("BodyType")
 QueryType = TypeVar("QueryType")
@@ -78,6 +79,10 @@ class Operation:
     """By status: a type, a `Media`, a list of either, or None for an empty answer."""
     headers: tuple[str, ...] = ()
     """Request headers that the operation reads."""
+    max_body: int | None = None
+    """Largest body in bytes. Default: that of all operations."""
+    bounds: bounded_json.Bounds | None = None
+    """Bounds of the body. Default: those of all operations."""
 
 
 def make_router(operations: list[Operation], limit: int) -> ASGIApp:
@@ -94,7 +99,7 @@ def _route(path: str, by_method: dict[str, Operation], limit: int) -> Route:
         query = bodies.read_query(request, operation.query)
         body = None
         if isinstance(operation.body, type):
-            body = await bodies.read_body(request, operation.body, limit)
+            body = await bodies.read_body(request, operation.body, operation.max_body or limit, operation.bounds)
         assert operation.handler is not None
         return await operation.handler(Call(request.scope[SERVICE], request, body, query))
 

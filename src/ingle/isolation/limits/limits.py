@@ -62,6 +62,11 @@ def words(name: str, value: int) -> str:
     return f"{NAMES[name]} {value} bytes"
 
 
+def is_named(name: str, text: str) -> bool:
+    """Return whether an answer's text begins with this limit, in the words of `words`."""
+    return text.startswith(f"{NAMES[name]} ")
+
+
 def behind(name: str, error: str, limits: SessionLimits) -> str | None:
     """Return the limit that caused a cell's error, if any."""
     if name == "MemoryError" and limits.memory is not None:
