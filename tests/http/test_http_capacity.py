@@ -9,21 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from support.http_load import Client
+from support.http_load import Client, ask_at_once
 from support.server import Server, problem
 from support.tokens import client_with, ingle_token
 
 FEW_FILES = ("sh", "-c", 'ulimit -n 120; exec "$@"', "sh")
-"""A server that may open so few files holds eleven sessions."""
-
-LONG = 300.0
+"""A server that may open so few files has them for a few busy sessions only."""
 
 
 @pytest.mark.req("scale.bounds")
 def test_sessions_past_the_open_files_are_refused_by_name_and_the_others_live_on(start: Callable[..., Server]) -> None:
     server = start("--pool", "0", prefix=FEW_FILES)
     (holds,) = re.findall(
-        r"holds   up to (\d+) at once, because this process may open 120 files, and a session takes \d+",
+        r"holds   up to (\d+) at once, because this process may open 120 files",
         "".join(server.said),
     )
     made: list[str] = []
@@ -32,12 +30,16 @@ def test_sessions_past_the_open_files_are_refused_by_name_and_the_others_live_on
         if answer.status_code != 201:
             break
         made.append(answer.json()["session_id"])
+        # An idle session would give its descriptors back after a while.
+        assert server.execute("import time; time.sleep(1000)", made[-1], wait=0)["status"] == "running"
     told = problem(answer, 503, "too_many_sessions")
-    assert "open" in told["detail"]
+    assert told["detail"].startswith(
+        "the server is full: almost all file descriptors of the server are in use; end one"
+    )
     assert (told["retry_after"], answer.headers["retry-after"]) == (10.0, "10")
     assert len(made) > 5
-    for number, name in enumerate(made):
-        assert server.execute(f"{number} + 1", name)["result"] == {"text/plain": str(number + 1)}
+    states = {each["session_id"]: each["state"] for each in server.client.get("/v1/sessions").json()["sessions"]}
+    assert states == dict.fromkeys(made, "running")
     server.client.delete(f"/v1/sessions/{made.pop()}").raise_for_status()
     server.make_session("after")
     assert server.execute("1", "after")["status"] == "ok"
@@ -83,28 +85,3 @@ def test_a_tenant_never_has_all_sessions(home: Path, start: Callable[..., Server
 @pytest.mark.req("scale.fair")
 async def test_two_hundred_requests_at_once_are_all_answered(start: Callable[..., Server]) -> None:
     await ask_at_once(start(), 200)
-
-
-@pytest.mark.soak
-@pytest.mark.req("scale.fair")
-async def test_two_thousand_requests_at_once_are_all_answered(start: Callable[..., Server]) -> None:
-    await ask_at_once(start("--max-sessions", "2000"), 2000)
-
-
-async def ask_at_once(server: Server, count: int) -> None:
-    """Make so many sessions at once and run a cell in each. Each request is answered well."""
-    answers: list[int] = []
-
-    async def live(number: int) -> None:
-        client = Client(server)
-        await client.open()
-        await client.ask("/v1/sessions", {"session_id": f"s{number}"})
-        body = {"code": f"{number} + 1", "wait": LONG}
-        (result,) = await client.ask(f"/v1/sessions/s{number}/execute", body)
-        client.close()
-        assert result["result"] == {"text/plain": str(number + 1)}
-        answers.append(number)
-
-    await asyncio.gather(*(live(number) for number in range(count)))
-    assert sorted(answers) == list(range(count))
-    assert len(server.client.get("/v1/sessions").json()["sessions"]) == count

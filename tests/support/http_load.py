@@ -9,6 +9,9 @@ from typing import Any
 
 from support.server import PATIENCE, Server
 
+LONG_SECONDS = 300.0
+"""Time for one of thousands of cells."""
+
 
 class Client:
     """One kept connection that reads chunked answers: light enough that two hundred do not measure themselves."""
@@ -84,3 +87,22 @@ async def stream_from_many(server: Server, sessions: int, executes: int) -> dict
     assert most >= sessions // 2
     times.sort()
     return {"p50": times[len(times) // 2], "p99": times[int(len(times) * 0.99)], "max": times[-1]}
+
+
+async def ask_at_once(server: Server, count: int) -> None:
+    """Make so many sessions at once and run a cell in each. Each request is answered well."""
+    answers: list[int] = []
+
+    async def live(number: int) -> None:
+        client = Client(server)
+        await client.open()
+        await client.ask("/v1/sessions", {"session_id": f"s{number}"})
+        body = {"code": f"{number} + 1", "wait": LONG_SECONDS}
+        (result,) = await client.ask(f"/v1/sessions/s{number}/execute", body)
+        client.close()
+        assert result["result"] == {"text/plain": str(number + 1)}
+        answers.append(number)
+
+    await asyncio.gather(*(live(number) for number in range(count)))
+    assert sorted(answers) == list(range(count))
+    assert len(server.client.get("/v1/sessions").json()["sessions"]) == count
