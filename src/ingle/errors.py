@@ -357,7 +357,7 @@ class TooManySessions(IngleError):
 
     def __init__(self, limit: int | None, bound: str, remedy: str) -> None:
         """`bound` is what limits the number of sessions, and `remedy` how to raise it. None: the number varies."""
-        full = "no session can be added" if limit is None else f"all {limit} sessions are in use"
+        full = "the server is full" if limit is None else f"all {limit} sessions are in use"
         super().__init__(f"{full}: {bound}; end one, try again later, or {remedy}", f"{full}: {bound}")
 
 
