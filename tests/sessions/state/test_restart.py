@@ -125,6 +125,29 @@ def test_a_session_that_may_not_come_back_is_told_before_a_namesake_is_made(
     assert "this one is new and empty" in made["notices"][0]
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--durable"], "session 'work' is durable: it comes back with the next server, as it was last saved"),
+        ([], "session 'work' was not durable, so it is gone"),
+    ],
+    ids=["durable", "not"],
+)
+def test_a_command_whose_server_dies_says_what_becomes_of_the_session(
+    in_home: Path, start: Callable[..., Server], options: list[str], told: str
+) -> None:
+    server = start()
+    command = [sys.executable, "-m", "ingle", "run", "-s", "work", *options, "-c"]
+    code = "import time\nprint('on', flush=True)\ntime.sleep(3600)"
+    with subprocess.Popen([*command, code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "on\n"
+        server.process.kill()
+        _, said = running.communicate(timeout=PATIENCE)
+    assert (running.returncode, told in said) == (2, True), said
+    start()  # clears away what the other left
+
+
 def test_a_name_that_ended_with_the_server_is_told(in_home: Path, start: Callable[..., Server]) -> None:
     server = start()
     for name in ("asked", "made", "ended"):
