@@ -143,6 +143,18 @@ def test_tenants_have_their_own_part_of_the_data_folder_and_no_other(tmp_path: P
         operator.settle(NewSession(cwd=str(tmp_path / "home")))
 
 
+def test_a_folder_granted_around_the_data_tells_nothing_of_the_data(tmp_path: Path) -> None:
+    part = tmp_path / "home" / "tenants" / "a"
+    part.mkdir(parents=True)
+    operator = policy(tmp_path, mount=[f"{tmp_path}:ro"])
+    assert operator.settle(NewSession(cwd=str(part), tenant="a")).cwd == str(part)
+    for tenant in ("", "b"):
+        assert operator.settle(NewSession(cwd=str(tmp_path), tenant=tenant)).cwd == str(tmp_path)
+        for cwd in (part, part.with_name("nobody"), tmp_path / "home", tmp_path / "home" / "token"):
+            with pytest.raises(errors.NotGranted):
+                operator.settle(NewSession(cwd=str(cwd), tenant=tenant))
+
+
 def test_mounts_are_read_as_the_operator_writes_them(tmp_path: Path, granted: Path) -> None:
     operator = policy(tmp_path, mount=[str(granted), f"{granted}/below:ro"])
     assert operator.mounts == (Mount(str(granted)), Mount(f"{granted}/below", read_only=True))

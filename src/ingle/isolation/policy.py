@@ -294,7 +294,7 @@ class Policy:
         if "\0" in path or not os.path.isabs(path):
             raise InvalidRequest(f"there is no folder {path[:200]!r} to start in; give an absolute path")
         real = self._real(path, tenant)
-        granted = real is not None and any(mount.holds(real) for mount in self._folders_of(tenant))
+        granted = real is not None and self._is_start(real, tenant)
         # Existence is told only of folders that the session may use.
         if (granted or free) and not os.path.isdir(path if free else real or ""):
             raise InvalidRequest(f"there is no folder {path[:200]!r} to start in; name another, or leave cwd out")
@@ -316,17 +316,18 @@ class Policy:
         For a tenant no link is looked at outside of its folders and of the way to them as the operator wrote it.
         Otherwise its requests could try which files other users have.
         """
-        folders, written = self._folders_of(tenant), self._written
 
         def is_known(at: str) -> bool:
-            return any(mount.holds(at) for mount in folders) or any(Mount(at).holds(each) for each in written)
+            return self._is_start(at, tenant) or any(Mount(at).holds(each) for each in self._written)
 
         resolved = resolve(path, is_known if tenant else None)
         return None if resolved is None else resolved.path
 
-    def _folders_of(self, tenant: str) -> tuple[Mount, ...]:
-        """Return the folders that a tenant's sessions may start in."""
-        return (*self.mounts_of(tenant), *self._own_parts(tenant))
+    def _is_start(self, real: str, tenant: str) -> bool:
+        """Return whether a tenant's sessions may start there. A grant around the data folder gives none of it."""
+        if Mount(self._home).holds(real):
+            return any(part.holds(real) for part in self._own_parts(tenant))
+        return any(mount.holds(real) for mount in (*self.mounts_of(tenant), *self._own_parts(tenant)))
 
     def _own_parts(self, tenant: str) -> tuple[Mount, ...]:
         """Return the tenant's parts of the data folder."""
