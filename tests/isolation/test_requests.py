@@ -116,8 +116,7 @@ def test_a_tokens_bounds_hold_for_its_commands_too(fort: Fort) -> None:
     token, _ = tokens_file.add(fort.home, name, name, "execute", Limits(), bounds)
     headers = {"Authorization": f"Bearer {token}"}
     body = {"command": f"cat {fort.host_file} {fort.home}/token; ls -d /proc/[0-9]* | wc -l", "wait": 20}
-    while (answer := fort.client.post("/v1/shell", json=body, headers=headers)).status_code == 401:
-        pass
+    answer = fort.client.post("/v1/shell", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     assert not fort.secret_in([answer.text]), answer.text
     assert int(answer.json()["stdout"].split()[-1]) < 10
@@ -130,8 +129,7 @@ def test_a_tokens_bounds_hold_for_what_it_adds_to_its_library(fort: Fort) -> Non
     token, _ = tokens_file.add(fort.home, name, name, "execute", Limits(), Bounds(isolation="sandbox"))
     headers = {"Authorization": f"Bearer {token}"}
     body = {"function_code": f"open({str(proof)!r}, 'w').write('x')\ndef added():\n    return 1\n"}
-    while (answer := fort.client.post("/v1/stdlib", json=body, headers=headers)).status_code == 401:
-        pass
+    answer = fort.client.post("/v1/stdlib", json=body, headers=headers)
     assert answer.status_code in (200, 201, 422), answer.text
     assert not proof.exists()
 
