@@ -113,7 +113,7 @@ def test_the_tour_is_a_readable_conversation(home: Path) -> None:
         "→ save_repl_session(session_id='calc', filepath='private/sessions/calc.pkl')",
         "· session calc is saved as private/sessions/calc.pkl.ingle",
         "→ load_repl_session(session_id='again', filepath='private/sessions/calc.pkl')",
-        "· session again is ready with 6 variables",
+        "· session again is ready with 5 variables",
         "· 18",
         "· a copy of again as of cell 1: what-if",
         "· 36",

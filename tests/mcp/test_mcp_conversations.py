@@ -429,7 +429,7 @@ def test_the_instructions_of_a_project_are_true(stdio: Model) -> None:
 def test_the_instructions_of_a_server_without_a_folder_are_true(http: Model) -> None:
     assert "Sessions start in an empty folder of their own." in http.instructions
     assert http.run("import os; os.listdir('.')") == "[]"
-    assert "Sessions end with the server, unless they are created with durable=true." in http.instructions
-    assert http.raw("list_repl_sessions")["_meta"]["ingle/sessions"][0]["durable"] is False
+    assert "`main` is saved after each cell and comes back when the server restarts" in http.instructions
+    assert http.raw("list_repl_sessions")["_meta"]["ingle/sessions"][0]["durable"] is True
     listed = {tool["name"]: tool["description"] for tool in http.request("tools/list", {})["result"]["tools"]}
     assert listed["shell"].endswith("It runs in a folder of its own, or in a session's folder.")

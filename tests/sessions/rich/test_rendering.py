@@ -1,8 +1,12 @@
 """Real cells as a model sees them: progress that folds, floods that stay short, and pointers that lead somewhere."""
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +16,7 @@ from ingle.render.model import TEXT_LIMIT, Hints, text, view
 from ingle.render.page import page_text
 from ingle.service import Service
 from sessions.output.test_output_bounds import resident
+from support.service import make_settings
 
 MAIN = Hints(default_session="s")
 
@@ -155,7 +160,18 @@ for start in range(0, {lines}, 8192):
     assert most - before < 50 * 2**20, f"{(most - before) / 2**20:.0f} MiB"
 
 
+async def flood_alone(home: str) -> None:
+    async with Service.local(make_settings(preload=[], pool=1), Path(home)) as service:
+        await service.create_session("s")
+        await read_a_flood(service, 100)
+
+
 @pytest.mark.req("out.clean", "out.bounded")
-async def test_a_flood_reads_in_ten_thousand_characters_with_pointers_that_work(service: Service, session: str) -> None:
-    """The same with a gigabyte is a soak test."""
-    await read_a_flood(service, 100)
+def test_a_flood_reads_in_ten_thousand_characters_with_pointers_that_work(mark: str, home: Path) -> None:
+    """In a process of its own: one that ran other tests takes memory in larger blocks. Soak tests do it in full."""
+    code = f"import asyncio\nfrom {__name__} import flood_alone\nasyncio.run(flood_alone({str(home)!r}))"
+    path = os.pathsep.join(each for each in sys.path if each)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
