@@ -203,11 +203,16 @@ class CheckpointNotFound(NotFound):
 
     def __init__(self, session_id: str, name: str | None, known: list[str], why: str | None) -> None:
         which = (
-            "a checkpoint" if name is None else "a state before the last cell" if name == ".auto" else repr(name[:80])
+            "checkpoint"
+            if name is None
+            else "state before the last cell"
+            if name == ".auto"
+            else f"checkpoint {name[:80]!r}"
         )
-        lacks = f"session {session_id!r} does not have {which}{f': {why}' if why else ''}"
-        there = f"it has {', '.join(map(repr, known))}" if known else "it has none"
-        super().__init__(f"{lacks}; {there}{'' if known else '; make one first'}", f"{lacks}; {there}")
+        lacks = f"session {session_id!r} has no {which}{f': {why}' if why else ''}"
+        if known:
+            lacks += f"; it has {', '.join(map(repr, known))}"
+        super().__init__(lacks if known else f"{lacks}; make one first", lacks)
 
 
 class FigureNotFound(NotFound):
@@ -281,6 +286,7 @@ class SessionExists(Conflict):
     code = "session_exists"
 
     def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
         problem = f"a session {session_id!r} exists already"
         super().__init__(f"{problem}; use it, end it first, or choose another name", problem)
 

@@ -104,7 +104,7 @@ async def test_one_that_is_dropped_frees_its_process(service: Service, main: str
 
 
 async def test_with_none_to_go_back_to_that_is_said(service: Service, main: str) -> None:
-    with pytest.raises(errors.CheckpointNotFound, match="does not have a checkpoint; it has none; make one"):
+    with pytest.raises(errors.CheckpointNotFound, match="has no checkpoint; make one"):
         await service.rollback(main)
     assert await service.checkpoints(main) == []
 

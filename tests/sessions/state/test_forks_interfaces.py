@@ -151,7 +151,7 @@ async def test_over_mcp(service: Service) -> None:
     for name in ("try", "many-1", "many-2"):
         await call(tools, "destroy_repl_session", session_id=name)  # else its files would stay
     told = await call(tools, "rollback_repl_session")
-    assert "does not have a checkpoint" in told
+    assert "has no checkpoint" in told
     assert "action='checkpoint'" in told
     assert await call(tools, "rollback_repl_session", action="checkpoint", checkpoint="base") == (
         'stored as \'base\': rollback_repl_session(session_id="main", checkpoint="base") restores this state.'

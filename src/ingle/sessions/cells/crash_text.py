@@ -1,11 +1,13 @@
-"""Text that Python's `faulthandler` writes when a process crashes, without what helps no reader.
+"""Text that Python's `faulthandler` writes when a process crashes, or on request, without what helps no reader.
 
 Frames of the guest and the list of extension modules are left out. All other text passes unchanged.
 """
 
 import re
 
-BEGIN = "Fatal Python error: "
+BEGIN = re.compile(r"^(Fatal Python error: |(Current thread|Thread) 0x|Stack \(most recent call first\))", re.MULTILINE)
+MARKS = ("Fatal Python error: ", "hread 0x", "Stack (most")
+"""Every text that begins so has one of these, and they are found faster."""
 
 MAX_HELD_CHARS = 65_536
 """Longest unfinished line that is held back. The list of extension modules of large libraries takes a tenth."""
@@ -30,10 +32,10 @@ class CrashText:
         """Return the text to show now."""
         shown = ""
         if self._held is None:
-            begin = text.find(BEGIN)
-            if begin < 0 or (begin and text[begin - 1] != "\n"):
+            found = BEGIN.search(text) if any(mark in text for mark in MARKS) else None
+            if found is None:
                 return text
-            shown, text = text[:begin], text[begin:]
+            shown, text = text[: found.start()], text[found.start() :]
         else:
             text = self._held + text
         self._held = None

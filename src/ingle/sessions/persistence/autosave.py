@@ -127,7 +127,8 @@ class AutoSave:
     @property
     def has_something(self) -> bool:
         """Return whether there is a save, or will be in a moment."""
-        return self.last is not None or self._writing is not None
+        writes = self._waiting is not None or (self._writing is not None and not self._stale)
+        return self.last is not None or writes
 
     @property
     def irreplaceable(self) -> str:
@@ -244,6 +245,7 @@ class AutoSave:
     async def restore(self, feed: Feed) -> list[str] | None:
         """Load the last save that is whole into a fresh worker. Return its names, or None if there is no save.
 
+        Callers were told that the session comes back, so a notice says what became of it in every case.
         Raise StartFailed if the worker cannot be used any more. Then the caller tries again with another worker.
         """
         await self.wait_written()
@@ -263,8 +265,9 @@ class AutoSave:
                 self._journal.notify(
                     f"no save of this session can be used: {error.message}{kept}; the session begins without variables"
                 )
-            elif self._outputs_lost:
-                self._journal.notify("nothing of this session was saved before the server was started again")
+            elif self._journal.history.count:
+                since = " before the server was started again" if self._outputs_lost else ""
+                self._journal.notify(f"nothing of this session was saved{since}; the session begins without variables")
             return None
         except (errors.SnapshotDamaged, errors.SnapshotUntrusted, errors.LoadFailed) as error:
             self._failures += 1
