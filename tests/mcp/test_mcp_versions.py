@@ -145,6 +145,19 @@ def test_a_megabyte_of_code_and_a_lone_surrogate_pass(host: Host) -> None:
     assert shown.splitlines()[0] == "\\ud800after"
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_message_that_is_too_long_is_refused_with_its_id(host: Host, first: bool) -> None:
+    """Clients write the id before the parameters, or after them."""
+    call = {"name": "python_session", "arguments": {"code": "#" * (65 * 1024 * 1024)}}
+    about = {"jsonrpc": "2.0", "id": "mine"}
+    message = {"method": "tools/call", "params": call}
+    host.send_bytes(json.dumps({**about, **message} if first else {**message, **about}).encode() + b"\n")
+    error = host.answer("mine")["error"]  # type: ignore[arg-type]
+    assert "bytes and was not read" in error["message"]
+    host.initialize()
+    assert text_of(host.call("python_session", code="1 + 1")) == "2"
+
+
 def test_quick_requests_are_answered_even_if_the_input_ends_right_behind_them(host: Host) -> None:
     host.initialize()
     host.call("python_session", code="1")

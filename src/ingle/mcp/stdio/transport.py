@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
@@ -37,6 +38,9 @@ MAX_WAITING = 64
 EOF_GRACE_SECONDS = 0.5
 """Time to answer pending requests after the host has closed its end."""
 
+ENDS_BYTES = 4096
+"""Bytes of both ends of a line that is too long. Clients write the id of a request at one of them."""
+
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 
@@ -51,7 +55,8 @@ class Pipe(asyncio.Protocol):
         self._max_line = max_line
         self._buffer = bytearray()
         self._searched = 0
-        self._skipping = False
+        self._skipped: _TooLong | None = None
+        """The line that is skipped because it is too long."""
         self._messages: deque[SessionMessage] = deque()
         self._unanswered: set[Any] = set()
         self._woken: asyncio.Future[None] | None = None
@@ -83,17 +88,19 @@ class Pipe(asyncio.Protocol):
             line = bytes(self._buffer[:end])
             del self._buffer[: end + 1]
             self._searched = 0
-            if self._skipping:
-                self._skipping = False
+            if self._skipped is not None:
+                self._skipped.add(line)
+                text = f"the message is longer than {self._max_line} bytes and was not read"
+                self._refuse(INVALID_REQUEST, text, self._skipped.id)
+                self._skipped = None
             else:
                 self._take(line)
         self._searched = len(self._buffer)
-        if self._searched > self._max_line:
+        if self._searched > (self._max_line if self._skipped is None else ENDS_BYTES):
+            self._skipped = self._skipped or _TooLong()
+            self._skipped.add(bytes(self._buffer))
             self._buffer.clear()
             self._searched = 0
-            if not self._skipping:
-                self._skipping = True
-                self._refuse(PARSE_ERROR, f"the message is longer than {self._max_line} bytes and was not read")
         if len(self._messages) > MAX_WAITING and not self._held and self._reading is not None:
             self._held = True
             self._reading.pause_reading()
@@ -213,6 +220,30 @@ class Pipe(asyncio.Protocol):
 
     async def __aexit__(self, *exc: object) -> None:
         pass
+
+
+class _TooLong:
+    """The ends of a line that is too long to be read."""
+
+    _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")'
+    _FIRST = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*' + _ID)
+    _LAST = re.compile(_ID + rb'(?:\s*,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*")*\s*\}\s*\Z')
+
+    def __init__(self) -> None:
+        self._head = self._tail = b""
+
+    def add(self, data: bytes) -> None:
+        self._head += data[: ENDS_BYTES - len(self._head)]
+        self._tail = (self._tail + data[-ENDS_BYTES:])[-ENDS_BYTES:]
+
+    @property
+    def id(self) -> str | int | None:
+        """Return the id of the request, as far as it can be known without reading the whole."""
+        found = self._FIRST.match(self._head) or self._LAST.search(self._tail)
+        try:
+            return None if found is None else _id_of({"id": json.loads(found[1])})
+        except ValueError:
+            return None
 
 
 class _Writer(asyncio.Protocol):
