@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from ingle import Client, errors
-from support.mcp_host import Host, text_of
+from support.mcp_host import INITIALIZE, Host, text_of
+from support.mcp_model import over_http
 from support.server import PATIENCE, Server
 from support.tokens import ingle_token
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.req("grant.live")
 
@@ -238,3 +240,18 @@ def test_run_uses_the_folders_that_are_named(in_home: Path, project: Path) -> No
     ran = ingle("run", "--folder", str(project), "print(open('data.csv').read(), end='')", cwd=Path("/"))
     assert (ran.stdout, ran.returncode) == ("a,b\n1,2\n", 0), ran.stderr
     assert ran.stderr == "", "a person at a terminal is told"
+
+
+def test_the_instructions_for_models_follow_a_grant(project: Path, start: Callable[..., Server]) -> None:
+    server = start(*SANDBOX)
+    request = over_http(server.client)
+
+    def told() -> str:
+        text: str = request("initialize", INITIALIZE)["result"]["instructions"]
+        return text
+
+    assert str(project) not in told()
+    grant = server.client.post("/v1/grants", json={"folder": str(project)}).json()["grant"]
+    assert wait_until(lambda: f"These folders can be used too: {project}." in told())
+    server.client.delete(f"/v1/grants/{grant['id']}").raise_for_status()
+    assert wait_until(lambda: str(project) not in told())

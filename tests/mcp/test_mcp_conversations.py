@@ -92,7 +92,7 @@ def test_a_wait_that_outlives_its_interrupt_is_still_one_to_answer(model: Model)
     model.run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
     model.run("input('go on? ')")
     told = model("interrupt")
-    assert "the code waits for input in spite of the interrupt" in told
+    assert "the code waits for input in spite of the interrupt. Answer it, with eof=true if it reads on and on" in told
     assert told.splitlines()[-1].startswith("[cell 2 · waiting for input: 'go on?'")
     assert model("send_input", text="yes").splitlines()[0] == "'yes'"
 
@@ -191,6 +191,29 @@ def test_a_session_that_comes_back_empty_says_so(stdio: Model) -> None:
     assert ", without any variable]" in stdio.run("1")
 
 
+@pytest.mark.req("state.restart")
+def test_a_crash_right_after_an_exit_is_told_as_what_it_is(model: Model) -> None:
+    """An exit discards what was saved, and the next save may not be there yet when the process crashes."""
+    for _ in range(4):
+        model.run("import sys; sys.exit()")
+        model.run("x = 1")
+        crashed = model.run(CRASH)
+        there = model.run("'x' in globals()")
+        gone = "and its variables, functions and imports are gone]" in there or "without variables]" in there
+        back = "this session is as it was after cell" in there
+        assert (gone, back) in ((True, False), (False, True))
+        assert not gone or there.startswith("False")
+        assert back or "nothing of this session was saved" in there or "are lost" in crashed
+
+
+@pytest.mark.req("cell.traceback")
+def test_stacks_that_faulthandler_dumps_show_frames_of_the_user_only(model: Model) -> None:
+    told = model.run("import faulthandler\ndef f(): faulthandler.dump_traceback()\nf()").splitlines()
+    assert told[0] == "[stderr]"
+    assert told[1].endswith("(most recent call first):")
+    assert told[2:] == ['  File "<cell 1>", line 2 in f', '  File "<cell 1>", line 3 in <module>']
+
+
 # --- main needs no creating ---
 
 
@@ -213,7 +236,38 @@ def test_the_first_call_may_be_any_that_is_about_main(
     assert model.run("1 + 1") == "2"
 
 
+@pytest.mark.req("state.restart")
+@pytest.mark.parametrize("how", ["created", "loaded"])
+def test_main_is_durable_however_it_is_made(model: Model, how: str) -> None:
+    model.run("x = 41")
+    model("save_repl_session", filepath="of-main")
+    model("destroy_repl_session", session_id="main")
+    if how == "created":
+        model("create_repl_session", session_id="main")
+    else:
+        assert "session main is ready with 1 variable" in model("load_repl_session", filepath="of-main")
+
+    def info() -> dict[str, object]:
+        (found,) = model.raw("list_repl_sessions")["_meta"]["ingle/sessions"]
+        return dict(found)
+
+    assert info()["durable"] is True
+    model.run("y = 1")
+    assert wait_until(lambda: info()["saved_cell"] == 1)
+    model.run(CRASH)
+    assert model.run("y").splitlines()[0] == "1"
+    assert model.run("'x' in globals()") == str(how == "loaded")
+
+
 # --- commands ---
+
+
+def test_a_relative_folder_is_below_the_one_where_things_start(stdio: Model) -> None:
+    assert stdio("shell", command="mkdir -p below; cd below; pwd").endswith("/below")
+    assert stdio("shell", command="pwd", cwd="below").endswith("/below")
+    assert "/below. Use it" in stdio("create_repl_session", session_id="b", cwd="below")
+    assert stdio("shell", command="pwd", cwd="..", session_id="b") == stdio("shell", command="pwd")
+    assert stdio.refused("shell", command="pwd", cwd="n" * 5000).endswith("it has 4096 bytes or more, or a NUL")
 
 
 @pytest.mark.req("shell.bounds")
@@ -227,8 +281,10 @@ def test_a_command_that_leaves_a_process_running_does_not_hold_up_the_call(model
     assert "cancelled" in model("shell_status", task_id=task["task_id"], action="cancel")
 
 
+@pytest.mark.usefixtures("instructions")
 @pytest.mark.req("mcp.patient")
 def test_the_first_progress_of_a_command_comes_before_the_second_is_due(stdio_host: Host) -> None:
+    stdio_host.call("shell", command="true")  # the first one starts the sandbox of commands
     number = stdio_host.begin(
         "tools/call",
         {
@@ -246,6 +302,7 @@ def test_the_first_progress_of_a_command_comes_before_the_second_is_due(stdio_ho
 # --- the pipe ---
 
 
+@pytest.mark.usefixtures("instructions")
 def test_a_request_with_half_a_character_is_answered_with_its_id(stdio_host: Host) -> None:
     message = {
         "jsonrpc": "2.0",
@@ -276,16 +333,24 @@ def test_a_refusal_gives_each_advice_once_and_only_what_works(model: Model) -> N
         f"there is no session 'gone'. There is no session yet. {creates}"
     )
     model.run("x = 1")
-    assert model.refused("create_repl_session", session_id="main") == (
-        "a session 'main' exists already. Use it with session_id='main', choose another session_id, or end it with "
-        "destroy_repl_session(session_id='main')"
+    exists = "a session {0!r} exists already. Use it with session_id={0!r}, choose another name, or end it with "
+    exists += "destroy_repl_session(session_id={0!r})"
+    assert model.refused("create_repl_session", session_id="main") == exists.format("main")
+    model("create_repl_session", session_id="taken")
+    assert model.refused("fork_repl_session", new_session_id="taken") == exists.format("taken")
+    assert model.refused("destroy_repl_session", session_id="gone") == (
+        "there is no session 'gone'. Sessions: main, taken"
     )
+    model("destroy_repl_session", session_id="taken")
     no_name = "is not a name: 1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
     assert model.refused("python_session", code="1", session_id="../x") == (
         f"there is no session '../x'. Sessions: main. '../x' {no_name}"
     )
     assert model.refused("send_input", text="?") == (
         "session 'main' is not waiting for input, so the text was not sent. Call wait() to see what it does"
+    )
+    assert model.refused("rollback_repl_session", checkpoint="one").startswith(
+        "session 'main' has no checkpoint 'one'. rollback_repl_session(action='checkpoint', checkpoint=…) stores"
     )
     assert model.refused("get_session_namespace", variable_name="zzz") == (
         "there is no variable 'zzz' in this session. get_session_namespace() lists what there is"
@@ -366,6 +431,21 @@ def test_a_save_recommends_a_call_that_works_while_main_lives(model: Model) -> N
     assert model.refused("load_repl_session", filepath="gone").endswith("Saved sessions: kept-for-later")
 
 
+def test_a_save_is_loaded_as_often_as_one_likes(stdio: Model) -> None:
+    stdio.run("x = 41")
+    stdio("save_repl_session", filepath="below/kept")
+    for name in ("kept", "kept-2", "kept-3"):
+        assert stdio("load_repl_session", filepath="below/kept.ingle").startswith(f"session {name} is ready with 1 var")
+    assert stdio.run("x", session_id="kept-3").splitlines()[0] == "41"
+
+
+def test_an_ended_session_is_shown_without_notes(model: Model) -> None:
+    model.run("input()")
+    ended = model("destroy_repl_session", session_id="main")
+    assert ended.startswith("ended: main · dead · ")
+    assert "a cell is running" not in ended
+
+
 def test_a_note_is_told_once(model: Model) -> None:
     model.run("x = 1")
     model("rollback_repl_session", action="checkpoint", checkpoint="one")
@@ -433,3 +513,21 @@ def test_the_instructions_of_a_server_without_a_folder_are_true(http: Model) -> 
     assert http.raw("list_repl_sessions")["_meta"]["ingle/sessions"][0]["durable"] is True
     listed = {tool["name"]: tool["description"] for tool in http.request("tools/list", {})["result"]["tools"]}
     assert listed["shell"].endswith("It runs in a folder of its own, or in a session's folder.")
+
+
+def test_no_text_names_a_tool_that_is_not_answered(home: Path, mark: str) -> None:
+    with Host(home, "--tools", "core") as host:
+        model = Model(lambda method, params: host.request(method, params), host.initialize()["instructions"])
+        refusals = [
+            model.refused("wait", session_id="gone"),
+            model.refused("python_session", code="1", session_id="gone"),
+            model.run("import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)"),
+            model.run("time.sleep(60)", wait=0),
+            model("interrupt", wait=0),
+            model.refused("python_session", code="1"),
+        ]
+        assert "the interrupt has had no effect so far" in refusals[4]
+        listed = json.dumps(model.request("tools/list", {})["result"]["tools"])
+        for text in (model.instructions, listed, *refusals):
+            assert "_repl_session" not in text
+            assert "get_session_namespace" not in text

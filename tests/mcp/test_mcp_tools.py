@@ -264,7 +264,9 @@ async def test_a_busy_session_refuses_and_names_the_tools_that_help(model: Clien
     await model.call_tool("python_session", {"code": "import time; time.sleep(60)", "wait": 0})
     said = await refusal(model, "python_session", code="print('never')")
     assert said.startswith("busy: cell 1 has run for")
-    assert said.endswith(" s. Nothing was run. Call wait() for its result, or interrupt(), or use another session")
+    assert said.endswith(
+        " s. Nothing was run. Call wait() for its result, stop it with interrupt(), or use another session"
+    )
     stopped = text_of(await model.call_tool("interrupt"))
     assert "KeyboardInterrupt" in stopped
     assert text_of(await model.call_tool("python_session", {"code": "'free'"})) == "'free'"
@@ -291,7 +293,7 @@ async def test_a_busy_session_refuses_and_names_the_tools_that_help(model: Clien
             {"frobnicate": 1},
             "list_repl_sessions has no argument 'frobnicate'. It takes no arguments. Nothing was run.",
         ),
-        ("python_session", {}, "python_session: object missing required field `code`. Nothing was run; call it again."),
+        ("python_session", {}, "python_session: the argument `code` is missing. Nothing was run; call it again."),
         (
             "python_session",
             {"code": 5},
@@ -372,10 +374,32 @@ async def test_progress_comes_while_a_call_waits_with_the_last_line_of_output(cl
     assert [seconds for seconds, _ in told] == sorted({seconds for seconds, _ in told})
 
 
-def test_the_promised_rhythm_of_progress_and_the_longest_wait_are_kept_by_default() -> None:
-    from ingle.mcp import handlers
+@pytest.mark.req("mcp.patient")
+async def test_progress_comes_while_a_session_starts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str | None] = []
+    heard = asyncio.Event()
+    create = service.create_session
 
-    assert handlers.PROGRESS_SECONDS < 5
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append(message)
+        if len(told) == 2:
+            heard.set()
+
+    async def slow(*args: Any, **kwargs: Any) -> Any:
+        await heard.wait()
+        return await create(*args, **kwargs)
+
+    monkeypatch.setattr(service, "create_session", slow)
+    async with Client(await served(Tools(service, progress_interval=0.05))) as client:
+        result = await client.call_tool("python_session", {"code": "1 + 1"}, progress_callback=on_progress)
+        assert text_of(result).splitlines()[0] == "2"
+    assert told[:2] == ["python_session has not finished"] * 2
+
+
+def test_the_promised_rhythm_of_progress_and_the_longest_wait_are_kept_by_default() -> None:
+    from ingle.mcp import progress
+
+    assert progress.PROGRESS_SECONDS < 4
     assert arguments.MAX_WAIT_SECONDS == 50
 
 
@@ -455,7 +479,7 @@ async def test_a_model_answers_input_and_a_secret_and_sees_each_prompt_once(clie
     assert "waiting for input: 'who?'" in text_of(result)
     assert "send_input(text=…)" in text_of(result)
     result = await client.call_tool("send_input", {"text": "Ada"})
-    assert "waiting for secret input: 'word:'" in text_of(result)
+    assert "waiting for input (secret): 'word:'" in text_of(result)
     assert "who?" not in text_of(result)
     result = await client.call_tool("send_input", {"text": "sesame"})
     assert "Ada 6" in text_of(result)
@@ -487,7 +511,7 @@ async def test_sessions_are_made_listed_used_apart_and_ended(client: Client) -> 
     taken = await client.call_tool("create_repl_session", {"session_id": "calc"})
     assert taken.is_error is True
     assert text_of(taken) == (
-        "a session 'calc' exists already. Use it with session_id='calc', choose another session_id, or end it with "
+        "a session 'calc' exists already. Use it with session_id='calc', choose another name, or end it with "
         "destroy_repl_session(session_id='calc')"
     )
     await client.call_tool("python_session", {"code": "x = 'of calc'", "session_id": "calc"})

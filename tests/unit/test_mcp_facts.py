@@ -4,6 +4,7 @@ import pytest
 
 from ingle.grants import GrantInfo, Reach
 from ingle.mcp.facts import INSTRUCTIONS_CHARS, Facts, instructions
+from ingle.mcp.tools import CORE
 
 OUT_OF_REACH = "Other files of the user are out of reach, also for shell commands; the user can grant a folder"
 
@@ -47,6 +48,28 @@ def folder(name: str, *, read_only: bool = False) -> GrantInfo:
                 "Sessions end with the server. If",
             ],
             ["out of reach", "durable"],
+        ),
+        (
+            Facts(environments=("data", "ml"), owns=False, reach=Reach("sandbox", "none")),
+            [
+                "Other files of the server's machine are out of reach, also for shell commands; its operator grants",
+                "Environments with other packages, for create_repl_session(environment=…): data, ml.",
+            ],
+            ["ingle grant"],
+        ),
+        (
+            Facts(durable=True, environments=("data",), tools=frozenset(CORE)),
+            [
+                "means that the code continues: call wait, or interrupt.",
+                "Long output is shortened, and read_output reads the rest.",
+                "To keep work apart from the variables of `main`, use python for a single run.",
+            ],
+            ["create_repl_session", "durable=true"],
+        ),
+        (
+            Facts(tools=frozenset({"python_session"})),
+            ["the code continues. `waiting", "asks for something. Long output is shortened.", "Sessions end with the"],
+            ["call wait", "send_input", "read_output", "apart", "durable"],
         ),
         (
             Facts("/project", ends_idle_after=300.0),

@@ -74,7 +74,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "<cell 12>", line 1, in 
         ),
         (
             result("waiting_for_input", stdout="Password: ", prompt="Password: ", prompt_secret=True),
-            "[cell 12 · waiting for secret input: 'Password:' · answer with send_input(text=…)]",
+            "[cell 12 · waiting for input (secret): 'Password:' · answer with send_input(text=…)]",
         ),
         (
             result("waiting_for_input", stdout="a\n", prompt=""),

@@ -1,6 +1,10 @@
-"""The next step after a refusal, in the words of the tools. It never repeats the refusal's own remedy."""
+"""The next step after a refusal, in the words of the tools.
+
+It never repeats the refusal's own remedy, and names only tools that this server answers.
+"""
 
 import contextlib
+from dataclasses import dataclass
 
 from ingle import errors
 from ingle.service import Service
@@ -9,84 +13,120 @@ from ingle.sessions.manager import check_name
 MAIN = "main"
 
 NAMES_SHOWN = 20
+PROMPT_CHARS = 200
+COMMAND_CHARS = 40
 
 
-def call(tool: str, session_id: str, *arguments: str) -> str:
-    """Return a call as text. The session is named if it is not the default."""
-    named = [] if session_id == MAIN else [f'session_id="{session_id}"']
-    return f"{tool}({', '.join([*named, *arguments])})"
+@dataclass(frozen=True)
+class Refused:
+    """An error, and the call that met it."""
+
+    error: errors.IngleError
+    tool: str
+    session_id: str
+    answered: frozenset[str]
+    """Names of the tools that the model can call."""
+
+    def steps(self, *steps: tuple[str, str]) -> str:
+        """Return those of the steps that the model can take, as alternatives. A step has a tool, or none is needed."""
+        texts = [text for tool, text in steps if not tool or tool in self.answered]
+        if len(texts) > 2:
+            texts = [", ".join(texts[:-1]), texts[-1]]
+        return _sentence(", or ".join(texts))
+
+    def call(self, tool: str, *arguments: str) -> str:
+        """Return a call as text. The session is named if it is not the default."""
+        named = [] if self.session_id == MAIN else [f'session_id="{self.session_id}"']
+        return f"{tool}({', '.join([*named, *arguments])})"
 
 
-async def refusal_text(error: errors.IngleError, session_id: str, service: Service) -> str:
+async def refusal_text(refused: Refused, service: Service) -> str:
     """Return what is wrong and what to do next."""
-    advice = await _advice(error, session_id, service)
-    return f"{error.problem}. {advice}" if advice else error.message
+    advice = await _advice(refused, service)
+    return f"{refused.error.problem}. {advice}" if advice else refused.error.message
 
 
-async def _advice(error: errors.IngleError, session_id: str, service: Service) -> str:
+async def _advice(refused: Refused, service: Service) -> str:
+    error = refused.error
     match error:
         case errors.ShellBusy():
             return ""
         case errors.Busy():
-            return await _after_busy(error, session_id, service)
+            return await _after_busy(error, refused, service)
         case errors.NotWaiting():
-            return f"Call {call('wait', session_id)} to see what it does"
+            return refused.steps(("wait", f"call {refused.call('wait')} to see what it does"))
         case errors.CheckpointNotFound():
-            stores = call("rollback_repl_session", session_id, "action='checkpoint'", "checkpoint=…")
-            return (
-                f"{stores} stores the current state; create_repl_session(checkpoints='auto') makes a session whose "
-                "last cell can be undone"
-            )
+            stores = refused.call("rollback_repl_session", "action='checkpoint'", "checkpoint=…")
+            last = "create_repl_session(checkpoints='auto') makes a session whose last cell can be undone"
+            steps = (("rollback_repl_session", f"{stores} stores the current state"), ("create_repl_session", last))
+            return "; ".join(text for tool, text in steps if tool in refused.answered)
         case errors.SessionNotFound():
-            return await _after_missing_session(session_id, service)
+            return await _after_missing_session(refused, service)
         case errors.SessionExists():
-            return (
-                f"Use it with session_id={session_id!r}, choose another session_id, or end it with "
-                f"destroy_repl_session(session_id={session_id!r})"
+            name = error.session_id
+            return refused.steps(
+                ("", f"use it with session_id={name!r}"),
+                ("", "choose another name"),
+                ("destroy_repl_session", f"end it with destroy_repl_session(session_id={name!r})"),
             )
         case errors.SnapshotNotFound():
             return _listed("Saved sessions", [each.name async for each in service.each_snapshot()], "none is saved")
         case errors.TaskNotFound():
-            tasks = [f"{each.task_id} ({each.command[:40]})" for each in reversed(await service.shell_tasks())]
-            return _listed("Tasks", tasks, "there is none; `shell` starts one")
+            tasks = [f"{each.task_id} ({each.command[:COMMAND_CHARS]})" for each in await service.shell_tasks()]
+            return _listed("Tasks", tasks[::-1], "there is none; `shell` starts one")
         case errors.InputClosed():
             return "Start such a command with interactive=true"
-        case errors.VariableNotFound():
-            return "" if error.near else f"{call('get_session_namespace', session_id)} lists what there is"
+        case errors.VariableNotFound() if not error.near:
+            return refused.steps(
+                ("get_session_namespace", f"{refused.call('get_session_namespace')} lists what there is")
+            )
         case errors.TooManySessions():
-            return "End one with destroy_repl_session; list_repl_sessions lists them"
+            return refused.steps(
+                ("destroy_repl_session", "end one with destroy_repl_session; list_repl_sessions lists them")
+            )
         case errors.TooManyTasks():
             return "Cancel one with shell_status(action='cancel'), or wait for one"
     return ""
 
 
-async def _after_busy(error: errors.Busy, session_id: str, service: Service) -> str:
+async def _after_busy(error: errors.Busy, refused: Refused, service: Service) -> str:
     if not error.waiting:
-        return (
-            f"Nothing was run. Call {call('wait', session_id)} for its result, or {call('interrupt', session_id)}, "
-            "or use another session"
+        steps = refused.steps(
+            ("wait", f"call {refused.call('wait')} for its result"),
+            ("interrupt", f"stop it with {refused.call('interrupt')}"),
+            ("", "use another session"),
         )
+        return f"Nothing was run. {steps}"
     prompt = ""
     with contextlib.suppress(errors.IngleError):
-        asked = (await service.wait(session_id, error.cell, wait=0)).prompt
-        prompt = f"It asks {asked[-NAMES_SHOWN * 10 :]!r}. " if asked else ""
-    return (
-        f"{prompt}Nothing was run. Answer it with {call('send_input', session_id, 'text=…')}, or stop it with "
-        f"{call('interrupt', session_id)}"
+        asked = (await service.wait(refused.session_id, error.cell, wait=0)).prompt
+        prompt = f"It asks {asked[-PROMPT_CHARS:]!r}. " if asked else ""
+    steps = refused.steps(
+        ("send_input", f"answer it with {refused.call('send_input', 'text=…')}"),
+        ("interrupt", f"stop it with {refused.call('interrupt')}"),
     )
+    return f"{prompt}Nothing was run. {steps}"
 
 
-async def _after_missing_session(session_id: str, service: Service) -> str:
-    known = _listed("Sessions", [info.session_id for info in await service.list_sessions()], "There is no session yet")
+async def _after_missing_session(refused: Refused, service: Service) -> str:
+    name = refused.session_id
+    known = _listed("Sessions", [info.session_id for info in await service.list_sessions()], "there is no session yet")
     try:
-        check_name(session_id)
+        check_name(name)
     except errors.InvalidName as error:
-        return f"{known}. {error.message[:1].upper()}{error.message[1:]}"
-    if session_id == MAIN:
+        return f"{known}. {_sentence(error.message)}"
+    if refused.tool == "destroy_repl_session":
+        return known
+    if name == MAIN or "create_repl_session" not in refused.answered:
         return f"{known}. {MAIN!r} needs no creating"
-    return f"{known}. create_repl_session(session_id={session_id!r}) creates it; {MAIN!r} needs no creating"
+    return f"{known}. create_repl_session(session_id={name!r}) creates it; {MAIN!r} needs no creating"
 
 
 def _listed(what: str, names: list[str], none: str) -> str:
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return f"{what}: {', '.join(names[:NAMES_SHOWN])}{more}" if names else none[:1].upper() + none[1:]
+    return f"{what}: {', '.join(names[:NAMES_SHOWN])}{more}" if names else _sentence(none)
+
+
+def _sentence(text: str) -> str:
+    # A call stays as it is written.
+    return text if "(" in text.split(" ", 1)[0] else text[:1].upper() + text[1:]

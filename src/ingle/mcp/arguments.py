@@ -265,7 +265,8 @@ def _plain(message: str, arguments: type[Struct]) -> str:
     problem, _, path = message.rpartition(" - at `$.")
     name = path.rstrip("`")
     if not problem:
-        return f"{message[0].lower()}{message[1:]}"
+        missing = message.removeprefix("Object missing required field ")
+        return f"the argument {missing} is missing" if missing != message else f"{message[0].lower()}{message[1:]}"
     choices = schema_of(arguments)["properties"].get(name, {}).get("enum")
     if choices:
         return f"{name}: {problem[0].lower()}{problem[1:QUOTED_CHARS]}; it is one of {', '.join(sorted(choices))}"

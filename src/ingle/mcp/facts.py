@@ -1,13 +1,15 @@
-"""The facts of this server for a model: files, network, packages, durability; and the texts made from them.
+"""The facts of this server for a model: files, network, packages, durability, tools; and the texts made from them.
 
 `facts_of` is the only place that asks for them, so the instructions and descriptions cannot say what is not so.
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from ingle import errors
+from ingle.callers import DEFAULT_TENANT
 from ingle.grants import OPEN_LEVELS, GrantInfo, Reach
 from ingle.isolation.policy import INDEX
 from ingle.render.phrases import duration, some
@@ -40,17 +42,28 @@ class Facts:
     """Whether commands without a session start in that folder too."""
     reach: Reach | None = None
     """What a new session can reach; None if that is not known."""
+    environments: tuple[str, ...] = ()
+    """Names of environments that sessions can be created with."""
+    owns: bool = True
+    """Whether the caller is the owner of the server, who can change what is granted."""
+    tools: frozenset[str] | None = None
+    """Names of the tools that are answered; None: all of them."""
+
+    def answers(self, tool: str) -> bool:
+        return self.tools is None or tool in self.tools
 
 
-async def facts_of(service: Service, folder: str | None, *, durable: bool) -> Facts:
+async def facts_of(service: Service, folder: str | None, *, durable: bool, tools: Iterable[str]) -> Facts:
     """Return the facts for the caller of this service.
 
     `folder` is where the sessions and commands of this API start. None: where the service lets them start.
     """
     settings = service.settings
     reach = None
+    environments: tuple[str, ...] = ()
     try:
         async with asyncio.timeout(MAX_WAIT_SECONDS):
+            environments = tuple(each.name for each in await service.list_environments() if each.usable)
             reach = await service.reach()
     except (errors.IngleError, TimeoutError):
         pass  # creating a session reports the error
@@ -61,6 +74,9 @@ async def facts_of(service: Service, folder: str | None, *, durable: bool) -> Fa
         settings.idle_timeout if settings.idle_policy == "end" else None,
         folder is not None,
         reach,
+        environments,
+        service.caller.tenant == DEFAULT_TENANT,
+        frozenset(tools),
     )
 
 
@@ -70,11 +86,9 @@ def instructions(facts: Facts) -> str:
         "ingle runs live Python sessions. Use python_session(code) for Python: state stays from call to call in "
         "session `main`.",
         *(_about_reach(facts, facts.reach) if facts.reach is not None else ()),
+        *_about_environments(facts),
         _about_life(facts),
-        "If there is more to say than the output, an answer ends with a line in brackets. `running` there means that "
-        "the code continues: call wait, or interrupt. `waiting for input` means that it asks for something: call "
-        "send_input. Long output is shortened, and read_output reads the rest. To keep work apart from the variables "
-        "of `main`, use another session (create_repl_session), or python for a single run.",
+        *_about_answers(facts),
     ]
     return " ".join(parts)[:INSTRUCTIONS_CHARS]
 
@@ -86,7 +100,11 @@ def description(tool: Described, facts: Facts) -> str:
         if facts.shell_starts_there
         else "It runs in a folder of its own, or in a session's folder."
     )
-    return tool.description.replace("{life}", _life_of_main(facts)).replace("{shell_place}", place)
+    filled = {"{life}": _life_of_main(facts), "{session_life}": _life_of_others(facts), "{shell_place}": place}
+    text = tool.description
+    for word, meaning in filled.items():
+        text = text.replace(word, meaning)
+    return text
 
 
 def _about_reach(facts: Facts, reach: Reach) -> list[str]:
@@ -101,10 +119,11 @@ def _about_files(facts: Facts, reach: Reach) -> str:
     may = "" if own is None else f" Its files can be read{'' if own.read_only else ' and written'}."
     others = [_named(each) for each in reach.folders if each is not own]
     too = f" These folders can be used too: {some(others)}." if others else ""
-    return (
-        f"{start}{may}{too} Other files of the user are out of reach, also for shell commands; "
-        "the user can grant a folder with `ingle grant DIR` in a terminal."
+    who = (
+        "the user can grant a folder with `ingle grant DIR` in a terminal" if facts.owns else "its operator grants them"
     )
+    other = "Other files of the user" if facts.owns else "Other files of the server's machine"
+    return f"{start}{may}{too} {other} are out of reach, also for shell commands; {who}."
 
 
 def _named(folder: GrantInfo) -> str:
@@ -126,18 +145,61 @@ def _about_packages(reach: Reach) -> str:
     return "Packages cannot be downloaded; use those that are installed."
 
 
+def _about_environments(facts: Facts) -> list[str]:
+    if not facts.environments or not facts.answers("create_repl_session"):
+        return []
+    return [
+        f"Environments with other packages, for create_repl_session(environment=…): {some(list(facts.environments))}."
+    ]
+
+
+def _about_answers(facts: Facts) -> list[str]:
+    """Return what the answers mean and which tool to call then."""
+
+    def step(begin: str, *steps: tuple[str, str]) -> str:
+        texts = [text for tool, text in steps if facts.answers(tool)]
+        return begin + ", or ".join(texts) if texts else ""
+
+    runs = step(": call ", ("wait", "wait"), ("interrupt", "interrupt"))
+    asks = step(": call ", ("send_input", "send_input"))
+    rest = step(", and ", ("read_output", "read_output reads the rest"))
+    apart = step(
+        "To keep work apart from the variables of `main`, use ",
+        ("create_repl_session", "another session (create_repl_session)"),
+        ("python", "python for a single run"),
+    )
+    return [
+        "If there is more to say than the output, an answer ends with a line in brackets.",
+        f"`running` there means that the code continues{runs}.",
+        f"`waiting for input` means that it asks for something{asks}.",
+        f"Long output is shortened{rest}.",
+        *([f"{apart}."] if apart else []),
+    ]
+
+
 def _about_life(facts: Facts) -> str:
     idle = (
         "" if facts.ends_idle_after is None else f" A session that is idle for {duration(facts.ends_idle_after)} ends."
     )
     if facts.durable:
-        return (
-            "`main` is saved after each cell and comes back when the server restarts, and the next answer says so; "
-            f"other sessions come back if they are created with durable=true.{idle}"
+        others = (
+            "; other sessions come back if they are created with durable=true"
+            if facts.answers("create_repl_session")
+            else ""
         )
-    if facts.can_be_durable:
+        return (
+            "`main` is saved after each cell and comes back when the server restarts, and the next answer says so"
+            f"{others}.{idle}"
+        )
+    if facts.can_be_durable and facts.answers("create_repl_session"):
         return f"Sessions end with the server, unless they are created with durable=true.{idle}"
     return f"Sessions end with the server.{idle}"
+
+
+def _life_of_others(facts: Facts) -> str:
+    idle = "" if facts.ends_idle_after is None else f"until it is idle for {duration(facts.ends_idle_after)}, "
+    unless = " unless `durable`" if facts.can_be_durable else ""
+    return f"It lives until destroy_repl_session, {idle}or until the server ends{unless}."
 
 
 def _life_of_main(facts: Facts) -> str:

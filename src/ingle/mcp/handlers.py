@@ -7,7 +7,7 @@ finds it. State depends on `session_id` alone, not on the connection. Every call
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -17,18 +17,16 @@ import msgspec
 from ingle import errors
 from ingle.events import Result, Task
 from ingle.mcp import arguments, content, texts, tools
-from ingle.mcp.advice import MAIN, refusal_text
+from ingle.mcp.advice import MAIN, Refused, refusal_text
 from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
 from ingle.mcp.facts import Facts, facts_of
+from ingle.mcp.progress import PROGRESS_SECONDS, Progress, Send
 from ingle.render.model import Text, weight
 from ingle.requests import NewCell, NewSession, NewTask
 from ingle.service import Service
 from ingle.sessions.manager import check_name
 from ingle_worker.wire import states
-
-PROGRESS_SECONDS = 3.5
-"""Clients are promised the first progress within 4 s, and then progress every 5 s."""
 
 INTERRUPT_SECONDS = 1.0
 """Least time that an interrupt waits for its effect, so that its answer has the traceback."""
@@ -46,9 +44,6 @@ MAX_INLINE_CHARS = 20_000
 """Characters that are rendered in a few milliseconds; longer answers are rendered in a thread."""
 
 Done = TypeVar("Done")
-
-Progress = Callable[[float, str], Awaitable[None]]
-"""Called with the elapsed seconds and the last line of output."""
 
 
 @dataclass(frozen=True)
@@ -94,30 +89,38 @@ class Tools:
 
     async def facts(self) -> Facts:
         """Return the facts of this server for its caller."""
-        return await facts_of(self.service, self._cwd, durable=self._durable)
+        return await facts_of(self.service, self._cwd, durable=self._durable, tools=self._by_name)
 
-    async def call(self, name: str, given: dict[str, Any] | None, progress: Progress) -> Answer:
+    async def call(self, name: str, given: dict[str, Any] | None, send: Send) -> Answer:
+        """Answer a call. `send` tells the client that waits of its progress."""
         tool = self._by_name.get(tools.ALIASES.get(name, name))
         if tool is None:
             raise UnknownTool(f"there is no tool {name[:80]!r}; the tools are {', '.join(self._by_name)}")
-        handler = getattr(self, f"_{tool.name}")
         session_id = str((given or {}).get("session_id") or MAIN)
+        progress = Progress(send, self._interval)
         try:
             checked = arguments.read(name, tool.arguments, given)
-            async with asyncio.timeout(self._longest):
-                try:
-                    answer: Answer = await handler(checked, progress)
-                except errors.SessionNotFound:
-                    if session_id != MAIN or tool.name in NEEDS_NO_MAIN:
-                        raise
-                    await self._make_main()
-                    answer = await handler(checked, progress)
-                return answer
+            with progress.kept_up(f"{tool.name} has not finished"):
+                async with asyncio.timeout(self._longest):
+                    return await self._answer(tool.name, session_id, checked, progress)
         except TimeoutError:
             slow = f"{name} did not finish within {self._longest:g} s. Nothing was started by this call; retry"
             return content.failure(errors.Unavailable(slow))
         except errors.IngleError as error:
-            return content.failure(error, await refusal_text(error, session_id, self.service))
+            refused = Refused(error, tool.name, session_id, frozenset(self._by_name))
+            return content.failure(error, await refusal_text(refused, self.service))
+
+    async def _answer(self, tool: str, session_id: str, given: Any, progress: Progress) -> Answer:
+        handler = getattr(self, f"_{tool}")
+        answer: Answer
+        try:
+            answer = await handler(given, progress)
+        except errors.SessionNotFound:
+            if session_id != MAIN or tool in NEEDS_NO_MAIN:
+                raise
+            await self._make_main()
+            answer = await handler(given, progress)
+        return answer
 
     # --- cells ---
 
@@ -159,7 +162,8 @@ class Tools:
             return Answer([Text(f"[nothing was running · session {given.session_id}]")])
         result = await self._follow(given.session_id, stopped.cell, deadline, progress)
         if result.status not in states.FINAL_STATUSES:
-            result.notices = [*result.notices, texts.no_effect_text(result)]
+            ends = "destroy_repl_session" in self._by_name
+            result.notices = [*result.notices, texts.no_effect_text(result, ends=ends)]
         return await self._show(result)
 
     def _deadline(self, wait: float) -> float:
@@ -169,15 +173,15 @@ class Tools:
         self, session_id: str, cell: int | None, deadline: float, progress: Progress, from_event: int = 0
     ) -> Result:
         """Wait until the cell has ended or waits for input, or until the deadline, and report progress."""
-        began = self._clock()
-        while True:
-            left = max(0.0, deadline - self._clock())
-            result = await self.service.wait(session_id, cell, wait=min(left, self._interval), from_event=from_event)
-            if result.status != "running" or deadline <= self._clock():
-                return result
-            cell = result.cell
-            line = last_line(result.stdout, result.stderr) or f"cell {result.cell} is running"
-            await progress(self._clock() - began, line)
+        with progress.by_handler():
+            while True:
+                left = min(max(0.0, deadline - self._clock()), progress.left)
+                result = await self.service.wait(session_id, cell, wait=left, from_event=from_event)
+                if result.status != "running" or deadline <= self._clock():
+                    return result
+                cell = result.cell
+                if not progress.left:
+                    await progress.report(last_line(result.stdout, result.stderr) or f"cell {cell} is running")
 
     async def _show(self, result: Result, *, new: bool = False) -> Answer:
         """Return the answer. With `new`, notices that the model has seen are left out, as its text is."""
@@ -223,20 +227,22 @@ class Tools:
 
     async def _shell(self, given: arguments.Shell, progress: Progress) -> Answer:
         deadline = self._deadline(given.wait)
-        cwd = self._path("cwd", given.cwd) if given.cwd else None
-        if cwd is None and given.session_id is None:
-            cwd = self._cwd
+        # A relative path is below the folder of the session, or that where commands start.
+        cwd = self._path("cwd", given.cwd or "")
+        if given.session_id is None and self._cwd is not None:
+            cwd = os.path.join(self._cwd, cwd) if cwd else self._cwd
         new = NewTask(
             given.command,
-            cwd=cwd or "",
+            cwd=cwd,
             env=given.env or {},
             timeout=given.timeout,
             interactive=given.interactive,
             session_id=given.session_id,
         )
-        task = await self.service.run_task(new, max(0.0, min(self._interval, deadline - self._clock())))
+        # It returns before progress is due, and then the last line of output is reported.
+        soon = min(progress.left - self._interval / 10, deadline - self._clock())
+        task = await self.service.run_task(new, max(0.0, soon))
         if _shell_runs(task):
-            await self._report_task(task, progress, self._interval)
             task = await self._follow_task(task, deadline, progress)
         return await _show_task(task)
 
@@ -260,29 +266,29 @@ class Tools:
 
         If the shell had already ended, wait for the processes that it left running.
         """
-        began = self._clock()
         for_all = not _shell_runs(task)
-        while (task.status == "running" if for_all else _shell_runs(task)) and (left := deadline - self._clock()) > 0:
-            task = await self.service.shell_status(task.task_id, wait=min(left, self._interval), from_line=from_line)
-            if task.status == "running" and deadline > self._clock():
-                await self._report_task(task, progress, self._clock() - began)
+        with progress.by_handler():
+            while (task.status == "running" if for_all else _shell_runs(task)) and deadline > self._clock():
+                if not progress.left:
+                    line = last_line(task.stdout, task.stderr) or f"task {task.task_id} is running"
+                    await progress.report(line)
+                left = min(max(0.0, deadline - self._clock()), progress.left)
+                task = await self.service.shell_status(task.task_id, wait=left, from_line=from_line)
         return task
-
-    async def _report_task(self, task: Task, progress: Progress, seconds: float) -> None:
-        await progress(seconds, last_line(task.stdout, task.stderr) or f"task {task.task_id} is running")
 
     # --- sessions ---
 
     async def _create_repl_session(self, given: arguments.CreateSession, progress: Progress) -> Answer:
+        cwd = self._path("cwd", given.cwd or "") or None
         new = NewSession(
             session_id=given.session_id,
             python=self._path("python", given.python) if given.python else None,
             environment=given.environment,
-            cwd=self._path("cwd", given.cwd) if given.cwd else self._cwd,
+            cwd=os.path.join(self._cwd, cwd) if cwd and self._cwd else cwd or self._cwd,
             env=given.env or {},
             include_stdlib=given.include_stdlib,
             checkpoints=given.checkpoints,
-            durable=given.durable,
+            durable=given.durable or (self._durable and given.session_id == MAIN),
         )
         info = await self.service.create(new)
         name = info.session_id
@@ -310,7 +316,7 @@ class Tools:
     async def _save_repl_session(self, given: arguments.SaveSession, progress: Progress) -> Answer:
         filepath = self._path("filepath", given.filepath)
         saving = self.service.save_session(given.session_id, filepath, start=self._cwd)
-        saved = await self._with_progress(saving, f"{given.session_id} is being saved", progress)
+        saved = await self._within_call(saving)
         if saved is None:
             return Answer(
                 [Text(f"session {given.session_id} is large and still being saved; it can be used meanwhile.")]
@@ -320,18 +326,28 @@ class Tools:
     async def _load_repl_session(self, given: arguments.LoadSession, progress: Progress) -> Answer:
         filepath = self._path("filepath", given.filepath)
         name = given.session_id or await self._free_name(filepath)
-        loading = self.service.load_session(filepath, name, cwd=self._cwd, start=self._cwd, rerun=given.rerun)
-        restored = await self._with_progress(loading, f"{shown_path(filepath)} is being loaded", progress)
+        loading = self.service.load_session(
+            filepath,
+            name,
+            cwd=self._cwd,
+            start=self._cwd,
+            rerun=given.rerun,
+            durable=self._durable and name == MAIN,
+        )
+        restored = await self._within_call(loading)
         if restored is None:
             return Answer([Text(f"it is large and still being loaded; list_repl_sessions will show {name}.")])
         self._shown.pop(restored.session.session_id, None)
         return Answer([Text(texts.restored_text(restored))], content.data("ingle/restored", restored))
 
-    async def _free_name(self, filepath: str) -> str | None:
-        """Return the name for a loaded session: `main`, or that of the save, or None for a random one."""
+    async def _free_name(self, filepath: str) -> str:
+        """Return the name for a loaded session: `main`, or that of the save, or that with a number."""
         taken = {info.session_id for info in await self.service.list_sessions()}
-        names = (MAIN, os.path.basename(filepath).removesuffix(".ingle"))
-        return next((name for name in names if name not in taken and is_name(name)), None)
+        base = os.path.basename(filepath).removesuffix(".ingle")
+        if not is_name(f"{base}-{len(taken) + 1}"):
+            base = "loaded"
+        names = [MAIN, base, *(f"{base}-{number}" for number in range(2, len(taken) + 2))]
+        return next(name for name in names if name not in taken)
 
     def _path(self, argument: str, path: str) -> str:
         """Return a path with the owner's `~` expanded. A server does not know the home folder of its other callers."""
@@ -342,17 +358,14 @@ class Tools:
             raise errors.InvalidRequest(f"{argument}: write the path in full instead of {shown_path(path)!r}")
         return expanded
 
-    async def _with_progress(self, work: Coroutine[Any, Any, Done], doing: str, progress: Progress) -> Done | None:
-        """Return the result while reporting progress, or None if it takes too long; the work then continues."""
+    async def _within_call(self, work: Coroutine[Any, Any, Done]) -> Done | None:
+        """Return the result, or None if it takes too long; the work then continues."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        began, deadline = self._clock(), self._deadline(self._longest)
-        while (left := deadline - self._clock()) > 0:
-            await asyncio.wait({task}, timeout=min(left, self._interval))
-            if task.done():
-                return task.result()
-            await progress(self._clock() - began, doing)
+        await asyncio.wait({task}, timeout=self._deadline(self._longest) - self._clock())
+        if task.done():
+            return task.result()
         # A later failure is not reported: the session or snapshot is just missing.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return None
@@ -392,8 +405,8 @@ class Tools:
     async def _destroy_repl_session(self, given: arguments.DestroySession, progress: Progress) -> Answer:
         before = await self.service.get_session(given.session_id)
         ended = await self.service.end_session(given.session_id)
-        # An ended session has no variables and memory, so the last values are shown.
-        info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count)
+        # An ended session has no variables and memory, so the last values are shown. Its notices are of no use.
+        info = msgspec.structs.replace(before, state=ended.state, execution_count=ended.execution_count, notices=[])
         self._shown.pop(given.session_id, None)
         return Answer([Text(f"ended: {texts.session_line(info)}")], content.data("ingle/session", info))
 

@@ -20,6 +20,9 @@ PATH = "/mcp"
 EXTRA_BODY_BYTES = 1024 * 1024
 """Bytes of a request in addition to a cell's source."""
 
+FACTS_SECONDS = 1.0
+"""Age at which facts are asked for anew: grants and environments change while the server runs."""
+
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
@@ -65,6 +68,10 @@ class McpApp:
         self._over = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[App] | None = None
+        self._sdk: Any = None
+        self._server: Any = None
+        self._asked = 0.0
+        """When the facts were asked for."""
 
     async def __call__(
         self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
@@ -79,13 +86,16 @@ class McpApp:
             self._ready = loop.create_future()
             self._running = loop.create_task(self._run(self._ready))
         handle = await asyncio.shield(self._ready)
+        await self._renew_facts()
         await handle(scope, receive, send)
 
     async def _run(self, ready: "asyncio.Future[App]") -> None:
         """Run the SDK's manager in one task, because of its cancel scopes."""
         try:
-            server = await load("ingle.mcp.server")
-            manager = server.make_manager(self._handlers, await self._handlers.facts(), self._limit)
+            self._sdk = await load("ingle.mcp.server")
+            self._asked = asyncio.get_running_loop().time()
+            self._server = self._sdk.make_server(self._handlers, await self._handlers.facts())
+            manager = self._sdk.make_manager(self._server, self._limit)
             async with manager.run():
                 ready.set_result(manager.handle_request)
                 await self._over.wait()
@@ -93,6 +103,12 @@ class McpApp:
             if not ready.done():
                 ready.set_exception(error)
             raise
+
+    async def _renew_facts(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._asked > FACTS_SECONDS:
+            self._asked = now
+            self._sdk.renew(self._server, await self._handlers.facts())
 
     async def stop(self) -> None:
         self._over.set()

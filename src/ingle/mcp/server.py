@@ -110,9 +110,14 @@ def make_server(handlers: Tools, facts: Facts) -> "Server[Any]":
     return server
 
 
-def make_manager(handlers: Tools, facts: Facts, max_body: int) -> StreamableHTTPSessionManager:
+def make_manager(server: "Server[Any]", max_body: int) -> StreamableHTTPSessionManager:
     """Return the SDK's HTTP transport. It does not check Host and Origin, because the guard does."""
-    return StreamableHTTPSessionManager(make_server(handlers, facts), stateless=True, max_request_body_size=max_body)
+    return StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=max_body)
+
+
+def renew(server: "Server[Any]", facts: Facts) -> None:
+    """Have the instructions say what is so now. Clients that ask for them later get these."""
+    server.instructions = instructions(facts)
 
 
 def _listed(tool: tools.Tool, facts: Facts) -> types.Tool:

@@ -33,14 +33,17 @@ COMMAND_CHARS = 60
 PROCESSES_NAMED = 5
 
 
-def no_effect_text(result: Result) -> str:
-    """Return why an interrupt has not stopped the code, and what would."""
-    end = f'destroy_repl_session(session_id="{result.session_id}") ends the session, and its variables are lost'
+def no_effect_text(result: Result, *, ends: bool) -> str:
+    """Return why an interrupt has not stopped the code, and what would. `ends`: the model can end the session."""
+    call = f'destroy_repl_session(session_id="{result.session_id}")'
+    end = f", or {call} ends the session, and its variables are lost" if ends else ""
     if result.status == states.WAITING:
-        return f"the code waits for input in spite of the interrupt. Answer it, or {end}"
+        return (
+            f"the code waits for input in spite of the interrupt. Answer it, with eof=true if it reads on and on{end}"
+        )
     return (
         "the interrupt has had no effect so far: the code is in a call that does not listen to it, or catches "
-        f"KeyboardInterrupt. Wait for it, or {end}"
+        f"KeyboardInterrupt. Wait for it{end}"
     )
 
 

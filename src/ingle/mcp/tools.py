@@ -120,7 +120,7 @@ TABLE = (
         "create_repl_session",
         "Create a session",
         "Create a session beside `main`, for another task, interpreter or folder. Pass its session_id to the other "
-        "tools. It lives until destroy_repl_session or until the server ends.",
+        "tools. {session_life}",
         arguments.CreateSession,
     ),
     Tool(

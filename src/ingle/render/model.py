@@ -287,8 +287,8 @@ class _View:
             return f"{result.status} at its timeout"
         if result.status == "waiting_for_input":
             prompt = clean(result.prompt or "").strip()
-            kind = "secret input" if result.prompt_secret else "input"
-            return f"waiting for {kind}: {prompt[-NOTICE_CHARS:]!r}" if prompt else f"waiting for {kind}"
+            waits = "waiting for input (secret)" if result.prompt_secret else "waiting for input"
+            return f"{waits}: {prompt[-NOTICE_CHARS:]!r}" if prompt else waits
         if result.exit is not None:
             code, message = result.exit.code, result.exit.message or ""
             words = [result.status, result.exit.signal or ("" if code is None else f"code {code}")]

@@ -33,6 +33,7 @@ class Snapshots(Verbs):
         start: str | None = None,
         trust: bool = False,
         rerun: bool = False,
+        durable: bool = False,
     ) -> Restored:
         """Create a session with the variables of a snapshot. Default name: that of the saved session.
 
@@ -54,6 +55,7 @@ class Snapshots(Verbs):
             cwd=cwd,
             idle_timeout=idle_timeout,
             isolation=isolation,
+            durable=durable,
             bounds=caller.bounds,
         )
         return await self._node.snapshots.load(new, source, start, trust=trust, rerun=rerun)

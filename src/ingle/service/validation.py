@@ -1,6 +1,7 @@
 """Checks of what a request says, where its type alone does not tell. Each raises InvalidRequest."""
 
 import math
+import os
 
 from ingle import errors
 from ingle.batches import NewBatch
@@ -8,6 +9,9 @@ from ingle.requests import Limits, NewCell, NewTask, Script
 from ingle.sessions.manager import check_name
 
 MAX_ENVS = 1000
+
+MAX_PATH_BYTES = 4096
+"""The kernel's limit on a path, with the NUL at its end."""
 
 MAX_SCRIPT_CHARS = 1_000_000
 """Characters of a program's arguments and path together."""
@@ -63,6 +67,7 @@ def check_script(script: Script) -> None:
 
 
 def check_task(new: NewTask) -> None:
+    check_path("cwd", new.cwd)
     check_environment(new.env)
     check_seconds("timeout", new.timeout)
     check_limits(new.limits)
@@ -79,6 +84,13 @@ def check_task(new: NewTask) -> None:
         raise errors.InvalidRequest(
             "a command in a persistent shell can be limited in its output only, since the shell lives on; "
             "leave shell_session out to limit memory, CPU time, processes or files"
+        )
+
+
+def check_path(name: str, path: str) -> None:
+    if len(os.fsencode(path)) >= MAX_PATH_BYTES or "\0" in path:
+        raise errors.InvalidRequest(
+            f"{name} begins with {path[:80]!r} and is no path: it has {MAX_PATH_BYTES} bytes or more, or a NUL"
         )
 
 

@@ -122,13 +122,20 @@ async def _serve_other(other_api: OtherApi, service: Service, home: Path, loaded
 
 async def _warm(service: Service, starting: "asyncio.Task[None]") -> None:
     try:
-        await asyncio.shield(starting)
+        if not await _started(starting):
+            return
         _print_line((await service.isolation()).summary)
         _print_line((await service.reach()).files)
         await service.warm()
     except errors.IngleError as error:
         # Creating a session reports the same error.
-        logger.warning("no worker could be prepared: %s", error.message)
+        logger.warning("no session could be prepared: %s", error.message)
+
+
+async def _started(starting: "asyncio.Task[None]") -> bool:
+    """Wait until the service has started. Return False if it has not: then the server ends and reports why."""
+    await asyncio.wait({starting})
+    return not starting.cancelled() and starting.exception() is None
 
 
 def _print_line(text: str) -> None:
