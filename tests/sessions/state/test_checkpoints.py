@@ -235,7 +235,7 @@ class TestAuto:
         assert result.status == status
         if "getppid" in code:
             # The whole family went with its init.
-            with pytest.raises(errors.CheckpointNotFound, match="a state before the last cell"):
+            with pytest.raises(errors.CheckpointNotFound, match="no state before the last cell"):
                 await service.rollback(main)
             return
         back = await service.rollback(main)

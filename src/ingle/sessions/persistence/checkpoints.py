@@ -133,7 +133,7 @@ class Checkpoints:
     def _on_gone(self, parked: Parked, how: str) -> None:
         if self._parked.get(parked.name) is parked:
             del self._parked[parked.name]
-            self._remember(parked.name, f"its process {how}")
+            self._remember(parked.name, how if how.startswith("the session's") else f"its process {how}")
 
     def _remember(self, name: str, why: str) -> None:
         self._why_gone[name] = why
