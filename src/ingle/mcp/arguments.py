@@ -63,21 +63,17 @@ SYNONYMS = {
 }
 """Names that models use for arguments without having read the schema."""
 
-SessionId = Annotated[
-    str,
-    Meta(description="`main` needs no creating.", extra_json_schema={"x-mcp-header": "Session-Id"}),
-]
-NamedSession = Annotated[str, Meta(extra_json_schema={"x-mcp-header": "Session-Id"})]
-Wait = Annotated[float, Meta(ge=0, description="Seconds to wait, at most 50; then it continues.")]
+SessionId = Annotated[str, Meta(extra_json_schema={"x-mcp-header": "Session-Id"})]
+Wait = Annotated[float, Meta(ge=0, description="Seconds, at most 50.")]
 Timeout = Annotated[float | None, Meta(description="Seconds until the code itself is interrupted.")]
 Code = Annotated[str, Meta(description="Python source.")]
 
 
 class PythonSession(Struct, forbid_unknown_fields=True):
     code: Code
-    session_id: SessionId = "main"
+    session_id: Annotated[SessionId, Meta(description="`main` needs no creating.")] = "main"
     timeout: Timeout = None
-    wait: Wait = 45
+    wait: Annotated[Wait, Meta(description="Seconds to wait, at most 50; then the code continues.")] = 45
 
 
 class Python(Struct, forbid_unknown_fields=True):
@@ -125,7 +121,7 @@ class CreateSession(Struct, forbid_unknown_fields=True):
     ] = None
     python: Annotated[str | None, Meta(description="Path of an interpreter.")] = None
     environment: Annotated[str | None, Meta(description="Name of one with packages.")] = None
-    cwd: Annotated[str | None, Meta(description="Absolute folder.")] = None
+    cwd: Annotated[str | None, Meta(description="Folder.")] = None
     env: dict[str, str] | None = None
     include_stdlib: Annotated[bool, Meta(description="The user's library.")] = True
     checkpoints: Annotated[Literal["manual", "auto"] | None, Meta(description="`auto`: cells can be undone.")] = None
@@ -168,7 +164,7 @@ class SaveSession(Struct, forbid_unknown_fields=True):
 class LoadSession(Struct, forbid_unknown_fields=True):
     filepath: Annotated[str, Meta(description="Name or path of the save.")]
     session_id: Annotated[
-        str | None, Meta(description="A new name. Default: `main` if there is none, else that of the save.")
+        str | None, Meta(description="A new name. Default: `main` if there is none, else like the save.")
     ] = None
     rerun: Annotated[bool, Meta(description="Run the cells again that made missing variables.")] = False
 
@@ -182,7 +178,7 @@ class ListStdlib(Struct, forbid_unknown_fields=True):
 
 
 class DestroySession(Struct, forbid_unknown_fields=True):
-    session_id: NamedSession
+    session_id: SessionId
 
 
 class Shell(Struct, forbid_unknown_fields=True):

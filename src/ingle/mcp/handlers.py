@@ -37,6 +37,9 @@ NEEDS_NO_MAIN = ("create_repl_session", "load_repl_session", "destroy_repl_sessi
 RENDER_SECONDS = 0.5
 """Part of the longest wait that is reserved for rendering the answer."""
 
+MAX_SHOWN = 1000
+"""Sessions of which is known what their last answer showed."""
+
 LINE_SHOWN = 200
 PATH_CHARS = 200
 
@@ -186,10 +189,17 @@ class Tools:
     async def _show(self, result: Result, *, new: bool = False) -> Answer:
         """Return the answer. With `new`, notices that the model has seen are left out, as its text is."""
         before = self._shown.get(result.session_id, NOTHING_SHOWN)
-        self._shown[result.session_id] = Shown(result.cell, result.next_event, frozenset(result.notices))
+        self._remember(result.session_id, Shown(result.cell, result.next_event, frozenset(result.notices)))
         if new and before.cell == result.cell:
             result.notices = [notice for notice in result.notices if notice not in before.notices]
         return await _render(weight(result), content.of_result, result)
+
+    def _remember(self, session_id: str, shown: Shown) -> None:
+        self._shown.pop(session_id, None)
+        self._shown[session_id] = shown
+        if len(self._shown) > MAX_SHOWN:
+            # Sessions that ended by themselves. One that lives would only be shown something twice.
+            del self._shown[next(iter(self._shown))]
 
     async def _make_main(self) -> None:
         """Create `main` if it is missing. Concurrent calls share one task, and cancelling one affects no other."""
@@ -381,7 +391,7 @@ class Tools:
             back = await self.service.rollback(given.session_id, given.checkpoint)
             # The next cell's result tells of the rollback too, for callers that do not know of it.
             told = frozenset([back.notice, *back.checkpoint.notices])
-            self._shown[given.session_id] = Shown(back.session.execution_count + 1, 0, told)
+            self._remember(given.session_id, Shown(back.session.execution_count + 1, 0, told))
             return Answer([Text(texts.rolled_back_text(back))], content.data("ingle/rollback", back))
         if given.action == "list":
             found = await self.service.checkpoints(given.session_id)
