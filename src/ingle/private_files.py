@@ -16,8 +16,14 @@ def check_folder(folder: Path) -> None:
     Whoever can write it can grant folders in `config.toml`, make tokens, and sign snapshots. A folder that does not
     exist is made for this user only.
     """
-    with contextlib.suppress(FileNotFoundError):
+    try:
         _check(os.stat(folder), folder, f"`chmod go-w {folder}`")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise DataFolderFailed(
+            f"the data folder {folder} cannot be used: {error.strerror}; name another by INGLE_HOME"
+        ) from None
     for parent in Path(os.path.realpath(folder)).parents:
         with contextlib.suppress(OSError):
             mode = os.stat(parent).st_mode

@@ -13,6 +13,7 @@ import pytest
 from ingle import __version__
 from support.mcp_host import INITIALIZE, Host, command, environment, text_of
 from support.processes import MARK, marked_processes
+from support.server import PATIENCE
 from support.waiting import wait_until
 
 ENDS_WITHIN = 2.0
@@ -229,9 +230,10 @@ def test_a_data_folder_that_cannot_be_written_is_told_on_stderr(mark: str, apart
     file = apart / "file"
     file.write_text("")
     with Host(file / "home") as host:
-        assert host.process.wait(10) == 1
+        assert host.process.wait(PATIENCE) == 2
     assert host.lines == []
-    assert b"Not a directory" in host.stderr
+    told = f"ingle: the data folder {file / 'home'} cannot be used: Not a directory; name another by INGLE_HOME\n"
+    assert host.stderr.decode() == told
 
 
 def test_it_is_marked(mark: str, home: Path) -> None:
