@@ -47,7 +47,8 @@ An exception in a user's cell is a result, not an error of ingle.
     ├── VariableUntold          504  variable_untold      its __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
     ├── StartFailed             503  start_failed         no worker could be started
-    │   └── IsolationUnavailable 409 isolation_unavailable this machine does not support the requested level
+    │   ├── IsolationUnavailable 409 isolation_unavailable this machine does not support the requested level
+    │   └── LimitUnavailable    409  limit_unavailable    this machine does not apply the requested limit
     ├── DataFolderFailed        503  data_folder_failed   a file in the data folder cannot be read or written
     │   └── RegistryBroken      503  registry_broken      the list of durable sessions cannot be read or written
     ├── SaveFailed              503  save_failed          the session's copy ended or broke the protocol, or disk full
@@ -414,6 +415,15 @@ class LoadFailed(IngleError):
 
 class StartFailed(IngleError):
     code, status = "start_failed", 503
+
+
+class LimitUnavailable(StartFailed):
+    """A limit that this machine does not apply. No code runs without it."""
+
+    code, status = "limit_unavailable", 409
+
+    def __init__(self, limit: str, why: str) -> None:
+        super().__init__(f"this machine does not apply the limit {limit}: {why}; leave it out, or ask the operator")
 
 
 class IsolationUnavailable(StartFailed):

@@ -157,6 +157,7 @@ def every_error() -> list[errors.IngleError]:
         errors.TaskNotFound("t1"),
         errors.TaskOver("t1"),
         errors.IsolationUnavailable("sandbox", "the kernel has no user namespaces"),
+        errors.LimitUnavailable("files", "files is unlimited"),
         RangeNotSatisfiable(10),
         errors.InputClosed("t1"),
         errors.TooManyTasks(2),

@@ -12,7 +12,7 @@ import pytest
 
 from ingle import errors
 from ingle.events import Result
-from ingle.isolation.limits import cgroup_mounts, cgroups, limits, watchdog
+from ingle.isolation.limits import cgroup_mounts, cgroups, disk_usage, limits, watchdog
 from ingle.isolation.limits.cgroups import Group, Groups
 from ingle.requests import SessionLimits
 from ingle.service import Service
@@ -581,14 +581,14 @@ def test_files_are_counted_however_deep_they_are(tmp_path: Path) -> None:
     os.fsync(file)
     os.close(file)
     os.close(fd)
-    assert watchdog.size(tmp_path) == MIB + depth * watchdog.MIN_FILE_BYTES
+    assert disk_usage.size(tmp_path) == MIB + depth * disk_usage.MIN_FILE_BYTES
     subprocess.run(["rm", "-rf", str(tmp_path / ("d" * 200))], check=True)
 
 
 def test_links_lead_the_count_nowhere(tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to("/")
     (tmp_path / "self").symlink_to(tmp_path)
-    assert watchdog.size(tmp_path) == 2 * watchdog.MIN_FILE_BYTES
+    assert disk_usage.size(tmp_path) == 2 * disk_usage.MIN_FILE_BYTES
 
 
 @pytest.mark.parametrize(

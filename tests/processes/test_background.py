@@ -1,6 +1,7 @@
 """Background work of a server: one failure ends none of it, and is logged."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from ingle import errors
 from ingle.http.auth import principals, tokens_file
 from ingle.http.auth.principals import Principals
-from ingle.isolation.limits import watchdog
+from ingle.isolation.limits import disk_usage
 from ingle.service import Service
 from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.support import background
@@ -43,11 +44,11 @@ async def test_a_failure_in_looking_for_idle_sessions_is_told_and_the_next_look_
 def test_a_folder_that_goes_while_it_is_counted_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmp-1").mkdir()
 
-    def vanish(self: Path, pattern: str) -> None:
-        raise FileNotFoundError(self)
+    def vanish(path: Path) -> None:
+        raise FileNotFoundError(path)
 
-    monkeypatch.setattr(Path, "glob", vanish)
-    assert watchdog._tmp_size(tmp_path) == 0
+    monkeypatch.setattr(os, "scandir", vanish)
+    assert disk_usage.of_folder(tmp_path) == disk_usage.Usage()
 
 
 @pytest.mark.req("safe.token")

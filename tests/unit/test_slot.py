@@ -56,7 +56,7 @@ class FakeLauncher:
 
     def keep_init(self, *about: Any) -> None: ...
 
-    async def take(self, begin: Callable[[Any], None], network: str, user: int, tenant: str) -> FakeWorker:
+    async def take(self, begin: Callable[[Any], None], *about: Any) -> FakeWorker:
         worker = FakeWorker()
         self.taken.append(worker)
         begin(worker)

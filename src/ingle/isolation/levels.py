@@ -41,7 +41,9 @@ class Confinement(msgspec.Struct, frozen=True):
     processes: int = 256
     files: int = 1024
     file_size: int = 1024**3
-    data: int = 0
+    memory: int = 0
+    grouped_memory: bool = False
+    """Whether a cgroup limits the memory. Then a process of a session limits its own only outside of a group."""
     nice: int = 5
     memfd: bool = True
     kept: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ import msgspec
 
 from ingle.errors import SessionNotFound
 from ingle.events import AnyEvent, Task, TaskOutput
-from ingle.requests import NewSession, NewTask
+from ingle.requests import Limits, NewSession, NewTask, SessionLimits
 from ingle.sessions.manager import Manager
 from ingle.sessions.process.session_folders import SHELL
 from ingle.sessions.session import Session
@@ -62,7 +62,12 @@ class LocalTasks:
         policy = self._manager.grants.policy
         self._manager.telemetry.note("shell", key or f"{new.tenant}/", code=new.command, isolation=policy.level)
         env = {**self._variables(session, new, sandbox), **new.env}
-        await self.shell.start(task_id, msgspec.structs.replace(new, cwd=folder, env=env), sandbox)
+        limits = new.limits
+        if session is not None and sandbox is None and new.shell_session is None:
+            # In a sandbox the session's own limits hold for all processes in it.
+            limits = _lowered(limits, session.spec.grant.limits)
+        new = msgspec.structs.replace(new, cwd=folder, env=env, limits=limits)
+        await self.shell.start(task_id, new, sandbox)
 
     def _variables(self, session: Session | None, new: NewTask, sandbox: Sandbox | None) -> dict[str, str]:
         """Return the variables of a session's commands: `python` and `pip` are the session's.
@@ -129,6 +134,16 @@ class LocalTasks:
     async def list(self, tenant: str, limit: int, before: str | None) -> AsyncIterator[Task]:
         for task in self.shell.last(tenant, limit, before):
             yield await task.info(text=False)
+
+
+def _lowered(own: Limits, session: SessionLimits) -> Limits:
+    """Return the limits of a task, none of them above its session's."""
+    found: dict[str, int] = {}
+    for name in ("memory", "processes", "files", "file_size"):
+        given = [value for value in (getattr(own, name), getattr(session, name)) if value is not None]
+        if given:
+            found[name] = min(given)
+    return msgspec.structs.replace(own, **found)
 
 
 class LocalTask:

@@ -47,6 +47,6 @@ def describe_session(
         notices=notices,
         saved_at=saved.time if saved is not None else None,
         saved_cell=saved.cell if saved is not None else None,
-        limits=spec.grant.limits,
+        limits=slot.workspace.limits_in_force(slot.worker, spec.grant.limits),
         environment=os.path.basename(os.path.dirname(spec.grant.build)) or None,
     )

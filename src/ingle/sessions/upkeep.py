@@ -8,6 +8,7 @@ from ingle.isolation.limits.watchdog import Watchdog, Watched
 from ingle.requests import SessionLimits
 from ingle.sessions.descriptors import Descriptors
 from ingle.sessions.persistence.hibernation import Hibernation
+from ingle.sessions.process.session_folders import OUTPUTS, SHELL
 from ingle.sessions.session import Session
 from ingle.support.background import run_forever
 from ingle.workers.io import blocked_readers
@@ -86,6 +87,8 @@ class Upkeep:
                 network=session.launcher.confinement is not None and session.launcher.confinement.has_own_root,
                 folder=session.folders.root,
                 init=worker.init_pid,
+                kept=(*OUTPUTS, SHELL),
+                user=worker.birth.user,
             )
 
     async def _expire(self) -> None:

@@ -1,6 +1,6 @@
 """How a worker is made: decided by the launcher before there is a process, and never changed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -15,3 +15,5 @@ class Birth:
     """It gets a cgroup of its own, and its init waits for that."""
     tenant: str | None = None
     """Tenant whose session its init has served before. It may serve no other tenant. None for a new init."""
+    limits: dict[str, int] = field(default_factory=dict)
+    """Limits that its processes set for themselves, where they differ from the default."""

@@ -13,6 +13,7 @@ import socket
 from ingle_worker.lockdown import kernel_calls, landlock, root_fs, seccomp
 from ingle_worker.lockdown.plan import Plan
 from ingle_worker.processes import file_agent, linux, task_init
+from ingle_worker.processes.limits import ProcessLimits, lower
 from ingle_worker.wire import messages
 from ingle_worker.wire.constants import PROXY_PORT
 
@@ -63,6 +64,10 @@ class Confinement:
         """Listening socket of the host's proxy, in the network namespace of this init."""
         self._own: list[str] = []
         self._used: list[str] = []
+        self._tmp_size = plan.tmp_size
+        self._limits = ProcessLimits(plan.files, plan.file_size, plan.memory, plan.nice)
+        self.grouped = False
+        """Whether the session's processes are in a cgroup of their own."""
         self._files = landlock.Rules(landlock.version()) if plan.level in ("restricted", "sandbox") else None
         # At the other levels, all sessions share the segments of the machine anyway.
         segments = plan.memfd or plan.level != "sandbox"
@@ -112,6 +117,15 @@ class Confinement:
             kernel_calls.setns(self._mount_namespace, kernel_calls.CLONE_NEWNS)
             kernel_calls.unshare(kernel_calls.CLONE_NEWIPC, "ipc")
             root_fs.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
+
+    def set_limits(self, given: dict[str, int]) -> None:
+        """Take over the limits of the next session that differ from the plan. Its processes apply them themselves."""
+        plan = self.plan
+        limits = {"files": plan.files, "file_size": plan.file_size, "memory": plan.memory, "nice": plan.nice}
+        self._limits = ProcessLimits.of({**limits, **given})
+        self._tmp_size = given.get("tmp", plan.tmp_size)
+        if self._mounts is not None and self._tmp_size != plan.tmp_size:
+            root_fs.resize_tmp(self._tmp_size)
 
     def set_identity(self, uid: int, fds: list[int], *, pooled: bool = False) -> None:
         """Set the session's uid: chosen by the host if the server is root, else the server's own."""
@@ -169,8 +183,6 @@ class Confinement:
 
     def run_shell(self, status: int) -> None:
         """Be the init of a shell task, confined like the session. Runs in a child of the session's init."""
-        if self.plan.nice:
-            os.nice(self.plan.nice)
         self._confine_child()
         task_init.TaskInit(status).run()
 
@@ -201,6 +213,9 @@ class Confinement:
         self._close_namespaces()
         if self.plan.level != "restricted":
             self._lock_down()
+        else:
+            # The host looks at them before the session has its folders.
+            self._set_limits()
 
     def start(self, start: messages.Start) -> None:
         """Finish the confinement when the worker learns which session it is."""
@@ -265,22 +280,15 @@ class Confinement:
 
     def _set_limits(self) -> None:
         plan = self.plan
-        bounds = {
-            resource.RLIMIT_FSIZE: plan.file_size,
-            resource.RLIMIT_DATA: plan.data,
-            resource.RLIMIT_NOFILE: plan.files,
-            resource.RLIMIT_MEMLOCK: MAX_LOCKED_BYTES,
-            resource.RLIMIT_SIGPENDING: MAX_PENDING_SIGNALS,
+        if plan.grouped_memory and self.grouped:
+            self._limits.memory = 0
+        self._limits.apply()
+        lower(resource.RLIMIT_MEMLOCK, MAX_LOCKED_BYTES)
+        lower(resource.RLIMIT_SIGPENDING, MAX_PENDING_SIGNALS)
+        lower(resource.RLIMIT_RTPRIO, 0)
+        if plan.level != "limits" and plan.processes:
             # The kernel counts processes per user, and at `limits` all sessions share one.
-            resource.RLIMIT_NPROC: 0 if plan.level == "limits" else plan.processes,
-        }
-        for limit, value in bounds.items():
-            if value:
-                hard = resource.getrlimit(limit)[1]
-                value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-                resource.setrlimit(limit, (value, value))
-        for limit in (resource.RLIMIT_CORE, resource.RLIMIT_RTPRIO):
-            resource.setrlimit(limit, (0, 0))
+            lower(resource.RLIMIT_NPROC, plan.processes)
 
     def _restrict_files(self, files: landlock.Rules) -> None:
         if self._mounts is not None:

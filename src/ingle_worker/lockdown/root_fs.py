@@ -363,6 +363,12 @@ def mount_private(plan: MountPlan, *, tmp_size: int) -> None:
     os.mkdir(f"{plan.data}/{ACCOUNTS_FOLDER}", 0o755)
 
 
+def resize_tmp(size: int) -> None:
+    """Change the size of the session's own file systems for temporary files."""
+    for place in ("/tmp", "/dev/shm"):
+        kernel_calls.mount("", place, flags=kernel_calls.MS_REMOUNT | SAFE, data=f"size={size}")
+
+
 def _raise_loopback() -> None:
     any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     fcntl.ioctl(any_socket.fileno(), SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP_RUNNING))

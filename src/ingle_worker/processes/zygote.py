@@ -8,6 +8,7 @@ is no longer shared. So it does little, with bare sockets and signals: the libra
 
 import _socket
 import gc
+import json
 import os
 import signal
 import struct
@@ -25,6 +26,7 @@ from ingle_worker.processes.fork import can_fork_into, fork, record_fork_hooks, 
 from ingle_worker.processes.forked_inits import ForkedInits
 from ingle_worker.processes.holder import INIT_NAME, fork_below
 from ingle_worker.processes.init import Init, enter_group, join
+from ingle_worker.processes.limits import ProcessLimits
 from ingle_worker.processes.linux import die_with_parent, fork_bare, set_name
 from ingle_worker.session.worker import VERSION, Worker
 from ingle_worker.wire import FrameReader, messages
@@ -53,11 +55,11 @@ Order = tuple[bytes, list[int]]
 
 
 def main(args: list[str]) -> None:
-    """`zygote LIFE CONTROL PLAN MODULE...`, or `spawn STDIN STDOUT STDERR WIRE STATUS`."""
+    """`zygote LIFE CONTROL PLAN MODULE...`, or `spawn LIMITS STDIN STDOUT STDERR WIRE STATUS`."""
     mode, *rest = args
     _reset_signals()
     if mode == "spawn":
-        spawn([int(number) for number in rest])
+        spawn(json.loads(rest[0]), [int(number) for number in rest[1:]])
     life, control, plan = (int(number) for number in rest[:3])
     for fd in (life, control):
         os.set_inheritable(fd, False)
@@ -86,7 +88,7 @@ def _confinement(plan: int) -> "Confinement | None":
     return confinement
 
 
-def spawn(fds: list[int]) -> None:
+def spawn(limits: dict[str, int], fds: list[int]) -> None:
     """Run one session in a fresh interpreter, for platforms where forking a loaded one is not safe.
 
     This process stays above the session's init. Like the zygote, it kills all processes that init leaves.
@@ -110,7 +112,7 @@ def spawn(fds: list[int]) -> None:
     worker.prepare()
     init = Init()
     init.prepare()
-    become_session(worker, init, fds)
+    become_session(worker, init, fds, limits=ProcessLimits.of(limits) if limits else None)
     os._exit(0)
 
 
@@ -182,8 +184,9 @@ def serve_session(
 ) -> int:
     """Carry out an order as the init of its session. Return the descriptor of the next order, if init is to stay."""
     data, fds = order
-    pooled, uid, _, group = decode_fork(data)
+    pooled, uid, _, group, limits = decode_fork(data)
     if confinement is not None:
+        confinement.set_limits(limits)
         confinement.set_identity(uid, fds, pooled=pooled)
     folder = -1
     if group:
@@ -191,7 +194,10 @@ def serve_session(
         if way is None:
             os._exit(0)
         init.joined, folder = way
-    return become_session(worker, init, fds, sockets, folder, pooled=pooled, confinement=confinement)
+        if confinement is not None:
+            confinement.grouped = init.joined or folder >= 0
+    own = ProcessLimits.of(limits) if limits and confinement is None else None
+    return become_session(worker, init, fds, sockets, folder, pooled=pooled, confinement=confinement, limits=own)
 
 
 def become_session(
@@ -203,10 +209,12 @@ def become_session(
     *,
     pooled: bool = False,
     confinement: "Confinement | None" = None,
+    limits: ProcessLimits | None = None,
 ) -> int:
     """Fork the worker and be its init. Return the descriptor of the next order, if init is to stay.
 
-    `sockets` go to the host and to the zygote. `folder` is the cgroup of version 2 for both processes, or -1.
+    `sockets` go to the host and to the zygote. `folder` is the cgroup of version 2 for both processes, or -1. `limits`
+    are for a worker without confinement.
     """
     set_name(INIT)
     worker_pid = fork() if folder < 0 else fork_into(folder)
@@ -224,6 +232,8 @@ def become_session(
             if confinement is not None:
                 confinement.confine()
                 worker.before_start = confinement.start
+            if limits is not None:
+                limits.apply()
             worker.run(fds[:4], init.shared, pooled=pooled)
         finally:
             os._exit(FAILED_EXIT_CODE)

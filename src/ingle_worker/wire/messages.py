@@ -252,13 +252,14 @@ def encode(message: Any) -> bytes:
     return encode_frame(NUMBERS[cls], header, payload)
 
 
-def decode_fork(data: bytes) -> tuple[bool, int, str, bool]:
+def decode_fork(data: bytes) -> tuple[bool, int, str, bool, dict[str, int]]:
     """Return the fields of a Fork from the bytes of its frame.
 
     No object is made: the process that reads it shares nearly all its memory with others, and should touch little.
     """
     plain, _ = _scan_json(data[PREFIX.size :].decode(), 0)
-    return plain.get("pooled", False), plain.get("uid", 0), plain.get("network", ""), plain.get("group", False)
+    pooled, group = plain.get("pooled", False), plain.get("group", False)
+    return pooled, plain.get("uid", 0), plain.get("network", ""), group, plain.get("limits", {})
 
 
 def decode(frame: Frame) -> Any:

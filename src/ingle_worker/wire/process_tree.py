@@ -152,7 +152,8 @@ class Fork:
     """Order to fork one more worker. Its five descriptors come with the frame.
 
     `pooled`: it is for the pool, so it has time to rehearse. `uid`: its user, if the server is root. `network`: set if
-    it differs from the zygote's default. `group`: a `Join` follows on its status socket.
+    it differs from the zygote's default. `group`: a `Join` follows on its status socket. `limits`: those that differ
+    from the zygote's plan (`files`, `file_size`, `tmp`, `memory`, `nice`).
     """
 
     ticket: int
@@ -160,6 +161,7 @@ class Fork:
     uid: int = 0
     network: str = ""
     group: bool = False
+    limits: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

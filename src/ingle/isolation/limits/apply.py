@@ -1,14 +1,22 @@
-"""Applies limits to a worker before it runs user code, and reports later which limits were reached."""
+"""Applies limits to a worker before it runs user code, reads them back, and reports later which were reached.
+
+A cgroup holds memory and processes of the whole tree. The worker sets limits of single processes itself. What neither
+holds is checked by the watchdog.
+"""
 
 import asyncio
-import contextlib
 import logging
 import time
 
-from ingle.isolation.limits import limits
+from ingle import errors
+from ingle.isolation.limits import in_force, limits
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
 from ingle.isolation.limits.cgroups import Group, Groups
 from ingle.requests import SessionLimits
+from ingle.support import processes
+
+OF_PROCESSES = ("files", "file_size", "tmp")
+"""Limits that a worker sets for itself; in addition `memory`, where no cgroup limits it."""
 
 REMOVE_TRIES = 20
 REMOVE_PAUSE_SECONDS = 0.05
@@ -49,6 +57,21 @@ class LimitApplier:
         """Return whether a worker with the defaults has these limits too."""
         return wanted in (SessionLimits(), self.defaults)
 
+    async def look(self) -> None:
+        """Find the cgroup controllers of this machine, unless that was done before."""
+        if self._groups is None:
+            await asyncio.to_thread(self._found)
+
+    def of_process(self, wanted: SessionLimits) -> dict[str, int]:
+        """Return the limits that a worker sets for itself, where they differ from the defaults."""
+        names = OF_PROCESSES if self.memory_by_kernel else (*OF_PROCESSES, "memory")
+        changed = {
+            name: value
+            for name in names
+            if (value := getattr(wanted, name)) is not None and value != getattr(self.defaults, name)
+        }
+        return {**changed, "nice": self._nice} if changed else {}
+
     def open(self) -> tuple[Group | None, list[int]]:
         """Create a group for a future worker, and return it with its descriptors (see `Group.open`). Blocks."""
         group = self._found().make()
@@ -64,7 +87,6 @@ class LimitApplier:
     async def hold(self, group: Group | None, pids: tuple[int, ...], *, joined: bool) -> Group | None:
         """Apply the defaults to an init and its worker, which wait for their first order. Return their group."""
         if joined or group is None:
-            self._set_for(pids, self.defaults, group)
             return group
         return await asyncio.to_thread(self._move, group, pids, self.defaults)
 
@@ -86,8 +108,7 @@ class LimitApplier:
         except OSError as error:
             assert group is not None
             self._do_without(group, error)
-            group = None
-        self._set_for(pids, bounds, group)
+            return None
         return group
 
     def _do_without(self, group: Group, error: OSError) -> None:
@@ -103,14 +124,24 @@ class LimitApplier:
         if group is None:
             group = await asyncio.to_thread(self._prepare, pids, wanted)
         elif (wanted.memory, wanted.processes) != (self.defaults.memory, self.defaults.processes):
-            with contextlib.suppress(OSError):
+            try:
                 group.bound(wanted.memory, wanted.processes)
-        self._set_for(pids, wanted, group)
+            except OSError as error:
+                raise errors.LimitUnavailable("memory or processes", str(error)) from None
         return group
 
-    def _set_for(self, pids: tuple[int, ...], wanted: SessionLimits, group: Group | None) -> None:
-        # The last one is the worker, and everything that a cell starts descends from it.
-        limits.set_for(pids[-1], wanted, self._nice, memory_too=group is None or MEMORY not in group.places)
+    @staticmethod
+    def in_force(group: Group | None, pid: int, wanted: SessionLimits, *, own_tmp: bool) -> SessionLimits:
+        """Return the limits of a worker as the kernel has them."""
+        return in_force.read(pid, group, wanted, own_tmp=own_tmp)
+
+    @staticmethod
+    def check(group: Group | None, pid: int, wanted: SessionLimits, *, own_tmp: bool) -> None:
+        """Raise LimitUnavailable if a limit of a live worker is not in force."""
+        found = in_force.read(pid, group, wanted, own_tmp=own_tmp)
+        if (names := in_force.missing(wanted, found)) and processes.lives(pid):
+            values = [f"{name} is {getattr(found, name) or 'unlimited'}" for name in names]
+            raise errors.LimitUnavailable(" and ".join(names), ", ".join(values))
 
     @staticmethod
     def passed(group: Group | None, wanted: SessionLimits, *, ended: bool) -> list[str]:

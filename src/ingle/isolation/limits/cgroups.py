@@ -112,6 +112,16 @@ class Group:
         if processes is not None and (place := self.places.get(PROCESSES)) is not None:
             write(place.folder / "pids.max", processes)
 
+    def limit(self, controller: str) -> int | None:
+        """Return the limit that is in force for memory or processes; None if there is none."""
+        place = self.places[controller]
+        name = FILES[place.version].memory_max if controller == MEMORY else "pids.max"
+        try:
+            text = (place.folder / name).read_bytes().strip()
+        except OSError:
+            return None
+        return int(text) if text.isdigit() else None
+
     def take_kills(self) -> bool:
         """Return whether the kernel has killed a process in it for lack of memory since the last call."""
         place = self.places.get(MEMORY)

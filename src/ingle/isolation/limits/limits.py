@@ -1,19 +1,7 @@
-"""Limits of a session: their names, their units, and those that the kernel applies to single processes.
-
-Memory and processes are limited for the whole tree by its cgroup or by the watchdog. The other limits are set here from
-outside, on a process that has not run user code yet. Its children inherit them.
-"""
-
-import contextlib
-import os
-import resource
+"""Limits of a session: their names, their units, and the words about them."""
 
 from ingle.requests import SessionLimits
 from ingle.settings import Settings
-from ingle.support import processes
-
-OOM_SCORE = 200
-"""oom_score_adj of sessions, out of 1000: counts as much as a fifth of all memory."""
 
 UNITS = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 
@@ -76,32 +64,3 @@ def behind(name: str, error: str, limits: SessionLimits) -> str | None:
             found = [words(name, value) for name in names if (value := getattr(limits, name)) is not None]
             return " or ".join(found) or None
     return None
-
-
-def set_for(pid: int, limits: SessionLimits, nice: int, *, memory_too: bool) -> None:
-    """Set the limits of a process that has not started yet. A process that has just ended is ignored.
-
-    `memory_too` is set without a cgroup: then at least no single process can exceed the memory limit.
-    """
-    memory = None
-    if memory_too and limits.memory is not None:
-        # Memory of libraries that were loaded before the fork does not count.
-        memory = limits.memory + processes.data_memory(pid)
-    wanted = {
-        resource.RLIMIT_NOFILE: limits.files,
-        resource.RLIMIT_FSIZE: limits.file_size,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_DATA: memory,
-    }
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        for kind, value in wanted.items():
-            if value is not None:
-                hard = resource.prlimit(pid, kind)[1]
-                value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-                resource.prlimit(pid, kind, (value, value))
-        # When memory is short the kernel kills session processes before their init and the server.
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
-            file.write(str(OOM_SCORE))
-        if nice:
-            # Relative to the server's value, because an ordinary user cannot lower it.
-            os.setpriority(os.PRIO_PROCESS, pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice))

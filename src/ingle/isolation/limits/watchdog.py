@@ -5,11 +5,12 @@ a cgroup is preferred for memory and processes. Disk use has no alternative, and
 """
 
 import asyncio
-import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ingle.isolation.limits import disk_usage
 from ingle.isolation.limits.limits import words
 from ingle.requests import SessionLimits
 from ingle.support import processes
@@ -29,18 +30,10 @@ GROWTH_SHARE = 4
 
 DISK_CHECK_SECONDS = 1.0
 DISK_SHARE = 20
-"""Counting files may take a twentieth of the time."""
-
-MIN_FILE_BYTES = 4096
-"""Least size of a file: an empty one occupies disk too."""
+"""Counting the files of one session may take a twentieth of the time."""
 
 CLEANUP_BYTES = 16 * 1024**2
 """Bytes that may still be written after a disk limit was reached, because cleaning up needs some."""
-
-MAX_PATH_CHARS = 3000
-MAX_OPENED_FOLDERS = 64
-TOO_DEEP = 1 << 62
-"""Folders with longer paths are opened, up to this number. Only an attack nests folders that deep."""
 
 
 @dataclass(eq=False)
@@ -61,6 +54,10 @@ class Watched:
     """Its own folder, with `workspace` and `tmp-N` in it."""
     init: int | None = None
     """The init that it shares with its forks. The limits hold for all of them together, as in a cgroup."""
+    kept: tuple[str, ...] = ()
+    """Names in that folder that the host writes."""
+    user: int = 0
+    """User of its processes, if that is another one than the server's."""
 
     @property
     def tree(self) -> int:
@@ -71,6 +68,7 @@ class Watched:
 @dataclass
 class _Disk:
     allowed: dict[str, int] = field(default_factory=dict)
+    """Bytes that a session may have after a breach, to clean up. They are not raised by the next breach."""
 
 
 class Watchdog:
@@ -79,6 +77,8 @@ class Watchdog:
     def __init__(self, who: Callable[[], Iterable[Watched]]) -> None:
         self._who = who
         self._disks: dict[Path, _Disk] = {}
+        self._due: dict[int, float] = {}
+        """When the files of a tree are counted next, on the monotonic clock."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as both:
@@ -109,36 +109,40 @@ class Watchdog:
                 growth_at = loop.time() + (loop.time() - now) * (GROWTH_SHARE - 1)
 
     async def _check_disks(self) -> None:
-        loop = asyncio.get_running_loop()
-        pause = DISK_CHECK_SECONDS
+        """Check the files of all sessions. One that runs no cell may have processes and threads that write."""
         while True:
-            await asyncio.sleep(pause)
-            watched = [
-                each
-                for each in self._who()
-                if each.running and each.folder and (each.limits.disk is not None or each.limits.tmp is not None)
-            ]
-            began = loop.time()
+            await asyncio.sleep(DISK_CHECK_SECONDS)
+            bounded = (each for each in self._who() if each.folder is not None)
+            watched = [each for each in bounded if (each.limits.disk, each.limits.tmp) != (None, None)]
             if watched:
                 for each, breach in await asyncio.to_thread(self._full, watched):
                     each.on_breach(breach)
-            pause = max(DISK_CHECK_SECONDS, (loop.time() - began) * DISK_SHARE)
 
     def _full(self, watched: list[Watched]) -> list[tuple[Watched, str]]:
         found = []
         for each in watched:
             assert each.folder is not None
             disk = self._disks.setdefault(each.folder, _Disk())
-            for name, used in (("tmp", _tmp_size(each.folder)), ("disk", _own_size(each.folder))):
+            began = time.monotonic()
+            if began < self._due.get(each.root, 0.0):
+                continue
+            pids = [each.tree, *processes.below(each.tree)]
+            usage = disk_usage.of_session(each.folder, each.kept, pids, each.user)
+            ended = time.monotonic()
+            # Many files of one session must not delay the count of another's.
+            self._due[each.root] = ended + (ended - began) * DISK_SHARE
+            for name, used in (("tmp", usage.tmp), ("disk", usage.disk)):
                 limit = getattr(each.limits, name)
                 if limit is None:
                     continue
                 if used <= limit:
-                    disk.allowed[name] = limit
+                    disk.allowed.pop(name, None)
                 elif used > disk.allowed.get(name, limit):
-                    disk.allowed[name] = used + CLEANUP_BYTES
+                    disk.allowed.setdefault(name, used + CLEANUP_BYTES)
                     found.append((each, words(name, limit)))
                     break
+        roots = {each.root for each in watched}
+        self._due = {root: due for root, due in self._due.items() if root in roots}
         living = {each.folder for each in watched}
         for folder in [folder for folder in self._disks if folder not in living and not folder.exists()]:
             del self._disks[folder]
@@ -195,46 +199,3 @@ def _too_much(pids: list[int], limit: int, network: bool) -> bool:
     waiting = processes.waiting_in_network(pids[0]) if network else 0
     # The quick count includes shared memory once per process; the exact count is slow and comes second.
     return waiting + sum(map(processes.rough_memory, pids)) > limit and waiting + _memory_of(pids) > limit
-
-
-def size(folder: Path) -> int:
-    """Return the bytes that a folder occupies on disk, without following links.
-
-    Files that vanish meanwhile are not counted. A path longer than the kernel accepts is opened in steps.
-    """
-    total, todo = 0, [os.fspath(folder)]
-    opened: list[int] = []
-    try:
-        while todo:
-            path = todo.pop()
-            try:
-                if len(path) > MAX_PATH_CHARS:
-                    if len(opened) == MAX_OPENED_FOLDERS:
-                        return TOO_DEEP
-                    opened.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
-                    path = f"/proc/self/fd/{opened[-1]}"
-                with os.scandir(path) as entries:
-                    for entry in entries:
-                        try:
-                            total += max(entry.stat(follow_symlinks=False).st_blocks * 512, MIN_FILE_BYTES)
-                            if entry.is_dir(follow_symlinks=False):
-                                todo.append(entry.path)
-                        except OSError:
-                            continue
-            except OSError:
-                continue
-    finally:
-        for fd in opened:
-            os.close(fd)
-    return total
-
-
-def _own_size(folder: Path) -> int:
-    return sum(size(folder / name) for name in ("workspace", "packages"))
-
-
-def _tmp_size(folder: Path) -> int:
-    try:
-        return sum(size(each) for each in folder.glob("tmp-*"))
-    except OSError:
-        return 0  # the session has just ended

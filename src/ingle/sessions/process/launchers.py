@@ -91,6 +91,8 @@ class Launchers:
             processes=settings.limit_processes,
             files=settings.limit_files,
             file_size=settings.limit_file_size,
+            memory=settings.limit_memory,
+            grouped_memory=bounding.memory_by_kernel,
             nice=min(settings.nice, 19),
             kept=tuple(settings.keep_env),
             # Only the kernel can count the memory of such a file.

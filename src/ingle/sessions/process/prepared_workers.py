@@ -73,7 +73,7 @@ class PreparedWorkers:
         confinement = launcher.confinement
         if confinement is not None and (grant.network != confinement.network or self.own_mounts(grant)):
             return None
-        worker = launcher.take_prepared(tenant)
+        worker = launcher.take_prepared(tenant, grant.limits)
         return None if worker is None else self._prepared.pop(worker, None)
 
     def own_mounts(self, grant: Grant) -> set[Mount]:

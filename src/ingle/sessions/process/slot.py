@@ -285,7 +285,8 @@ class ProcessSlot:
             self.used_launchers.add(self.launcher)
             self.workspace.use(self.launcher)
             user = self.workspace.folders.user
-            return await self.launcher.take(self._adopt, self._spec.grant.network, user, self._spec.tenant)
+            grant = self._spec.grant
+            return await self.launcher.take(self._adopt, grant.network, user, self._spec.tenant, grant.limits)
         self.attach(prepared.worker)
         self.workspace.send_start(prepared.worker, self._spec.cwd, self._spec.env)
         return prepared.worker

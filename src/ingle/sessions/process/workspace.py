@@ -84,13 +84,20 @@ class Workspace:
         return tmp
 
     async def limit(self, worker: Worker, limits: SessionLimits) -> None:
-        """Apply the session's limits before the worker runs anything."""
+        """Apply the session's limits before the worker runs anything. Raise LimitUnavailable if one does not hold."""
         if self._bounding is None or limits == SessionLimits():
             return
         await worker.init_up
         if worker.init_pid is not None and worker.pid is not None:
             pids = (worker.init_pid, worker.pid)
             worker.group = await self._bounding.settle(worker.group, pids, limits)
+            self._bounding.check(worker.group, worker.pid, limits, own_tmp=self._own_root)
+
+    def limits_in_force(self, worker: Worker | None, limits: SessionLimits) -> SessionLimits:
+        """Return the session's limits as the kernel has them; without a process, those of the next one."""
+        if worker is None or worker.pid is None or not worker.alive or limits == SessionLimits():
+            return limits
+        return LimitApplier.in_force(worker.group, worker.pid, limits, own_tmp=self._own_root)
 
     async def connect(self, worker: Worker, network: str) -> None:
         """Open the proxy of a worker whose network is an allow-list. Its copies share the network and the proxy."""

@@ -36,9 +36,9 @@ class IdleInit:
     group: Group | None
     """Its cgroup, which the next session takes over."""
 
-    def order(self, ends: ChildEnds, *, pooled: bool) -> None:
+    def order(self, ends: ChildEnds, *, pooled: bool, limits: dict[str, int]) -> None:
         """Order a worker with these descriptors. Raises OSError when init is gone."""
-        order = messages.encode(messages.Fork(0, pooled, self.user))
+        order = messages.encode(messages.Fork(0, pooled, self.user, limits=limits))
         socket.send_fds(self.socket, [order], ends.fds)
 
 

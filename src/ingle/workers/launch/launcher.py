@@ -6,6 +6,7 @@ Workers of the pool survive their zygote. A dead zygote is replaced when the nex
 import asyncio
 import contextlib
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from ingle_worker.wire import messages
 
 REFILL_DELAY = 0.02
 """Seconds before the pool is refilled, so that the session that emptied it gets its first result first."""
+
+NO_LIMITS = SessionLimits()
 
 Begin = Callable[[Worker], None]
 
@@ -72,9 +75,15 @@ class Launcher:
         self._stopped = False
         self.version: str | None = None
 
-    def take_prepared(self, tenant: str) -> Worker | None:
+    def take_prepared(self, tenant: str, limits: SessionLimits = NO_LIMITS) -> Worker | None:
         """Return a worker of the pool that `prepare` has given its folders. The caller owns it from now on."""
-        return None if self.prepare is None else self._take_pooled(tenant)
+        if self.prepare is None or self._own_limits(limits):
+            return None
+        return self._take_pooled(tenant)
+
+    def _own_limits(self, limits: SessionLimits) -> dict[str, int]:
+        """Return the limits that a worker sets for itself, where they differ from those of the pool."""
+        return {} if self._bounding is None else self._bounding.of_process(limits)
 
     def _take_pooled(self, tenant: str) -> Worker | None:
         """Return a worker of the pool for a session of this tenant. The next one is made for the same tenant."""
@@ -98,10 +107,11 @@ class Launcher:
         worker.gone.add_done_callback(lambda gone: self._leaving.discard(worker))
         worker.kill()
 
-    def _new(self, user: int = 0, network: str = "", pooled: bool = False) -> Worker:
+    def _new(self, user: int, network: str, pooled: bool, limits: dict[str, int]) -> Worker:
         if self.confinement is not None:
             user = user or next_user()
-        return Worker(self._loop, Birth(user, self._network(network), pooled, grouped=self._forks and self._grouped))
+        grouped = self._forks and self._grouped
+        return Worker(self._loop, Birth(user, self._network(network), pooled, grouped, limits=limits))
 
     def keep_init(self, worker: Worker, tenant: str, limits: SessionLimits) -> None:
         """Have the init of a worker that ends now serve another session of the same tenant."""
@@ -119,14 +129,22 @@ class Launcher:
         else:
             self._idle.add(idle)
 
-    async def take(self, begin: Begin, network: str = "", user: int = 0, tenant: str = "") -> Worker:
+    async def take(
+        self, begin: Begin, network: str = "", user: int = 0, tenant: str = "", limits: SessionLimits = NO_LIMITS
+    ) -> Worker:
         """Return a worker: from the pool if one is there, and one more is made for the next session.
 
         `begin` is called with the worker before it is ready, and again with another one if that one fails. A worker
-        with a network other than the default, or with a given user id, is made on request. So is one where the workers
-        of the pool have folders already: those are taken by `take_prepared`.
+        with a network or limits other than the default, or with a given user id, is made on request. So is one where
+        the workers of the pool have folders already: those are taken by `take_prepared`.
         """
         held = self.confinement
+        if self._bounding is not None and limits != NO_LIMITS:
+            await self._bounding.look()
+        if own := self._own_limits(limits):
+            worker = await self._make(begin, network, user, self._take_idle(tenant, network, user), own)
+            self._fill_later()
+            return worker
         if held is not None and (user or held.has_own_root or network not in ("", held.network)):
             worker = await self._make(begin, network, user, self._take_idle(tenant, network, user))
             self._fill_later()
@@ -204,7 +222,12 @@ class Launcher:
             await self.warm()
 
     async def _make(
-        self, begin: Begin | None = None, network: str = "", user: int = 0, idle: IdleInit | None = None
+        self,
+        begin: Begin | None = None,
+        network: str = "",
+        user: int = 0,
+        idle: IdleInit | None = None,
+        limits: dict[str, int] | None = None,
     ) -> Worker:
         """Return a worker that is ready: for the session that begins it, or without `begin` for the pool.
 
@@ -214,7 +237,10 @@ class Launcher:
         until = self._loop.time() + self._settings.start_patience
         while tries < TRIES and not (lost and self._loop.time() > until):
             pooled = begin is None
-            worker = self._new(user, network, pooled) if idle is None else self._new_from(idle, network, pooled)
+            if idle is None:
+                worker = self._new(user, network, pooled, limits or {})
+            else:
+                worker = self._new_from(idle, network, pooled, limits or {})
             zygote = self._zygotes.last
             process: subprocess.Popen[bytes] | None = None
             try:
@@ -267,8 +293,8 @@ class Launcher:
             "interpreter"
         )
 
-    def _new_from(self, idle: IdleInit, network: str, pooled: bool) -> Worker:
-        birth = Birth(idle.user, self._network(network), pooled, idle.group is not None, idle.tenant)
+    def _new_from(self, idle: IdleInit, network: str, pooled: bool, limits: dict[str, int]) -> Worker:
+        birth = Birth(idle.user, self._network(network), pooled, idle.group is not None, idle.tenant, limits)
         worker = Worker(self._loop, birth)
         worker.init.use(idle.pid, idle.sweeper, idle.swept_pid)
         worker.group = idle.group
@@ -278,7 +304,7 @@ class Launcher:
         """Order a worker from an idle init. If init is gone, the worker ends before it is ready."""
         ends = worker.make_ends()
         try:
-            idle.order(ends, pooled=worker.birth.pooled)
+            idle.order(ends, pooled=worker.birth.pooled, limits=worker.birth.limits)
         except OSError:
             pass  # the closed sockets report its end as always
         finally:
@@ -330,7 +356,7 @@ class Launcher:
         ends = worker.make_ends()
         worker.watch()
         try:
-            args = ["spawn", *map(str, ends.fds)]
+            args = ["spawn", json.dumps(worker.birth.limits), *map(str, ends.fds)]
             process = await asyncio.to_thread(start_process, self.python, args, ends.fds, subprocess.DEVNULL)
         finally:
             ends.close()

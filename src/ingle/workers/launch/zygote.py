@@ -364,7 +364,7 @@ class Zygote:
     def _order(self, child: Forked, ends: ChildEnds, birth: Birth) -> None:
         self._tickets += 1
         self._last_order = self._loop.time()
-        order = messages.Fork(self._tickets, birth.pooled, birth.user, birth.network, birth.grouped)
+        order = messages.Fork(self._tickets, birth.pooled, birth.user, birth.network, birth.grouped, birth.limits)
         socket.send_fds(self._control, [messages.encode(order)], ends.fds)
         if self._confinement is None or not self._confinement.has_own_root:
             child.init.sweeper = self._sweeper

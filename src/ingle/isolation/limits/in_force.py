@@ -1,0 +1,70 @@
+"""Limits that are in force, read back from the kernel. Only files that everyone may read are used."""
+
+from pathlib import Path
+
+import msgspec
+
+from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
+from ingle.isolation.limits.cgroups import Group
+from ingle.requests import SessionLimits
+from ingle.support import processes
+
+ROWS = {"files": b"Max open files", "file_size": b"Max file size"}
+"""Rows of /proc/PID/limits."""
+
+PAGE_BYTES = 4096
+IN_PAGES = ("memory", "tmp")
+"""Limits that the kernel rounds to whole pages."""
+
+
+def read(pid: int, group: Group | None, wanted: SessionLimits, *, own_tmp: bool) -> SessionLimits:
+    """Return the limits of a worker. Those that nobody asked for are left out.
+
+    Limits that the watchdog keeps are as wanted. `own_tmp`: the worker has a file system for temporary files.
+    """
+    found: dict[str, int | None] = {}
+    rows = processes.read(f"/proc/{pid}/limits").splitlines()
+    if not rows:
+        return wanted  # the process has just ended
+    for name, row in ROWS.items():
+        hard = next((line[len(row) :].split()[1] for line in rows if line.startswith(row)), b"")
+        found[name] = int(hard) if hard.isdigit() else None
+    if group is not None:
+        if MEMORY in group.places:
+            found["memory"] = group.limit(MEMORY)
+        if PROCESSES in group.places:
+            found["processes"] = group.limit(PROCESSES)
+    if own_tmp:
+        found["tmp"] = _tmp_size(pid)
+    return msgspec.structs.replace(
+        wanted, **{name: value for name, value in found.items() if getattr(wanted, name) is not None}
+    )
+
+
+def missing(wanted: SessionLimits, found: SessionLimits) -> list[str]:
+    """Return the names of limits that are not in force, or are higher than wanted."""
+    return [
+        name
+        for name in SessionLimits.__struct_fields__
+        if (most := getattr(wanted, name)) is not None
+        and not _holds(getattr(found, name), most + (PAGE_BYTES - 1 if name in IN_PAGES else 0))
+    ]
+
+
+def _holds(value: int | None, most: int) -> bool:
+    return value is not None and value <= most
+
+
+def _tmp_size(pid: int) -> int | None:
+    """Return the size of the file system at /tmp, as the process sees it."""
+    try:
+        mounts = Path(f"/proc/{pid}/mountinfo").read_text()
+    except OSError:
+        return None
+    size = None
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[4] == "/tmp":
+            options = after.split()[2].split(",")
+            size = next((each[5:-1] for each in options if each.startswith("size=") and each.endswith("k")), None)
+    return int(size) * 1024 if size is not None else None
