@@ -130,6 +130,21 @@ async def test_no_verb_of_the_service_takes_the_id_of_another_tenant(service: Se
 
 
 @pytest.mark.req("safe.token")
+def test_a_tenant_is_not_told_which_folders_and_programs_exist(
+    tokens: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "there" / "bin").mkdir(parents=True)
+    (tmp_path / "there" / "bin" / "python").touch(0o755)
+    with client_with(server, tokens["a"]) as a:
+        for field, below in (("cwd", ""), ("cwd", "/bin"), ("cwd", "/.."), ("python", "/bin/python")):
+            answers = []
+            for name in ("there", "none"):
+                told = problem(a.post("/v1/sessions", json={field: f"{tmp_path}/{name}{below}"}), 403, "not_granted")
+                answers.append(str(told).replace(f"{tmp_path}/{name}", "PATH"))
+            assert answers[0] == answers[1]
+
+
+@pytest.mark.req("safe.token")
 async def test_a_request_cannot_choose_its_tenant_or_its_bounds(service: Service) -> None:
     a = service.acting_for(Caller("a", "a"))
     b = service.acting_for(Caller("b", "b", bounds=Bounds(limits=SessionLimits(files=50))))
