@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from support.server import Server, problem
@@ -157,3 +158,19 @@ def test_a_snapshot_above_the_limit_is_refused(server: Server, chunked: bool) ->
     answer = server.client.put("/v1/snapshots/large/file", content=content)
     assert str(MIB) in problem(answer, 413, "too_large")["detail"]
     assert server.client.get("/v1/snapshots").json() == {"snapshots": []}
+
+
+def test_a_request_over_mcp_is_counted_before_it_is_decoded(server: Server) -> None:
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+    def post(params: bytes) -> httpx.Response:
+        body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":' + params + b"}"
+        return server.client.post("/mcp", content=body, headers=headers)
+
+    assert post(b"{}").status_code == 200
+    taken = Taken(server)
+    refused = post(b'{"x":[' + b"[]," * 5_000_000 + b"[]]}")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, -32600)
+    assert "more than 100000 elements" in refused.json()["error"]["message"]
+    assert taken.at_most < 100 * MIB
+    assert post(b"{}").status_code == 200

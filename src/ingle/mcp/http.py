@@ -9,22 +9,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
+
 from ingle.callers import SERVICE, Caller
 from ingle.mcp.handlers import Tools
 from ingle.mcp.stdio.lazy_import import load
 from ingle.mcp.tools import Tool, chosen
 from ingle.service import Service
+from ingle.support import bounded_json
 
 PATH = "/mcp"
 
 EXTRA_BODY_BYTES = 1024 * 1024
 """Bytes of a request in addition to a cell's source."""
 
+BOUNDS = bounded_json.Bounds(elements=100_000, text=1 << 40)
+"""Bounds of a request. Its texts are bounded by the size of the body."""
+
+INVALID_REQUEST = -32600
+"""Code of JSON-RPC."""
+
 FACTS_SECONDS = 1.0
 """Age at which facts are asked for anew: grants and environments change while the server runs."""
 
 Message = MutableMapping[str, Any]
-App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -45,9 +56,7 @@ class Mount:
         self._listed = chosen(owner.settings.tools)
         self._apps: dict[Caller, McpApp] = {}
 
-    async def __call__(
-        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         service: Service = scope.get(SERVICE, self._owner)
         app = self._apps.get(service.caller)
         if app is None:
@@ -73,9 +82,7 @@ class McpApp:
         self._asked = 0.0
         """When the facts were asked for."""
 
-    async def __call__(
-        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
             # There is no stream to read and no session to delete, and the protocol allows this answer.
             await send({"type": "http.response.start", "status": 405, "headers": [(b"allow", b"POST")]})
@@ -87,7 +94,14 @@ class McpApp:
             self._running = loop.create_task(self._run(self._ready))
         handle = await asyncio.shield(self._ready)
         await self._renew_facts()
-        await handle(scope, receive, send)
+        body = await read_body(receive, self._limit)
+        try:
+            # The SDK decodes without bounds, and a few bytes of JSON can take a hundred of memory.
+            bounded_json.check(body.data, BOUNDS)
+        except bounded_json.OutOfBounds as error:
+            await _refuse(send, f"the request cannot be read: {error}")
+            return
+        await handle(scope, body.receive, send)
 
     async def _run(self, ready: "asyncio.Future[App]") -> None:
         """Run the SDK's manager in one task, because of its cancel scopes."""
@@ -114,3 +128,49 @@ class McpApp:
         self._over.set()
         if self._running is not None:
             await asyncio.wait({self._running})
+
+
+class Body:
+    """Body of a request that was read, and is received again by the SDK."""
+
+    def __init__(self, data: bytes, more: bool, receive: Receive) -> None:
+        self.data = data
+        self._more = more
+        self._receive = receive
+        self._given = False
+
+    async def receive(self) -> Message:
+        """Return the whole body, then what follows it."""
+        if self._given:
+            return await self._receive()
+        self._given = True
+        return {"type": "http.request", "body": self.data, "more_body": self._more}
+
+
+async def read_body(receive: Receive, limit: int) -> Body:
+    """Read a body up to the limit. The rest of a longer one is left to the SDK, which refuses it."""
+    data, more = bytearray(), True
+    while more and len(data) <= limit:
+        message = await receive()
+        if message["type"] != "http.request":
+            return Body(bytes(data), False, _repeating(message))
+        data += message.get("body", b"")
+        more = message.get("more_body", False)
+    return Body(bytes(data), more, receive)
+
+
+def _repeating(message: Message) -> Receive:
+    """Return a function that answers with this message, which says that the client is gone."""
+
+    async def receive() -> Message:
+        return message
+
+    return receive
+
+
+async def _refuse(send: Send, text: str) -> None:
+    error = {"code": INVALID_REQUEST, "message": text}
+    body = msgspec.json.encode({"jsonrpc": "2.0", "id": None, "error": error})
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
