@@ -18,6 +18,7 @@ from msgspec import Raw
 from ingle import errors
 from ingle.batches import BatchItem, NewBatch
 from ingle.callers import Caller, Limits
+from ingle.isolation.limits import cgroup_mounts
 from ingle.requests import NewSession
 from ingle.service import Service
 from support.internals import manager_of
@@ -253,18 +254,29 @@ def test_each_item_is_in_the_audit_log(start: Callable[..., Server]) -> None:
 # Ends
 
 
+def groups_of(server: Server) -> list[Path]:
+    """Return the control groups of a server's sessions; none where it may make no groups."""
+    place = cgroup_mounts.find_places(Path("/")).get(cgroup_mounts.MEMORY)
+    found = [] if place is None else place.folder.glob(f"ingle-*-{server.process.pid}-*/*")
+    return [path for path in found if path.is_dir()]
+
+
 @pytest.mark.req("batch.map")
 @pytest.mark.both_levels
 def test_when_the_client_goes_away_everything_ends(start: Callable[..., Server]) -> None:
     server = start("--pool", "0")
     code = "import subprocess, time\nif item:\n    subprocess.Popen(['sleep', '1000'])\n    time.sleep(1000)"
-    body = {"code": code, "items": [{"input": number} for number in range(100)], "concurrency": 6}
+    items = [{"input": number} for number in range(100)]
+    # With limits of their own, sessions have inits and control groups that no later session uses.
+    body = {"code": code, "items": items, "concurrency": 6, "limits": {"processes": 64}}
     with server.client.stream("POST", "/v1/batch", json=body) as answer:
         lines = answer.iter_lines()
         assert json.loads(next(lines))["id"] == "0"
         assert wait_until(lambda: len(server.client.get("/v1/sessions").json()["sessions"]) == 6, 30)
+        assert len(groups_of(server)) in (0, 6)
     assert wait_until(lambda: server.client.get("/v1/sessions").json() == {"sessions": []}, 30)
     assert wait_until(lambda: not list((server.home / "sessions").glob("*/workspace")), 10)
+    assert wait_until(lambda: not groups_of(server), 10), groups_of(server)
     assert len(run_batch(server.client, "1", [{}])) == 1
 
 
