@@ -403,5 +403,5 @@ def test_a_data_folder_that_cannot_be_used_is_named_in_one_line(apart: Path, ver
     )
     assert done.returncode != 0
     assert done.stdout == ""
-    assert f"the data folder {home} cannot be used: Not a directory; see to the disk and its rights" in done.stderr
+    assert f"the data folder {home} cannot be used: Not a directory; name another by INGLE_HOME" in done.stderr
     assert "Traceback" not in done.stderr
