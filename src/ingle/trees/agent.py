@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from ingle.support import bounded_json
 from ingle.trees.index import Stamp
 from ingle.trees.store import NotKept
 from ingle_worker.wire import trees as wire
@@ -20,6 +21,9 @@ from ingle_worker.wire.files import LENGTH
 
 SILENCE_SECONDS = 60.0
 """How long the agent may take to answer: a step may copy a file of gigabytes."""
+
+BOUNDS = bounded_json.Bounds(elements=200_000, text=4 * wire.MAX_MESSAGE_BYTES)
+"""Bounds of one answer: many times what an agent sends in one message."""
 
 UNREACHABLE = "the session's file agent did not answer"
 
@@ -144,7 +148,9 @@ class TreeAgent:
             (length,) = LENGTH.unpack(self._receive_exactly(LENGTH.size))
             if length > wire.MAX_MESSAGE_BYTES:
                 raise AgentLost(UNREACHABLE)
-            return decoder.decode(self._receive_exactly(length))
+            data = self._receive_exactly(length)
+            bounded_json.check(data, BOUNDS)
+            return decoder.decode(data)
 
     def _receive_exactly(self, count: int) -> bytes:
         data = bytearray()

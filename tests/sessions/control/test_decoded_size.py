@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import socket
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -13,6 +14,7 @@ from ingle import errors
 from ingle.service import Service
 from ingle.sessions.files import Agent, Listed
 from ingle.snapshots.pack import END, HEAD, TAIL, Index
+from ingle.trees.agent import AgentLost, TreeAgent
 from ingle_worker.wire import files as wire
 from ingle_worker.wire import snapshot_channel
 
@@ -109,3 +111,27 @@ async def test_a_reply_of_a_file_agent_stays_within_its_bounds(reply: str) -> No
             assert await peak_of(lambda: agent.receive_reply(Listed), errors.Unavailable) < 4 * len(data) + 1_000_000
         finally:
             sending.cancel()
+
+
+def test_an_answer_of_an_agent_for_a_whole_folder_stays_within_its_bounds() -> None:
+    ours, theirs = socket.socketpair()
+    entry = b'["f","",0,0,0,0,0,""],'
+    data = b"[" + entry * 700_000 + entry[:-1] + b"]"
+    with ours, theirs:
+
+        def answer() -> None:
+            for each in (b"{}", data):
+                theirs.recv(1000)
+                theirs.sendall(wire.LENGTH.pack(len(each)) + each)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        agent = TreeAgent(ours, "/")
+        tracemalloc.start()
+        try:
+            with pytest.raises(AgentLost):
+                agent.entries(10)
+            assert tracemalloc.get_traced_memory()[1] < 3 * len(data)
+        finally:
+            tracemalloc.stop()
+            answering.join()
