@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ingle.errors import IngleError
+from ingle.callers import Caller
+from ingle.errors import IngleError, NotGranted
+from ingle.grants import NewGrant
 from ingle.service import Service
 from ingle.settings import Settings
 from support.service import make_settings
@@ -254,3 +256,85 @@ async def test_a_folder_that_a_session_began_in_and_replaced_by_a_link_leads_now
                 with pytest.raises(IngleError):
                     await reach
         assert sorted(path.name for path in (secret / "deep").iterdir()) == ["file"]
+
+
+def nested(around: str) -> tuple[Path, Path]:
+    """A folder to grant with a part to grant by itself, and a file that is not granted. Sessions may pass all of it."""
+    granted, secret = Path(around) / "granted", Path(around) / "secret"
+    for folder in (granted / "part", secret):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text(folder.name)
+    for folder in (Path(around), granted, granted / "part", secret):
+        folder.chmod(0o777)
+    return granted, secret
+
+
+def replaced_by_a_link(granted: Path, target: Path) -> str:
+    """Code that puts a link in the place of the part."""
+    return f"os.chdir({str(granted)!r})\nos.rename('part', 'aside')\nos.symlink({str(target)!r}, 'part')"
+
+
+@pytest.mark.parametrize("level", ["restricted", "sandbox"])
+async def test_a_granted_folder_that_a_session_replaced_by_a_link_leads_no_other_session_out(
+    mark: str, home: Path, settings: Settings, level: str
+) -> None:
+    if level == "restricted" and os.geteuid() == 0:
+        pytest.skip("the interpreter of the tests may lie where only root can go; others are tested as such")
+    with tempfile.TemporaryDirectory(prefix="ingle-granted-") as around:
+        granted, secret = nested(around)
+        (Path(around) / "other").mkdir()
+        more = NewGrant(folder=f"{around}/other")
+        wanted = replace(settings, isolation=level, mount=[str(granted), f"{granted}/part"], network="full")
+        async with Service.local(wanted, home) as service:
+            first = (await service.create_session()).session_id
+            assert await tried(service, first, replaced_by_a_link(granted, secret)) == ""
+            second = (await service.create_session()).session_id
+            assert await tried(service, second, f"open('{secret}/file')") != ""
+            with pytest.raises(IngleError, match="leads elsewhere now; remove that grant first"):
+                await service.add_grant(more)
+            part = next(each.id for each in await service.list_grants() if each.name == f"{granted}/part")
+            await service.remove_grant(part)
+            await service.add_grant(more)
+            third = (await service.create_session()).session_id
+            assert await tried(service, third, f"open('{around}/other/made', 'w').close()") == ""
+            assert await tried(service, third, f"open('{secret}/file')") != ""
+
+
+async def test_a_folder_granted_for_reading_is_not_followed_over_a_link_of_an_older_session(
+    mark: str, home: Path, settings: Settings
+) -> None:
+    """The older session has the folder without the part that is read-only now, and nothing keeps it in its place."""
+    with tempfile.TemporaryDirectory(prefix="ingle-granted-") as around:
+        granted, secret = nested(around)
+        environment = Path(around) / "env"
+        venv.create(environment, with_pip=False, symlinks=True)
+        python = str(environment / "bin" / "python")
+        async with Service.local(replace(settings, mount=[str(granted)], pythons=[python]), home) as service:
+            older = (await service.create_session()).session_id
+            await service.add_grant(NewGrant(folder=f"{granted}/part", read_only=True))
+            assert await tried(service, older, replaced_by_a_link(granted, secret)) == ""
+            # Another interpreter has a zygote of its own, which is started now.
+            newer = (await service.create_session(python=python)).session_id
+            assert await tried(service, newer, f"open('{granted}/part/file')") != ""
+            assert await tried(service, newer, f"open('{granted}/aside/file').close()") == ""
+
+
+@pytest.mark.parametrize("level", ["none", "limits"])
+async def test_a_tenant_names_only_its_own_folders_where_nothing_holds_its_code(
+    mark: str, home: Path, settings: Settings, level: str
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ingle-granted-") as around:
+        granted, _ = nested(around)
+        wanted = replace(settings, isolation=level, network="full", folder=[str(granted)])
+        async with Service.local(wanted, home) as owner:
+            await owner.create_session("mine")
+            tenant = owner.acting_for(Caller("other", "other"))
+            await tenant.create_session("theirs")
+            for reach in (
+                tenant.open_file("theirs", f"{granted}/part/file"),
+                tenant.write_file("theirs", f"{granted}/made", some(b"x")),
+                tenant.open_archive("theirs", str(granted)),
+            ):
+                with pytest.raises(NotGranted):
+                    await reach
+            assert not (granted / "made").exists()

@@ -283,6 +283,11 @@ class Policy:
 
     # --- folders ---
 
+    @property
+    def granted_folders(self) -> set[str]:
+        """Return the granted folders of all tenants, with every link resolved."""
+        return {mount.folder for mount in (*self._owners, *self._shared)}
+
     def mounts_of(self, tenant: str) -> tuple[Mount, ...]:
         """Return the granted folders that a tenant's sessions may use."""
         return self._shared if tenant else self.mounts

@@ -50,6 +50,11 @@ FIRST_FOLDERS = 2
 """Number of own folders that a session needs at once: its workspace and its packages."""
 
 
+def _readable_paths() -> list[str]:
+    """Return the paths that a `restricted` session may read, beside the granted ones, with every link resolved."""
+    return [os.path.realpath(path) for path in (*READABLE_PATHS, *root_fs.interpreter_paths(), "/proc")]
+
+
 class Confinement:
     """The confinement of a zygote's sessions. Each init and worker applies its own forked copy."""
 
@@ -69,6 +74,8 @@ class Confinement:
         self.grouped = False
         """Whether the session's processes are in a cgroup of their own."""
         self._files = landlock.Rules(landlock.version()) if plan.level in ("restricted", "sandbox") else None
+        # Resolved before any session runs: later a session may have put links there.
+        self._readable = _readable_paths() if plan.level == "restricted" else []
         # At the other levels, all sessions share the segments of the machine anyway.
         segments = plan.memfd or plan.level != "sandbox"
         self._filter = (
@@ -299,14 +306,15 @@ class Confinement:
             writable += self._mounts.writable
         else:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | landlock.SCOPE_SIGNALS)
-            for path in (*READABLE_PATHS, *root_fs.interpreter_paths(), "/proc"):
-                files.read(os.path.realpath(path))
+            for path in self._readable:
+                files.read(path)
             for path, may_write in self.plan.granted:
                 if not may_write:
                     files.read(path)
             for path in self._used:
                 files.use_existing(path)
-            writable = [*self._own, *DEVICE_FILES, *(path for path, may_write in self.plan.granted if may_write)]
+            devices = [os.path.realpath(path) for path in DEVICE_FILES]
+            writable = [*self._own, *devices, *(path for path, may_write in self.plan.granted if may_write)]
         for path in writable:
             files.write(path)
         files.apply()

@@ -6,9 +6,11 @@ At `restricted` it is the main protection. It does not cover chmod, utime or soc
 import ctypes
 import errno
 import os
+import stat
 import struct
 
 from ingle_worker.lockdown import kernel_calls
+from ingle_worker.lockdown.real_paths import open_real
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
@@ -32,7 +34,10 @@ def version() -> int:
 
 
 class Rules:
-    """A set of rules that a process applies to itself. `read` includes executing, `write` includes reading."""
+    """A set of rules that a process applies to itself. `read` includes executing, `write` includes reading.
+
+    No path is followed over a link. A path of the system is resolved by the caller.
+    """
 
     def __init__(self, known: int) -> None:
         if known < 1:
@@ -60,11 +65,11 @@ class Rules:
 
     def _allow(self, path: str, rights: int) -> None:
         try:
-            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            fd = open_real(path)
         except OSError:
-            return  # a missing path needs no rule
+            return  # a missing path needs no rule, and neither does a link that a session has put there
         try:
-            if not os.path.isdir(path):
+            if not stat.S_ISDIR(os.fstat(fd).st_mode):
                 rights &= ON_FILES
             packed = struct.pack("=Qi", rights & self._all, fd)
             rule = ctypes.create_string_buffer(packed, len(packed))

@@ -6,6 +6,7 @@ workspace. Paths are the same as on the host.
 """
 
 import _socket
+import errno
 import fcntl
 import os
 import struct
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ingle_worker.lockdown import kernel_calls
+from ingle_worker.lockdown.real_paths import is_real, open_real
 
 if TYPE_CHECKING:
     # Not imported at run time: `boot` is on the critical path of a start.
@@ -128,9 +130,11 @@ def _is_writable(path: str, granted: dict[str, bool]) -> bool:
 class BoundPath:
     """A file or folder of the host that is bound into the root at its own path."""
 
-    def __init__(self, path: str, writable: bool) -> None:
+    def __init__(self, path: str, writable: bool, granted: bool = False) -> None:
         self.path = path
-        self.real = os.path.realpath(path)
+        self.real = path if granted else os.path.realpath(path)
+        self.granted = granted
+        """Whether it was granted, so that its path has no link but one of a session."""
         self.writable = writable
         self.staged = ""
         """Its path in the staging area if each session binds it itself, else empty."""
@@ -146,7 +150,8 @@ class Layout:
     def __init__(self, data: str, granted: list[tuple[str, bool]]) -> None:
         self.data = data
         self.real_data = os.path.realpath(data)
-        wanted: dict[str, bool] = {os.path.abspath(path): writable for path, writable in granted}
+        wanted: dict[str, bool] = {path: writable for path, writable in granted if is_real(path)}
+        folders = set(wanted)
         self.links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
         own = _own_paths()
         self.search = _search_paths()
@@ -164,7 +169,7 @@ class Layout:
             writable = wanted.get(path, False)
             around = [each for each in self.shown if _is_below(path, each.path)]
             if os.path.exists(path) and (not around or around[-1].writable != writable):
-                self.shown.append(BoundPath(path, writable))
+                self.shown.append(BoundPath(path, writable, path in folders))
         written = [each.path for each in self.shown if each.writable]
         self.session_binds = [each for each in self.shown if _is_private(each.path) or _is_among(each.path, written)]
         """Paths that each session binds itself: writable ones, all below those, and all below `PRIVATE`."""
@@ -216,6 +221,22 @@ def _bind(source: str, target: str, attributes: int = 0) -> None:
         kernel_calls.set_mount(target, attributes)
 
 
+def _bind_granted(source: str, target: str, attributes: int) -> None:
+    """Bind a granted folder. A session may put a link in its place at any moment, which is not followed."""
+    try:
+        fd = open_real(source)
+    except OSError as error:
+        raise kernel_calls.Refused(
+            f"a granted folder that is a link now ({source})", error.errno or errno.ELOOP
+        ) from None
+    try:
+        os.fchdir(fd)
+        _bind(".", target, attributes)
+    finally:
+        os.chdir("/")
+        os.close(fd)
+
+
 def _copy(source: str, target: str) -> None:
     """Copy a small file. Skip it if it is missing or unreadable."""
     try:
@@ -260,7 +281,8 @@ def build(layout: Layout) -> None:
     for name in ("passwd", "group"):
         os.symlink(f"{layout.data}/{ACCOUNTS_FOLDER}/{name}", f"/etc/{name}")
     for each in layout.shown:
-        _bind(OLD_ROOT + each.real, each.staged or each.path, each.attributes)
+        bind = _bind_granted if each.granted else _bind
+        bind(OLD_ROOT + each.real, each.staged or each.path, each.attributes)
     for name in DEVICES:
         _bind(f"{OLD_ROOT}/dev/{name}", f"/dev/{name}", kernel_calls.MOUNT_ATTR_RDONLY | kernel_calls.MOUNT_ATTR_NOSUID)
     for name, target in DEVICE_LINKS:

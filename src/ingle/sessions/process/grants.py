@@ -117,6 +117,11 @@ class Grants:
             allow_host=hosts if INDEX in hosts else [NO_HOSTS, *hosts],
         )
         policy = Policy(settings, self._home, level, [_text(each) for each in own if each.source == "owner"])
+        for replaced in {each.name for each in folders} - policy.granted_folders:
+            # Its links were resolved when it was granted, so a session has put a link on the way.
+            raise errors.InvalidRequest(
+                f"{replaced} was granted, and leads elsewhere now; remove that grant first, or put the folder back"
+            )
         policy.hosts()  # raises an error for a host that cannot be read
         return policy
 
