@@ -24,7 +24,10 @@ class Reach:
     def of(cls, spec: SessionSpec, workspace: str, confinement: Confinement | None) -> "Reach":
         """Return what a worker with this confinement reaches. Its folders may be newer than the session."""
         own = [Mount(workspace), *([Mount(spec.cwd)] if spec.cwd is not None else [])]
-        newer = [Mount(folder, not writable) for folder, writable in confinement.granted] if confinement else []
+        newer: list[Mount] = []
+        # At the other levels all tenants share a launcher, whose plan has the folders of the first one.
+        if confinement is not None and spec.grant.isolation not in OPEN_LEVELS:
+            newer = [Mount(folder, not writable) for folder, writable in confinement.granted]
         free = spec.grant.isolation in OPEN_LEVELS and not spec.tenant
         return cls((*own, *spec.grant.mounts, *newer), free)
 
