@@ -418,3 +418,30 @@ def test_a_tenant_never_meets_the_tasks_of_another(tokens: dict[str, str], serve
     with client_with(server, tokens["reader"]) as reader:
         assert reader.get(path).json()["stdout"] == task["stdout"]
         problem(reader.post("/v1/shell", json={"command": "pwd"}), 403, "forbidden")
+
+
+@pytest.mark.req("safe.token")
+async def test_a_tenant_cannot_take_all_connections(tokens: dict[str, str], start: Callable[..., Server]) -> None:
+    from websockets.asyncio.client import ClientConnection, connect
+    from websockets.exceptions import InvalidStatus
+
+    server = start("--max-connections", "16")
+    with client_with(server, tokens["a"]) as a, client_with(server, tokens["b"]) as b:
+        a.post("/v1/sessions", json={"session_id": "main"})
+        url = f"{server.url.replace('http', 'ws')}/v1/sessions/main/events"
+        watching: list[ClientConnection] = []
+
+        async def watch_without_end() -> None:
+            while True:
+                headers = {"Authorization": f"Bearer {tokens['a']}"}
+                watching.append(await connect(url, additional_headers=headers, proxy=None))
+
+        with pytest.raises(InvalidStatus) as refused:
+            await watch_without_end()
+        assert (refused.value.response.status_code, len(watching) <= 12) == (503, True)
+        assert b"this tenant has 12 connections" in refused.value.response.body
+        for other in (b, server.client):
+            assert other.get("/v1/sessions").status_code == 200
+        for each in watching:
+            await each.close()
+        assert wait_until(lambda: a.get("/v1/sessions").status_code == 200)

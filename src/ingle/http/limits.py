@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import struct
+from collections import Counter
 from collections.abc import MutableMapping
 from functools import partial
 from http import HTTPStatus
@@ -63,6 +64,9 @@ MAX_URL_BYTES = 8 * 1024
 MAX_PIPELINE = 16
 """Requests that wait on one connection for the answers before theirs."""
 
+TENANT_SHARE = 0.75
+"""Share of the connections that one tenant may have, other than the owner of the server."""
+
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
 logger = logging.getLogger(__name__)
@@ -76,8 +80,14 @@ class ConnectionLimit:
         self.local = local
         """The listener is a unix socket: the kernel tells who connects, and nobody is refused for the number."""
         self.lingering = 0
+        self._held: Counter[str] = Counter()
+        """Connections of each tenant."""
         # A connection stays in here when it is authenticated, until it is closed or its turn to be refused comes.
         self._by_age: dict[HttpProtocol | WebSocketProtocol, None] = {}
+
+    def new_peer(self) -> Peer:
+        """Return the client of a new connection, which counts among those of its tenant once it has shown a token."""
+        return Peer(self._held, 0 if self.local else max(1, int(self._limit * TENANT_SHARE)))
 
     def enter(self, newcomer: "HttpProtocol | WebSocketProtocol") -> None:
         """Count a new connection. Refuse one if there are too many: the newcomer, where all others have a token."""
@@ -147,7 +157,7 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *, limit: ConnectionLimit, **given: Any) -> None:
         super().__init__(**given)
         self._limit = limit
-        self.peer = Peer()
+        self.peer = limit.new_peer()
         websocket: Any = partial(WebSocketProtocol, limit=limit, peer=self.peer)
         self.ws_protocol_class = websocket
         self._running: RequestResponseCycle | None = None
@@ -186,6 +196,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._limit.leave(self)
+        self.peer.leave()
         if self._linger is not None:
             self._linger.cancel()
             self._limit.lingering -= 1
@@ -396,6 +407,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._limit.leave(self)
+        self.peer.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

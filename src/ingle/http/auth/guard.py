@@ -9,12 +9,13 @@ import asyncio
 import functools
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingle import errors
-from ingle.callers import OWNER, Meter
+from ingle.callers import DEFAULT_TENANT, OWNER, Meter
 from ingle.callers import SERVICE as SERVICE
 from ingle.http.auth.principals import Principal, Principals
 from ingle.http.auth.sign_in_page import SIGN_IN, sign_in_page, wants_page
@@ -71,8 +72,36 @@ def check_bind(host: str, allowed_hosts: Iterable[str], open: bool = False) -> N
 class Peer:
     """Client at the other end of a connection."""
 
-    authenticated = False
-    """One of its requests had a valid token."""
+    def __init__(self, held: Counter[str] | None = None, share: int = 0) -> None:
+        """`held` counts the connections of each tenant, and `share` is how many one of them may have."""
+        self._held = held if held is not None else Counter()
+        self._share = share
+        self._tenant: str | None = None
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether one of its requests had a valid token."""
+        return self._tenant is not None
+
+    def authenticate(self, tenant: str) -> None:
+        """Count the connection as this tenant's. Raise Unavailable if it has too many; the owner never has."""
+        if tenant == self._tenant:
+            return
+        if tenant != DEFAULT_TENANT and 0 < self._share <= self._held[tenant]:
+            raise errors.Unavailable(
+                f"this tenant has {self._share} connections, and more would keep others out; close some of them"
+            )
+        self.leave()
+        self._tenant = tenant
+        self._held[tenant] += 1
+
+    def leave(self) -> None:
+        """Count the connection no more."""
+        if self._tenant is not None:
+            self._held[self._tenant] -= 1
+            if not self._held[self._tenant]:
+                del self._held[self._tenant]
+            self._tenant = None
 
 
 class Guard:
@@ -106,7 +135,7 @@ class Guard:
         if principal is not None:
             scope[SERVICE] = principal.service
             if (peer := scope.get(PEER)) is not None:
-                peer.authenticated = True
+                peer.authenticate(principal.caller.tenant)
             if principal.meter is not None:
                 receive, send = measured(principal.meter, receive, send)
             if scope["type"] == "http" and principal.caller is not OWNER:
