@@ -1,4 +1,6 @@
-"""Shapes of answers about files: listings, archives, and the files that a cell changed."""
+"""Shapes of answers about files: listings, archives, changed files, and differences."""
+
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -32,3 +34,43 @@ class Unpacked(Struct, frozen=True):
 
     files: int
     bytes: int
+
+
+class FileState(Struct, frozen=True):
+    """A file or a link at one moment; `kind` is file or link."""
+
+    kind: str
+    mode: int
+    """Permissions."""
+    size: int
+    digest: str
+    """SHA-256 of a file's bytes; empty for a link."""
+    target: str
+    """Target of a link; empty for a file."""
+
+
+class FileDiff(Struct, frozen=True):
+    """A file that differs."""
+
+    path: str
+    """Relative to the session's own folder."""
+    change: Literal["created", "changed", "deleted"]
+    before: FileState | None
+    """Null for one that was created."""
+    after: FileState | None
+    """Null for one that was deleted."""
+    text: str | None
+    """Unified diff; empty if only permissions differ; null for a link, and for a file that is no text or large."""
+
+
+class Diff(Struct, frozen=True):
+    """Difference between a checkpoint and the session as it is now."""
+
+    to: str
+    """Name of the checkpoint."""
+    files: list[FileDiff] | None
+    """Files of the own folder that differ, sorted by path; null where they are not kept."""
+    more_files: int
+    """Files that differ and are not listed."""
+    notices: list[str]
+    """What could not be compared."""

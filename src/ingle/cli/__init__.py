@@ -14,6 +14,7 @@ COMMANDS = {
     "completion": "completion:completion",
     "config": "commands.sessions:config",
     "cp": "commands.cp:cp",
+    "diff": "commands.fork:diff",
     "doctor": "commands.doctor:doctor",
     "env": "commands.env:env",
     "fork": "commands.fork:fork",

@@ -32,7 +32,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
-from ingle.files import FileInfo, FileList, Unpacked
+from ingle.files import Diff, FileInfo, FileList, Unpacked
 from ingle.grants import GrantChange, GrantInfo, NewGrant
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Bounds, NewCell, NewSession, NewTask
@@ -170,6 +170,10 @@ class Checkpoints(Protocol):
     async def make(self, name: str) -> CheckpointInfo: ...
 
     async def remove(self, name: str) -> None: ...
+
+    async def diff(self, name: str | None) -> Diff:
+        """Compare a checkpoint with the session as it is now. None: the one that a rollback would go back to."""
+        ...
 
     async def list(self) -> list[CheckpointInfo]: ...
 

@@ -19,6 +19,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.files import Diff
 from ingle.nodes.environments import LocalEnvironments
 from ingle.nodes.grants import LocalGrants
 from ingle.nodes.snapshots import LocalSnapshots
@@ -169,6 +170,9 @@ class LocalCheckpoints:
 
     async def remove(self, name: str) -> None:
         await self._session.checkpoints.remove(name)
+
+    async def diff(self, name: str | None) -> Diff:
+        return await self._session.diff(name)
 
     async def list(self) -> list[CheckpointInfo]:
         return await self._session.checkpoints.list()

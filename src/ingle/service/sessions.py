@@ -7,6 +7,7 @@ import msgspec
 from ingle import errors
 from ingle.callers import EXECUTE, READ
 from ingle.events import CheckpointInfo, RolledBack, SessionInfo
+from ingle.files import Diff
 from ingle.requests import NewSession, SessionLimits
 from ingle.service.validation import check_choice, check_environment, check_key, check_seconds
 from ingle.service.verbs import Verbs
@@ -109,6 +110,10 @@ class Sessions(Verbs):
     async def drop_checkpoint(self, session_id: str, name: str) -> None:
         """Remove a checkpoint and free its memory."""
         await self.access.session(session_id, EXECUTE).checkpoints.remove(name)
+
+    async def diff(self, session_id: str, to: str | None = None) -> Diff:
+        """Compare a checkpoint with the session as it is now. Default: the one that `rollback` would go back to."""
+        return await self.access.session(session_id, EXECUTE).checkpoints.diff(to)
 
     async def rollback(self, session_id: str, name: str | None = None) -> RolledBack:
         """Go back to a checkpoint. Default: to before the last cell, or to the newest checkpoint if that is gone."""

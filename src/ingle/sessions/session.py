@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 
 from ingle import errors
 from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Result, SessionInfo, Variables, VariableValue
+from ingle.files import Diff
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell
 from ingle.sessions.cells.cell import RunningCell
@@ -281,6 +282,11 @@ class Session:
         """
         self.last_used = time.monotonic()
         return await self._copies.rollback(name)
+
+    async def diff(self, name: str | None) -> Diff:
+        """Compare a checkpoint with the session as it is now. Default: the one that `rollback` would go back to."""
+        self.last_used = time.monotonic()
+        return await self._copies.diff(name)
 
     # --- ending ---
 

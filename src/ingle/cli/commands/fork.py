@@ -1,4 +1,4 @@
-"""`ingle fork`, `checkpoint` and `rollback`: live copies of a session, and states to return to."""
+"""`ingle fork`, `checkpoint`, `rollback` and `diff`: live copies of a session, and states to return to."""
 
 import time
 from typing import Any
@@ -102,6 +102,44 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
         files = files_line(msgspec.convert(said["files"], FileChanges | None))
         if files:
             echo(files)
+
+
+@click.command(epilog="Example: ingle diff main before")
+@session_argument
+@click.argument("name", required=False)
+@service_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
+    """Show how the files of a session differ from a checkpoint; without a name, from the one to roll back to.
+
+    Texts are shown as unified diffs, other files with their sizes. Only files of the session's own folder are compared.
+    """
+    from urllib.parse import quote
+
+    query = "" if name is None else f"?to={quote(name, safe='')}"
+    with plain_failures():
+        said = find_session(choice, session).ask("GET", f"/v1/sessions/{session}/diff{query}")
+    if as_json:
+        _print(said)
+        return
+    for each in said["files"] or []:
+        echo(each["text"].rstrip("\n") if each["text"] else _changed(each))
+    if said["more_files"]:
+        echo(f"and {said['more_files']} more files")
+    for notice in said["notices"]:
+        echo(notice, err=True)
+
+
+def _changed(each: dict[str, Any]) -> str:
+    """Return one line about a file that has no diff of its text."""
+    sides = [_side(each[when]) for when in ("before", "after") if each[when] is not None]
+    return f"{each['change']} {each['path']}: {' -> '.join(sides)}"
+
+
+def _side(state: dict[str, Any]) -> str:
+    if state["kind"] == "link":
+        return f"link to {state['target']}"
+    return f"{state['size']} bytes, mode {state['mode']:o}, sha256 {state['digest'][:12]}"
 
 
 def _line(checkpoint: dict[str, Any]) -> str:

@@ -37,6 +37,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.files import Diff
 from ingle.requests import Limits, Script
 
 QUEUE_SECONDS = 3600.0
@@ -358,6 +359,14 @@ class AsyncSession(AsyncFiles, AsyncValues):
         """Remove a checkpoint, and free its memory."""
         await self._attach()
         await self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
+
+    async def diff(self, to: str | None = None) -> Diff:
+        """Return what differs between a checkpoint and the session as it is now: files, with diffs of texts.
+
+        Without a name, compare with the checkpoint that `rollback` would return to.
+        """
+        await self._attach()
+        return read(await self._get("/diff", {} if to is None else {"to": to}), Diff)
 
     async def rollback(self, name: str | None = None) -> RolledBack:
         """Return to a checkpoint, any number of times.

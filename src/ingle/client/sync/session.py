@@ -38,6 +38,7 @@ from ingle.events import (
     Variables,
     VariableValue,
 )
+from ingle.files import Diff
 from ingle.requests import Limits, Script
 
 QUEUE_SECONDS = 3600.0
@@ -358,6 +359,14 @@ class Session(Files, Values):
         """Remove a checkpoint, and free its memory."""
         self._attach()
         self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
+
+    def diff(self, to: str | None = None) -> Diff:
+        """Return what differs between a checkpoint and the session as it is now: files, with diffs of texts.
+
+        Without a name, compare with the checkpoint that `rollback` would return to.
+        """
+        self._attach()
+        return read(self._get("/diff", {} if to is None else {"to": to}), Diff)
 
     def rollback(self, name: str | None = None) -> RolledBack:
         """Return to a checkpoint, any number of times.

@@ -4,6 +4,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from ingle.events import CheckpointInfo, RolledBack, SessionInfo
+from ingle.files import Diff
 from ingle.http.routes.bodies import Name, NoQuery, Positive
 from ingle.http.routes.table import Call, Operation, answer
 
@@ -25,6 +26,11 @@ class Checkpoint(Struct, forbid_unknown_fields=True):
 class Rollback(Struct, forbid_unknown_fields=True):
     name: str | None = None
     """Checkpoint to return to. Default: the automatic one before the last cell."""
+
+
+class DiffQuery(Struct, forbid_unknown_fields=True):
+    to: str | None = None
+    """Checkpoint to compare with. Default: the one that a rollback would go back to."""
 
 
 class Forks(Struct):
@@ -61,6 +67,14 @@ def operations() -> list[Operation]:
             body=Rollback,
             answers={200: RolledBack},
         ),
+        Operation(
+            "GET",
+            session + "/diff",
+            "What differs from a checkpoint: files, with unified diffs of texts.",
+            diff,
+            query=DiffQuery,
+            answers={200: Diff},
+        ),
     ]
 
 
@@ -85,3 +99,7 @@ async def drop_checkpoint(call: Call[None, NoQuery]) -> Response:
 
 async def rollback(call: Call[Rollback, NoQuery]) -> Response:
     return answer(await call.service.rollback(call.session_id, call.body.name))
+
+
+async def diff(call: Call[None, DiffQuery]) -> Response:
+    return answer(await call.service.diff(call.session_id, call.query.to))

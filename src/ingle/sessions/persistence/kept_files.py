@@ -12,12 +12,14 @@ from functools import partial
 from typing import TypeVar
 
 from ingle import errors
+from ingle.files import FileDiff
 from ingle.sessions.files import connect_agent
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.watch.folders import FolderWatch, FolderWatches
 from ingle.sessions.watch.mark import Mark
 from ingle.trees import restore, snapshot
 from ingle.trees.agent import AgentLost, TreeAgent
+from ingle.trees.differences import differences
 from ingle.trees.in_use import InUse, find_in_use
 from ingle.trees.index import Index
 from ingle.trees.restore import Restored
@@ -90,6 +92,19 @@ class KeptFiles:
             raise AssertionError
         finally:
             self._stores.release(store, kept)
+
+    async def differences(self, worker: Worker, before: KeptTree) -> tuple[list[FileDiff], int, list[str]]:
+        """Return what differs now, how much more does, and notices. Raise NotKept if that cannot be told."""
+        store = self._store
+        now = await self.take(worker)
+        # A checkpoint that is dropped meanwhile must not take the files along.
+        store.share(before)
+        try:
+            found, more = await self._stores.in_thread(differences, store, before, now)
+            return found, more, now.tree.notices
+        finally:
+            self.release(before)
+            self.release(now)
 
     def release(self, kept: KeptTree) -> None:
         """Give up a kept tree."""

@@ -7,7 +7,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import CheckpointInfo
-from ingle.files import FileChanges
+from ingle.files import Diff, FileChanges
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.persistence.checkpoints import AUTO, Checkpoints, Parked
 from ingle.sessions.persistence.kept_files import KeptFiles
@@ -123,6 +123,19 @@ class WorkerCopies:
             self.drop_tmp(tmp)
             self._saves.changed()
         return Rollback(parked.info(), text, files)
+
+    async def diff(self, name: str | None) -> Diff:
+        """Compare a checkpoint with the session as it is now. Raise Busy while a cell runs."""
+        self._checkpoints.find(name)  # a wrong name is refused at once
+        async with self._worker.use("diff") as worker:
+            parked = self._checkpoints.find(name)
+            try:
+                if isinstance(parked.files, NotKept):
+                    raise parked.files
+                files, more, notices = await self._files.differences(worker, parked.files)
+            except NotKept as why:
+                return Diff(parked.name, None, 0, [f"the files cannot be compared: {why}"])
+        return Diff(parked.name, files, more, notices)
 
     def drop_tmp(self, tmp: str) -> None:
         """Remove the temporary files of a worker that has ended, unless a checkpoint or a fork needs them."""

@@ -1,0 +1,122 @@
+"""The difference between a checkpoint and a session: files, over every interface."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ingle import AsyncClient, errors
+from ingle.files import Diff, FileDiff, FileState
+from ingle.service import Service
+from ingle.settings import Settings
+from support.server import Server
+from support.service import make_settings
+
+pytestmark = pytest.mark.both_levels
+
+SETUP = (
+    "import os\nopen('a.txt', 'w').write('one\\ntwo\\n'); "
+    "open('b.bin', 'wb').write(b'\\0' * 5); os.symlink('a.txt', 'l')"
+)
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return make_settings(preload=[], pool=1, keep_bytes=1024**2)
+
+
+def state(data: bytes, mode: int = 0o644) -> FileState:
+    return FileState("file", mode, len(data), hashlib.sha256(data).hexdigest(), "")
+
+
+async def say(service: Service, code: str) -> None:
+    result = await service.execute("main", code)
+    assert (result.status, result.error) == ("ok", None), result
+
+
+async def test_files_are_told_with_diffs_of_texts(service: Service) -> None:
+    await service.create_session("main")
+    await say(service, "os = __import__('os'); os.umask(0o022)")
+    await say(service, SETUP)
+    await service.checkpoint("main", "base")
+    assert await service.diff("main") == Diff("base", [], 0, [])
+    await say(service, "open('a.txt', 'w').write('one\\n2'); open('b.bin', 'wb').write(b'\\0'); os.remove('l')")
+    await say(service, "os.mkdir('d'); open('d/new.txt', 'w').write('new\\n'); os.chmod('b.bin', 0o755)")
+    found = await service.diff("main", "base")
+    assert found == Diff(
+        "base",
+        [
+            FileDiff(
+                "a.txt",
+                "changed",
+                state(b"one\ntwo\n"),
+                state(b"one\n2"),
+                "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n\\ No newline at end of file\n",
+            ),
+            FileDiff("b.bin", "changed", state(b"\0" * 5), state(b"\0", 0o755), None),
+            FileDiff(
+                "d/new.txt",
+                "created",
+                None,
+                state(b"new\n"),
+                "--- /dev/null\n+++ b/d/new.txt\n@@ -0,0 +1 @@\n+new\n",
+            ),
+            FileDiff("l", "deleted", FileState("link", 0o777, 0, "", "a.txt"), None, None),
+        ],
+        0,
+        [],
+    )
+    await service.rollback("main", "base")
+    assert (await service.diff("main")).files == []
+    await say(service, "os.remove('a.txt'); os.mkdir('a.txt')")
+    (file,) = (await service.diff("main")).files or []
+    assert (file.path, file.change, file.after) == ("a.txt", "deleted", None)
+    assert file.text == "--- a/a.txt\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
+
+
+async def test_what_cannot_be_compared_is_told(service: Service) -> None:
+    await service.create_session("main")
+    with pytest.raises(errors.CheckpointNotFound):
+        await service.diff("main", "none")
+    await say(service, "open('large', 'wb').write(bytes(2_000_000))")
+    await service.checkpoint("main", "base")
+    why = "the folder holds 2.0 MB, above the bound of 1.0 MB (keep_bytes)"
+    assert await service.diff("main") == Diff("base", None, 0, [f"the files cannot be compared: {why}"])
+
+
+async def test_a_busy_session_is_not_compared(service: Service) -> None:
+    await service.create_session("main")
+    await service.checkpoint("main", "base")
+    await service.execute("main", "input()", wait=5)
+    with pytest.raises(errors.Busy):
+        await service.diff("main")
+    await service.interrupt("main")
+
+
+async def test_over_http_the_client_and_the_command_line(server: Server) -> None:
+    async with AsyncClient(server.url, server.token) as client, client.session("main") as session:
+        await session.run(SETUP)
+        await session.checkpoint("base")
+        await session.run("open('a.txt', 'w').write('three\\n'); open('b.bin', 'wb').write(b'\\0')")
+        found = await session.diff()
+        assert [each.path for each in found.files or []] == ["a.txt", "b.bin"]
+        assert await session.diff("base") == found
+        raw = server.client.get("/v1/sessions/main/diff?to=base")
+        assert (raw.status_code, raw.json()["files"][0]["change"]) == (200, "changed")
+        assert server.client.get("/v1/sessions/main/diff?to=none").status_code == 404
+        env = {**os.environ, "INGLE_HOME": str(server.home)}
+        command = [sys.executable, "-m", "ingle", "diff", "main", "base"]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+        text, binary = (found.files or [])[0].text, (found.files or [])[1]
+        assert text is not None
+        assert binary.before is not None
+        assert binary.after is not None
+        assert done.stdout == (
+            f"{text}changed b.bin: 5 bytes, mode {binary.before.mode:o}, sha256 {binary.before.digest[:12]} -> "
+            f"1 bytes, mode {binary.after.mode:o}, sha256 {binary.after.digest[:12]}\n"
+        )
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, env=env, check=True)
+        assert json.loads(done.stdout)["to"] == "base"
