@@ -13,7 +13,7 @@ from ingle.settings import Settings
 from ingle.workers import worker as worker_module
 from ingle.workers.worker import Worker
 from support.cells import run, value
-from support.internals import worker_of
+from support.internals import session_of, worker_of
 from support.service import make_settings
 from support.waiting import until
 
@@ -178,3 +178,21 @@ async def test_other_descriptors_than_those_lent_end_the_session(
     exit = await worker.gone
     assert "broke the protocol" in (exit.message or "")
     await until(lambda: descriptors() <= before + 6)
+
+
+async def test_a_worker_that_is_being_copied_lends_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The upkeep may come while a checkpoint waits for the descriptors of its copy."""
+    await service.create_session("main")
+    await run(service, "main", "x = 1")
+    await service.checkpoint("main", "base")
+    parked = session_of(service, "main").checkpoints.find("base").worker
+    give, lent = parked.init.give, []
+
+    async def lend_first(order: object, fd: int) -> None:
+        parked.lend_ends(at_once=True)
+        lent.append(parked.lent)
+        await give(order, fd)
+
+    monkeypatch.setattr(parked.init, "give", lend_first)
+    assert (await service.rollback("main", "base")).session.variables == ["x"]
+    assert lent == [False]

@@ -65,6 +65,11 @@ class Forks:
         self._current: Forking | None = None
         self._tickets = 0
 
+    @property
+    def busy(self) -> bool:
+        """Return whether an order is under way."""
+        return self._current is not None
+
     async def make(self, origin: "Worker", count: int, folder: str) -> Copies:
         """Make copies of `origin`. Raises StartFailed, and then there are none."""
         making = asyncio.get_running_loop().create_task(self._make(origin, count, folder))

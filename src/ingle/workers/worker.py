@@ -267,6 +267,8 @@ class Worker:
             return
         if self.wire.unsent or not self.stdin.quiet or not self.output.quiet or self._next_orders is not None:
             return
+        if self.forks.busy:
+            return  # descriptors of a copy are about to be sent over the wire
         fds = [self.wire.release(), *self.stdin.release(), *self.output.release()]
         self._lent = [identity(fd) for fd in fds]
         self._recalled = False
