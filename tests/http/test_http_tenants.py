@@ -147,7 +147,7 @@ def test_a_tenant_is_not_told_which_folders_and_programs_exist(
 @pytest.mark.req("safe.token")
 async def test_a_request_cannot_choose_its_tenant_or_its_bounds(service: Service) -> None:
     a = service.acting_for(Caller("a", "a"))
-    b = service.acting_for(Caller("b", "b", bounds=Bounds(limits=SessionLimits(files=50))))
+    b = service.acting_for(Caller("b", "b", bounds=Bounds(limits=SessionLimits(files=150))))
     await a.create_session("x")
     with pytest.raises(errors.SessionNotFound):
         await b.run_task(NewTask("true", session_id="x", tenant="a"))
@@ -155,7 +155,7 @@ async def test_a_request_cannot_choose_its_tenant_or_its_bounds(service: Service
     assert [each.task_id for each in await b.shell_tasks()] == [task.task_id]
     assert await a.shell_tasks() == []
     made = await b.create(NewSession(session_id="y", tenant="a", bounds=Bounds()))
-    assert made.limits.files == 50
+    assert made.limits.files == 150
     assert [each.session_id for each in await a.list_sessions()] == ["x"]
     assert [each.session_id for each in await b.list_sessions()] == ["y"]
 

@@ -267,7 +267,7 @@ class Policy:
         return network
 
     def _limits(self, wanted: NewSession) -> SessionLimits:
-        allowed = limits.lower(self.limits, wanted.bounds.limits)
+        allowed = limits.at_least_minimum(limits.lower(self.limits, wanted.bounds.limits))
         for name in limits.NAMES:
             value, most = getattr(wanted.limits, name), getattr(allowed, name)
             least = limits.MINIMUM.get(name, 1)

@@ -36,6 +36,17 @@ def lower(first: SessionLimits, second: SessionLimits) -> SessionLimits:
     return SessionLimits(**{name: _smaller(getattr(first, name), getattr(second, name)) for name in NAMES})
 
 
+def at_least_minimum(allowed: SessionLimits) -> SessionLimits:
+    """Raise limits of a token below which no session could start. Answers show the raised ones."""
+    return SessionLimits(
+        **{
+            name: value if value is None else max(value, MINIMUM.get(name, 0))
+            for name in NAMES
+            for value in (getattr(allowed, name),)
+        }
+    )
+
+
 def _smaller(first: int | None, second: int | None) -> int | None:
     return min((each for each in (first, second) if each is not None), default=None)
 
