@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import hashlib
 import io
-import os
 import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -24,6 +23,7 @@ from ingle.requests import NewCell
 from ingle.service.access import Access
 from ingle.service.validation import check_batch
 from ingle.service.verbs import Verbs
+from ingle.support.processes import usable_cores
 from ingle_worker.wire import states
 
 ITEMS_PER_CORE = 2
@@ -64,7 +64,7 @@ class Batches(Verbs):
             batch.session, tenant=caller.tenant, bounds=caller.bounds, one_off=True, own_folder=True
         )
         runner = ItemRunner(self.access, self._node, msgspec.structs.replace(batch, session=session))
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         quotas = [each for each in (caller.limits.sessions, caller.limits.running) if each]
         return _results(runner, batch.items, min([batch.concurrency or ITEMS_PER_CORE * cores, *quotas]))
 

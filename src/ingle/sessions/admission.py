@@ -5,13 +5,13 @@ bounded, and the others wait in a fair queue of tenants.
 """
 
 import math
-import os
 from contextlib import AbstractAsyncContextManager
 
 from ingle import errors
 from ingle.sessions import capacity
 from ingle.settings import Settings
 from ingle.support.fair_queue import FairQueue
+from ingle.support.processes import usable_cores
 
 STARTS_PER_CORE = 8
 """Starts under way at once. More would only wait for each other, and each has a deadline."""
@@ -38,7 +38,7 @@ class Admission:
 
     def __init__(self, settings: Settings) -> None:
         self.capacity = capacity.measure(settings)
-        slots = max(MIN_STARTS, STARTS_PER_CORE * len(os.sched_getaffinity(0)))
+        slots = max(MIN_STARTS, STARTS_PER_CORE * usable_cores())
         self._starts = FairQueue(slots, int(slots * TENANT_STARTS), MAX_WAITING, _overloaded)
 
     @property

@@ -241,3 +241,10 @@ def waiting_in_network(pid: int) -> int:
         except OSError:
             continue
     return total
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -148,7 +148,10 @@ class Worker:
         self.wire.send(messages.Execute(cell, new.code, new.envs, argv, file or "", new.item or ""))
 
     async def give_ends(self, message: messages.Ends, fds: list[int]) -> None:
-        """Send descriptors over the wire. Raises OSError when the worker is gone."""
+        """Send descriptors over the wire. Raises OSError when the worker is gone.
+
+        The worker has asked for them, so its own are not lent.
+        """
         await self.wire.send_with(message, fds)
 
     def pause(self) -> None:

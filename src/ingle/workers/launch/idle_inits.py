@@ -6,12 +6,12 @@ process of the ended session is left below it, and it has run no user code.
 
 import asyncio
 import contextlib
-import os
 import socket
 from dataclasses import dataclass
 
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
+from ingle.support.processes import usable_cores
 from ingle.workers.exit_watch import Sweeper
 from ingle.workers.io.descriptors import ChildEnds
 from ingle_worker.wire import messages
@@ -50,7 +50,7 @@ class IdleInits:
         self._timers: dict[IdleInit, asyncio.TimerHandle] = {}
         """The end of each idle init, in the order in which they became idle."""
         self._released: set[asyncio.Future[None]] = set()
-        self._max = MAX_IDLE_PER_CORE * (os.cpu_count() or 1)
+        self._max = MAX_IDLE_PER_CORE * usable_cores()
 
     def __len__(self) -> int:
         return len(self._timers)

@@ -6,10 +6,10 @@ them is gone.
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 
 from ingle.errors import IngleError
+from ingle.support.processes import usable_cores
 from ingle.workers.launch.zygote import Zygote
 
 ORDERS_PER_ZYGOTE = 8
@@ -30,7 +30,7 @@ class ZygoteSupervisor:
         """`max_zygotes` is the number of cores, if not given."""
         self._loop = loop
         self._make = make
-        self._max = max_zygotes or os.cpu_count() or 1
+        self._max = max_zygotes or usable_cores()
         self.last: Zygote | None = None
         """The zygote that was started last; it may be dead."""
         self.coming: Zygote | None = None
