@@ -25,7 +25,7 @@ class Launcher:
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings) -> None:
         self._loop = loop
         self._settings = settings
-        self._zygotes = ZygoteSupervisor(loop, lambda: Zygote(loop, sys.executable, [], mode="shells"))
+        self._zygotes = ZygoteSupervisor(loop, lambda: Zygote(loop, sys.executable, [], mode="shells"), max_zygotes=1)
         self._pool: list[TaskProcess] = []
         self._stopped = False
 

@@ -38,7 +38,7 @@ class ZygoteSupervisor:
         self._zygotes: list[Zygote] = []
         """Zygotes that have started, the oldest first. Some may be dead."""
         self._starting: asyncio.Task[Zygote] | None = None
-        self._check: asyncio.TimerHandle | None = None
+        self._retiring: asyncio.Task[None] | None = None
         self._pressed_since: float | None = None
         """When the least busy zygote began to have too many orders; None if it has not."""
 
@@ -87,9 +87,7 @@ class ZygoteSupervisor:
         return self._starting
 
     async def _start(self, zygote: Zygote) -> Zygote:
-        for over in [each for each in self._zygotes if each.over]:
-            self._zygotes.remove(over)
-            await over.stop()
+        await self._remove_over()
         try:
             await zygote.start()
         except BaseException:
@@ -97,28 +95,30 @@ class ZygoteSupervisor:
             raise
         self.last = zygote
         self._zygotes.append(zygote)
-        if len(self.all_living) > 1:
-            self._check_later()
+        if len(self._zygotes) > 1 and (self._retiring is None or self._retiring.done()):
+            self._retiring = self._loop.create_task(self._retire_idle())
         return zygote
 
-    def _check_later(self) -> None:
-        if self._check is None:
-            self._check = self._loop.call_later(IDLE_SECONDS, self._retire_idle)
+    async def _remove_over(self) -> None:
+        """Forget dead zygotes without sessions."""
+        for over in [each for each in self._zygotes if each.over]:
+            self._zygotes.remove(over)
+            await over.stop()
 
-    def _retire_idle(self) -> None:
-        """End the youngest zygotes that have nothing to do. The oldest stays."""
-        self._check = None
-        for zygote in reversed(self.all_living[1:]):
-            if zygote.idle_for >= IDLE_SECONDS:
-                zygote.retire()
-        if len(self.all_living) > 1:
-            self._check_later()
+    async def _retire_idle(self) -> None:
+        """End zygotes that have nothing to do, until the oldest is the only one left."""
+        while len(self._zygotes) > 1:
+            await asyncio.sleep(IDLE_SECONDS)
+            for zygote in self.all_living[1:]:
+                if zygote.idle_for >= IDLE_SECONDS:
+                    zygote.retire()
+            await self._remove_over()
 
     async def cancel(self) -> None:
         """Cancel the start of a zygote, if there is one."""
-        if self._check is not None:
-            self._check.cancel()
-            self._check = None
+        if self._retiring is not None and not self._retiring.done():
+            self._retiring.cancel()
+            await asyncio.wait({self._retiring})
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             with contextlib.suppress(asyncio.CancelledError, IngleError):
