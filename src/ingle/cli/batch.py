@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ingle.cli.echo import echo
+from ingle.cli.echo import clear_line, echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import read_token
@@ -154,11 +154,11 @@ class Report:
         now = time.monotonic()
         if self._terminal and now - self._shown > PROGRESS_SECONDS:
             self._shown = now
-            click.echo(f"\r{self._summary()}", err=True, nl=False)
+            echo(f"\r{self._summary()}", err=True, nl=False)
 
     def finish(self) -> None:
         self._clear()
-        click.echo(f"{self._summary()} in {time.monotonic() - self._began:.1f} s", err=True)
+        echo(f"{self._summary()} in {time.monotonic() - self._began:.1f} s", err=True)
 
     def _summary(self) -> str:
         outcomes = ", ".join(f"{count} {name}" for name, count in sorted(self._counts.items()))
@@ -167,7 +167,7 @@ class Report:
 
     def _clear(self) -> None:
         if self._terminal:
-            click.echo("\r\033[K", err=True, nl=False)
+            clear_line()
 
 
 def _outcome(result: "ItemResult") -> str:

@@ -48,6 +48,11 @@ def echo(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(text, nl=nl, err=err)
 
 
+def clear_line() -> None:
+    """Clear the line of progress on standard error, which must be a terminal."""
+    click.echo("\r\x1b[K", err=True, nl=False)
+
+
 class TextPieces:
     """Output of a session that comes in pieces, for one of the command's descriptors."""
 
