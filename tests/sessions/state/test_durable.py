@@ -75,6 +75,18 @@ def came_back(result: Result, cell: int) -> bool:
 # --- the next server ---------------------------------------------------------------------------------------
 
 
+async def test_a_session_ends_while_its_first_save_is_about_to_be_written(kept: Path) -> None:
+    """The task that writes may be cancelled before it has begun, and then runs nothing."""
+    async with serving(kept) as service:
+        await service.create_session("s", durable=True)
+        saves = session_of(service, "s").autosave
+        assert saves is not None
+        async with asyncio.timeout(20):
+            saves.forget()
+            await saves.close(keep=False)
+        await service.end_session("s")
+
+
 async def test_a_durable_session_is_there_again_in_the_next_server(kept: Path) -> None:
     async with serving(kept) as first:
         info = await first.create_session("s", durable=True, env={"KEPT": "yes"})

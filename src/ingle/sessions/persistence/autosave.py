@@ -194,6 +194,12 @@ class AutoSave:
     def _write(self) -> None:
         if self._writing is None:
             self._writing = self._loop.create_task(self._write_waiting())
+            self._writing.add_done_callback(self._on_written)
+
+    def _on_written(self, writing: "asyncio.Task[None]") -> None:
+        """Forget a task that was cancelled before it began: such a task runs nothing, and does not forget itself."""
+        if self._writing is writing:
+            self._writing = None
 
     async def wait_written(self) -> None:
         """Wait until nothing is written any more."""
