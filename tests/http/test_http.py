@@ -95,7 +95,7 @@ def test_a_busy_session_refuses_a_cell_and_takes_it_in_turn_when_asked(server: S
     body = json.dumps({"code": "x + 1", "queue": True}).encode()
     head = f"Host: localhost\r\nAuthorization: Bearer {server.token}\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
-        connection.sendall(f"GET /v1/sessions HTTP/1.1\r\n{head}\r\n".encode())
+        connection.sendall(f"GET /healthz HTTP/1.1\r\n{head}\r\n".encode())
         assert connection.recv(65536)
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n"
         connection.sendall(f"POST /v1/sessions/main/execute HTTP/1.1\r\n{head}\r\n".encode() + body)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +121,17 @@ async def test_over_http_the_client_and_the_command_line(server: Server) -> None
         )
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, env=env, check=True)
         assert json.loads(done.stdout)["to"] == "base"
+
+
+async def test_the_answers_name_a_folder_whose_files_are_not_kept(service: Service, tmp_path: Path) -> None:
+    """The user's own folder is neither kept nor rolled back, and nobody should believe so."""
+    await service.create_session("s", cwd=str(tmp_path))
+    await service.execute("s", "open('report.txt', 'w').write('one')")
+    made = await service.checkpoint("s", "before")
+    assert [notice for notice in made.notices if f"files in {tmp_path} are not kept" in notice]
+    await service.execute("s", "open('report.txt', 'w').write('two')")
+    differs = await service.diff("s", "before")
+    assert [notice for notice in differs.notices if f"files in {tmp_path} are not compared" in notice]
+    back = await service.rollback("s", "before")
+    assert f"files in {tmp_path} are not rolled back" in back.notice
+    assert (tmp_path / "report.txt").read_text() == "two"

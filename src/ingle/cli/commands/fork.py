@@ -126,6 +126,8 @@ def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
         echo(each["text"].rstrip("\n") if each["text"] else _changed(each))
     if said["more_files"]:
         echo(f"and {said['more_files']} more files")
+    if said["files"] == []:
+        echo("no file differs", err=True)
     for notice in said["notices"]:
         echo(notice, err=True)
 

@@ -65,7 +65,14 @@ class WorkerCopies:
             copies, parked = await self._park(name, worker)
         await copies.up()
         dropped = self._checkpoints.add(parked)
-        return msgspec.structs.replace(parked.info(), notices=[*parked.notices, *dropped])
+        return msgspec.structs.replace(parked.info(), notices=[*parked.notices, *dropped, *self._not_covered("kept")])
+
+    def _not_covered(self, what: str) -> list[str]:
+        """Return a notice if the session works in another folder than its own, of which no files are kept."""
+        now, own = self._slot.cwd, self._files.folder
+        if f"{now}/".startswith(f"{own}/"):
+            return []
+        return [f"files in {now} are not {what}: checkpoints cover the session's own folder, {own}, and no other"]
 
     async def _park(self, name: str, worker: Worker) -> tuple[Copies, Parked]:
         """Copy the worker and keep its files. The copy may still be starting."""
@@ -122,7 +129,7 @@ class WorkerCopies:
                 raise
             self.drop_tmp(tmp)
             self._saves.changed()
-        return Rollback(parked.info(), text, files)
+        return Rollback(parked.info(), "; ".join([text, *self._not_covered("rolled back")]), files)
 
     async def diff(self, name: str | None) -> Diff:
         """Compare a checkpoint with the session as it is now. Raise Busy while a cell runs."""
@@ -135,7 +142,7 @@ class WorkerCopies:
                 files, more, notices = await self._files.differences(worker, parked.files)
             except NotKept as why:
                 return Diff(parked.name, None, 0, [f"the files cannot be compared: {why}"])
-        return Diff(parked.name, files, more, notices)
+        return Diff(parked.name, files, more, [*notices, *self._not_covered("compared")])
 
     def drop_tmp(self, tmp: str) -> None:
         """Remove the temporary files of a worker that has ended, unless a checkpoint or a fork needs them."""
