@@ -912,4 +912,6 @@ async def test_a_folder_that_cannot_be_made_is_told_and_tried_no_more_than_asked
 async def test_a_session_waits_for_a_core_and_pushes_nobody_aside(service: Service) -> None:
     await service.create_session("a")
     code = "import os\nprint(os.sched_getscheduler(0) == os.SCHED_BATCH, os.getpriority(os.PRIO_PROCESS, 0))"
-    assert (await service.execute("a", code)).stdout == f"True {os.getpriority(os.PRIO_PROCESS, 0)}\n"
+    # Confined code has the nice value of the settings.
+    nice = os.getpriority(os.PRIO_PROCESS, 0) + (service.settings.nice if service.settings.isolation != "none" else 0)
+    assert (await service.execute("a", code)).stdout == f"True {nice}\n"

@@ -721,7 +721,8 @@ async def test_a_registry_of_a_later_version_is_left_alone(kept: Path, caplog: p
 
 
 async def test_a_session_whose_interpreter_is_gone_says_so_and_is_not_lost(kept: Path, apart: Path) -> None:
-    python = apart / "python"
+    python = apart / "interpreter" / "python"
+    python.parent.mkdir()
     python.symlink_to(os.path.realpath(make_settings().python))
     settings = replace(SETTINGS, pythons=[str(python)])
     async with serving(kept, settings) as first:
