@@ -290,7 +290,10 @@ def test_a_session_is_made_cleared_taken_back_and_removed(server: Server) -> Non
     assert (code, "exists" in said) == (2, True)
     assert outcome("checkpoint", "work") == (0, "session 'work' has no checkpoints\n", "")
     server.execute("x = 1", "work")
-    assert outcome("checkpoint", "work", "before") == (0, "checkpoint before has the state after cell 1\n", "")
+    code, out, said = outcome("checkpoint", "work", "before")
+    assert (code, out) == (0, "checkpoint before has the state after cell 1\n")
+    # It works in the folder of the command, which is not its own.
+    assert "are not kept: checkpoints cover the session's own folder and no other" in said
     assert re.fullmatch(r"before +\S+ \S+  after cell 1\n", ingle("checkpoint", "work").stdout)
     server.execute("x = 2", "work")
     code, out, _ = outcome("rollback", "work", "before")

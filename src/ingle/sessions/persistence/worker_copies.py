@@ -72,7 +72,7 @@ class WorkerCopies:
         now, own = self._slot.cwd, self._files.folder
         if f"{now}/".startswith(f"{own}/"):
             return []
-        return [f"files in {now} are not {what}: checkpoints cover the session's own folder, {own}, and no other"]
+        return [f"files in {now} are not {what}: checkpoints cover the session's own folder and no other"]
 
     async def _park(self, name: str, worker: Worker) -> tuple[Copies, Parked]:
         """Copy the worker and keep its files. The copy may still be starting."""
@@ -118,7 +118,7 @@ class WorkerCopies:
         self._checkpoints.find(name)  # a wrong name is refused at once
         async with self._worker.use("rollback"):
             parked = self._checkpoints.find(name)
-            text = f"rolled back to {parked.description}"
+            text = "; ".join([f"rolled back to {parked.description}", *self._not_covered("rolled back")])
             try:
                 tmp, files = await self._slot.replace(parked, text, self._files)
             except errors.StartFailed:
@@ -129,7 +129,7 @@ class WorkerCopies:
                 raise
             self.drop_tmp(tmp)
             self._saves.changed()
-        return Rollback(parked.info(), "; ".join([text, *self._not_covered("rolled back")]), files)
+        return Rollback(parked.info(), text, files)
 
     async def diff(self, name: str | None) -> Diff:
         """Compare a checkpoint with the session as it is now. Raise Busy while a cell runs."""
