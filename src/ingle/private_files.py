@@ -13,7 +13,7 @@ GROUP_OR_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 def check_folder(folder: Path) -> None:
     """Raise DataFolderFailed if another user can write the data folder, or put another in its place.
 
-    Whoever can write it can grant folders in `config.toml`, make tokens, and sign snapshots. A folder that does not
+    A user who can write it can grant folders in `config.toml`, make tokens, and sign snapshots. A folder that does not
     exist is made for this user only.
     """
     try:

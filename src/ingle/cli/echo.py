@@ -1,7 +1,7 @@
 """Text of commands on standard output and standard error.
 
 Sessions write much of that text. A terminal would take some of it as orders: to set its title, to fill the clipboard,
-to clear the screen, to answer as if somebody typed. So a terminal gets colours, and no other control sequence. Files
+to clear the screen, to answer as if the user typed. So a terminal gets colours, and no other control sequence. Files
 and pipes get the text as it is.
 """
 

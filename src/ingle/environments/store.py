@@ -170,7 +170,7 @@ class BuildsInUse:
 
 @contextlib.contextmanager
 def locked(file: Path, kind: int) -> Iterator[bool]:
-    """Hold a lock on a file and provide whether it could be had. A file that cannot be opened is nobody's."""
+    """Hold a lock on a file and provide whether it could be had. A file that cannot be opened counts as free."""
     try:
         fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError:

@@ -42,7 +42,7 @@ class Progress:
 
     @contextmanager
     def kept_up(self, line: str) -> Iterator[None]:
-        """Report this line whenever nobody else has reported in time."""
+        """Report this line whenever no handler has reported in time."""
         reporting: list[asyncio.Task[None]] = []
 
         def begin() -> None:

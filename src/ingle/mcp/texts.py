@@ -124,7 +124,7 @@ def _place_of(info: SessionInfo) -> list[str]:
 
 
 def session_line(info: SessionInfo, shared: Sequence[str] = ()) -> str:
-    """Return one session as a line, without what is told for all of them."""
+    """Return one session as a line, without the facts that all sessions share."""
     now = time.time()
     used = "never used" if info.last_executed is None else f"last used {ago(now - info.last_executed)} ago"
     names = some(info.variables, NAMES_SHOWN)

@@ -33,7 +33,7 @@ class Stored:
 
 
 class KeptTree:
-    """A tree whose files the store holds. Whoever takes it releases it."""
+    """A tree whose files the store holds. The caller that takes it releases it."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -199,7 +199,7 @@ class Addition:
 
 
 def measure(draft: Path) -> tuple[str, int]:
-    """Return the hash and the size of a draft that nobody writes to any more."""
+    """Return the hash and the size of a draft that no process writes to any more."""
     fd = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:

@@ -45,7 +45,7 @@ class TreeAgent:
             self._send([])
         elif request["do"] == "fetch":
             found = [self._fetch(path, limit, fd) for (path, limit), fd in zip(request["files"], fds, strict=True)]
-            # Before the reply: from then on, nobody else writes to the host's files.
+            # Before the reply: from then on, no other process writes to the host's files.
             while fds:
                 os.close(fds.pop())
             self._send(found)

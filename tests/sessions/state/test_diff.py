@@ -124,7 +124,7 @@ async def test_over_http_the_client_and_the_command_line(server: Server) -> None
 
 
 async def test_the_answers_name_a_folder_whose_files_are_not_kept(service: Service, tmp_path: Path) -> None:
-    """The user's own folder is neither kept nor rolled back, and nobody should believe so."""
+    """The user's own folder is neither kept nor rolled back, and the answers say so."""
     await service.create_session("s", cwd=str(tmp_path))
     await service.execute("s", "open('report.txt', 'w').write('one')")
     made = await service.checkpoint("s", "before")

@@ -25,7 +25,7 @@ def granted_folder(text: str) -> str:
 
 
 def ask_folder(title: str) -> list[str]:
-    """Ask for the folder of sessions at a terminal. Return no folder if none is wanted or nobody can be asked."""
+    """Ask for the folder of sessions at a terminal. Return no folder if none is wanted, or without a terminal."""
     if sys.stdin is None or not sys.stdin.isatty():
         echo(
             f"{title} has no project, so each session starts in an empty folder and sees no file of yours; "

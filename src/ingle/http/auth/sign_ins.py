@@ -1,7 +1,7 @@
 """Browsers that are signed in: a cookie for each, and the rule for which requests it counts.
 
 A cookie is a random name for a caller that the server remembers until it ends. A token is never put into a cookie.
-Whoever proves by other means who it is (a one-time code, a link) gets a cookie with `SignIns.add` too.
+A caller that proves its identity by other means (a one-time code, a link) gets a cookie with `SignIns.add` too.
 """
 
 import hashlib

@@ -18,7 +18,7 @@ IN_PAGES = ("memory", "tmp")
 
 
 def read(pid: int, group: Group | None, wanted: SessionLimits, *, own_tmp: bool) -> SessionLimits:
-    """Return the limits of a worker. Those that nobody asked for are left out.
+    """Return the limits of a worker. Those that were not asked for are left out.
 
     Limits that the watchdog keeps are as wanted. `own_tmp`: the worker has a file system for temporary files.
     """

@@ -21,7 +21,7 @@ MAX_TEXT_CHARS = 5000
 """Characters of an exception's text in which a path is looked for."""
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
-"""Folders that nobody shares with sessions."""
+"""Folders that are never shared with sessions."""
 
 TEMPORARY = ("/tmp", "/var/tmp")
 """A session has its own. Folders in them can be granted, and they themselves not."""
