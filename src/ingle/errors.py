@@ -33,6 +33,7 @@ An exception in a user's cell is a result, not an error of ingle.
     │   └── TaskNotFound        404  task_not_found       unknown, or ended and removed
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
+    │   │   └── SessionDiffers  409  session_exists       it exists, and is not as the client asks for it
     │   ├── EnvironmentInUse    409  environment_in_use   sessions use it, or it is being built
     │   ├── Busy                409  busy                 a cell is running; nothing was started
     │   │   └── ShellBusy       409  busy                 a command is running in that persistent shell
@@ -290,6 +291,17 @@ class SessionExists(Conflict):
         self.session_id = session_id
         problem = f"a session {session_id!r} exists already"
         super().__init__(f"{problem}; use it, end it first, or choose another name", problem)
+
+
+class SessionDiffers(SessionExists):
+    """An existing session that is not as the client asks for it. Its options are those that it was created with."""
+
+    def __init__(self, session_id: str, differs: str) -> None:
+        self.session_id = session_id
+        problem = f"session {session_id!r} exists, and {differs}"
+        IngleError.__init__(
+            self, f"{problem}; leave the option out, end the session first, or use another name", problem
+        )
 
 
 class EnvironmentInUse(Conflict):

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from ingle import __version__
-from ingle.cli import COMMANDS, main
+from ingle.cli import COMMANDS, GROUPS, main
 from support.checkout import beside
 from support.processes import marked_processes
 from support.terminal import Terminal
@@ -378,6 +378,24 @@ def test_a_person_is_told_which_folders_confined_code_may_use(
     assert screen.ended() == 0
     told = f"ingle: of your folders, sessions read and write {tmp_path}; they start in {tmp_path}"
     assert screen.shown.splitlines() == [told, "42"]
+
+
+def test_run_confines_code_on_request(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("told")
+    (tmp_path / "project").mkdir()
+    code = f"open({str(secret)!r}).read()"
+    assert outcome(ingle("run", code, cwd=tmp_path / "project")) == (0, "'told'\n", "")
+    confined = ingle("run", "--isolation", "sandbox", code, cwd=tmp_path / "project")
+    assert (confined.returncode, confined.stdout) == (1, "")
+    assert "FileNotFoundError" in confined.stderr
+
+
+def test_the_list_of_commands_is_in_groups_and_cuts_no_sentence() -> None:
+    text = help_of()
+    assert sorted(re.findall(r"^  ([a-z]+)  +[A-Z]", text, re.MULTILINE)) == sorted(COMMANDS)
+    assert re.findall(r"^(\w.*):$", text, re.MULTILINE) == ["Options", *GROUPS]
+    assert "..." not in text.replace("[ARGS]...", "")
 
 
 def test_modules_in_the_folder_where_it_is_started_are_not_its_own(tmp_path: Path) -> None:

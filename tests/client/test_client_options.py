@@ -46,6 +46,22 @@ def test_a_session_can_be_one_that_must_be_new_or_must_exist(client: Client) -> 
     assert client.session(create=True).run("1").ok
 
 
+def test_an_existing_session_is_not_used_where_it_is_not_as_asked_for(start) -> None:
+    server = start("--isolation", "limits")
+    with Client(server.url, server.token) as client, client.session("main") as session:
+        session.run("x = 1")
+        assert client.session("main", isolation="limits").run("x").text == "1"
+        said = (
+            "session 'main' exists, and has no environment by name, not 'data'; leave the option out, end the session"
+        )
+        for create in (None, False):
+            with pytest.raises(errors.SessionDiffers, match=said):
+                client.session("main", environment="data", create=create).run("x")
+        with pytest.raises(errors.SessionDiffers, match="has the isolation level limits, not sandbox"):
+            client.session("main", isolation="sandbox").run("x")
+        assert session.info().execution_count == 2
+
+
 def test_a_session_can_ask_for_less_than_the_service_grants(start) -> None:
     server = start("--isolation", "limits")
     with Client(server.url, server.token) as client:

@@ -7,35 +7,51 @@ import click
 
 from ingle import __version__
 
-COMMANDS = {
-    "batch": "batch:batch",
-    "checkpoint": "commands.fork:checkpoint",
-    "clear": "commands.control:clear",
-    "completion": "completion:completion",
-    "config": "commands.sessions:config",
-    "cp": "commands.cp:cp",
-    "diff": "commands.fork:diff",
-    "doctor": "commands.doctor:doctor",
-    "env": "commands.env:env",
-    "fork": "commands.fork:fork",
-    "grant": "commands.grant:grant",
-    "install": "commands.install:install",
-    "interrupt": "commands.control:interrupt",
-    "load": "commands.snapshots:load",
-    "logs": "commands.logs:logs",
-    "mcp": "commands.mcp:mcp",
-    "new": "commands.control:new",
-    "ps": "commands.sessions:ps",
-    "rollback": "commands.fork:rollback",
-    "run": "commands.run:run",
-    "save": "commands.snapshots:save",
-    "serve": "commands.serve:serve",
-    "sh": "commands.sh:sh",
-    "stop": "commands.control:stop",
-    "token": "commands.token:token",
-    "vars": "commands.sessions:variables",
+GROUPS = {
+    "Run code": {
+        "run": "commands.run:run",
+        "sh": "commands.sh:sh",
+        "batch": "batch:batch",
+    },
+    "Services": {
+        "serve": "commands.serve:serve",
+        "mcp": "commands.mcp:mcp",
+        "grant": "commands.grant:grant",
+        "token": "commands.token:token",
+    },
+    "Sessions": {
+        "ps": "commands.sessions:ps",
+        "new": "commands.control:new",
+        "logs": "commands.logs:logs",
+        "vars": "commands.sessions:variables",
+        "cp": "commands.cp:cp",
+        "interrupt": "commands.control:interrupt",
+        "clear": "commands.control:clear",
+        "stop": "commands.control:stop",
+    },
+    "Undo, copy and save": {
+        "checkpoint": "commands.fork:checkpoint",
+        "diff": "commands.fork:diff",
+        "rollback": "commands.fork:rollback",
+        "fork": "commands.fork:fork",
+        "save": "commands.snapshots:save",
+        "load": "commands.snapshots:load",
+    },
+    "Set up": {
+        "install": "commands.install:install",
+        "doctor": "commands.doctor:doctor",
+        "env": "commands.env:env",
+        "config": "commands.sessions:config",
+        "completion": "completion:completion",
+    },
 }
-"""Where each command is: its module below `ingle.cli`, and its name there."""
+"""Commands under the titles of the help. Each value names a module below `ingle.cli`, and the command in it."""
+
+COMMANDS = {name: place for group in GROUPS.values() for name, place in group.items()}
+"""Where each command is."""
+
+SENTENCE_CHARS = 200
+"""Length that no first sentence of a command's help reaches, so that the list cuts none."""
 
 COMPLETION = "_INGLE_COMPLETE"
 """Variable in which a shell asks for completions; click reads it."""
@@ -53,6 +69,15 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands in groups, each with the whole first sentence of its help."""
+        for title, group in GROUPS.items():
+            commands = ((name, self.get_command(ctx, name)) for name in group)
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(SENTENCE_CHARS)) for name, command in commands if command]
+                )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))

@@ -29,6 +29,7 @@ class Job:
     steps: list[Step]
     python: str | None = None
     environment: str | None = None
+    isolation: str | None = None
     timeout: float | None = None
     """Seconds for each step."""
     env: dict[str, str] = field(default_factory=dict)

@@ -43,6 +43,7 @@ async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> 
     options: dict[str, Any] = {
         "python": job.python,
         "environment": job.environment,
+        "isolation": job.isolation,
         "durable": job.durable or None,
         "keep": True,
     }

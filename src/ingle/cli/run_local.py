@@ -29,10 +29,11 @@ OWN_FOLDER = (
 )
 
 
-def own_settings(python: str | None, folders: tuple[str, ...] = ()) -> Settings:
+def own_settings(python: str | None, folders: tuple[str, ...] = (), isolation: str | None = None) -> Settings:
     """Return the settings for the user's own code, which is confined only on request."""
     # There will be only one session, so nothing is pre-started for a second.
-    settings = load_settings({"preload": [], "pool": 0, "folder": list(folders) or None})
+    given = {"preload": [], "pool": 0, "folder": list(folders) or None, "isolation": isolation}
+    settings = load_settings(given)
     if settings.isolation == "auto":
         settings = replace(settings, isolation="none")
     return settings if python is None else replace(settings, pythons=[*settings.pythons, python])
@@ -42,13 +43,14 @@ def run_in_own_service(
     main: Callable[[Service, str | None], Coroutine[Any, Any, int]],
     python: str | None = None,
     folders: tuple[str, ...] = (),
+    isolation: str | None = None,
 ) -> int:
     """Run `main` with a service that it starts and ends, and the folder for its code. Return the exit code.
 
     The folder is the first of `folders`, or else the current one if code may run there. Otherwise it is None, and the
     user is told.
     """
-    settings = own_settings(python, folders)
+    settings = own_settings(python, folders, isolation)
 
     async def whole() -> int:
         service, folder = Service.beginning_in(os.getcwd(), settings, data_folder(), "local")
@@ -68,7 +70,11 @@ async def tell_folders(service: Service) -> None:
 
 def run_job(job: Job) -> int:
     """Run the code to its end, and return the exit code."""
-    return run_in_own_service(lambda service, folder: Run(job, service, folder).main(), job.python, job.folders)
+
+    def main(service: Service, folder: str | None) -> Coroutine[Any, Any, int]:
+        return Run(job, service, folder).main()
+
+    return run_in_own_service(main, job.python, job.folders, job.isolation)
 
 
 class Run:

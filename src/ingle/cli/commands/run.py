@@ -12,6 +12,7 @@ from ingle.cli.failure import plain_failures
 from ingle.cli.options import Quantity
 from ingle.cli.services import Choice, find_or_choose, service_options
 from ingle.quantities import SECONDS
+from ingle.settings import LEVELS
 
 if TYPE_CHECKING:
     from ingle.cli.job import Job
@@ -117,6 +118,11 @@ def make_job(source: str | None, arguments: list[str], module: str | None, code:
 @click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")
 @click.option("--environment", metavar="NAME", help="Use this environment, made by `ingle env create`.")
 @click.option(
+    "--isolation",
+    type=click.Choice(LEVELS),
+    help="Confine the code at this level. Default: $INGLE_ISOLATION, else none; with -s, the level of the service.",
+)
+@click.option(
     "--timeout",
     type=Quantity(SECONDS),
     help="Stop the code, or each cell of a notebook, after this time, with exit code 124.",
@@ -137,6 +143,7 @@ def run(
     folders: tuple[str, ...],
     python: str | None,
     environment: str | None,
+    isolation: str | None,
     timeout: float | None,
     env: dict[str, str],
 ) -> None:
@@ -148,7 +155,12 @@ def run(
     last expression of code is printed, and input() reads this command's standard input. Ctrl-C interrupts the code; a
     second one within 2 s ends the command. Options go before the file.
 
-    With -s the code runs in an existing or new session that is kept: of `ingle serve` on this machine, or at --url.
+    The code is not confined: like `python`, it has all your files and your network. --isolation sandbox confines it to
+    this folder, or to the folders of --folder, and to the package index. The variable INGLE_ISOLATION does that for
+    every run.
+
+    With -s the code runs in an existing or new session that is kept: of `ingle serve` on this machine, or at --url. The
+    service confines it.
 
     Exit code: 0 ok, 1 the code raised, 124 timeout, 130 interrupted, 2 ingle could not run it; N after sys.exit(N),
     128 + N after a crash by signal N.
@@ -165,6 +177,7 @@ def run(
             job,
             python=python,
             environment=environment,
+            isolation=isolation,
             timeout=timeout,
             env=env,
             as_json=as_json,

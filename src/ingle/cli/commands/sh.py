@@ -37,7 +37,7 @@ def sh(
 
     It runs in this folder, or with -s in the current folder of a session. Standard input is passed on unless it is a
     terminal; with --pty it is passed on key by key. Ctrl-C interrupts the command; a second one within 2 s ends it.
-    Processes that it leaves running end with it.
+    Processes that it leaves running end with it. Without -s it is not confined; INGLE_ISOLATION=sandbox confines it.
 
     Exit code: that of the command; 124 timeout, 128 + N after signal N, 2 ingle could not run it.
     """

@@ -9,6 +9,7 @@ from ingle.client.aio.connection import AsyncConnection
 from ingle.client.aio.io import Lock
 from ingle.client.decode import read
 from ingle.events import Restored, SessionInfo
+from ingle.settings import LEVELS
 
 POLL_SECONDS = 25.0
 """Time of one long poll for a cell; the client repeats it. Proxies close silent connections after longer."""
@@ -50,17 +51,31 @@ class AsyncAttached:
             if self._attached:
                 return
             if self._create is False:
-                await self.info()
+                self._check(await self.info())
             elif self._create or not (self._named and await self._exists()):
                 await self._make()
             self._attached = True
 
     async def _exists(self) -> bool:
         try:
-            await self.info()
+            found = await self.info()
         except errors.SessionNotFound:
             return False
+        self._check(found)
         return True
+
+    def _check(self, found: SessionInfo) -> None:
+        """Raise SessionDiffers if code would not run where the caller asks for it.
+
+        Other options, such as limits and environment variables, have no effect on an existing session.
+        """
+        wanted = self._options.get("environment")
+        if wanted is not None and wanted != found.environment:
+            has = f"the environment {found.environment!r}" if found.environment else "no environment by name"
+            raise errors.SessionDiffers(self.name, f"has {has}, not {wanted!r}")
+        wanted = self._options.get("isolation")
+        if wanted in LEVELS and LEVELS.index(wanted) > LEVELS.index(found.isolation):
+            raise errors.SessionDiffers(self.name, f"has the isolation level {found.isolation}, not {wanted}")
 
     async def _make(self) -> None:
         body = {"session_id": self.name, **self._options}
@@ -75,6 +90,8 @@ class AsyncAttached:
                 raise
             # Another client was first, or an earlier attempt of this one, which only a random name proves.
             self.made = not self._named
+            if self._named:
+                self._check(await self.info())
 
     async def info(self) -> SessionInfo:
         """Return the current state, cell count, variables and Python version."""

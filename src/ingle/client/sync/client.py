@@ -111,7 +111,8 @@ class Client(Shell):
         With `create=True` it must be new, and `SessionExists` is raised at its first use if it is not. With
         `create=False` it must exist, or `SessionNotFound` is raised.
 
-        The options apply when it is created, and have no effect on an existing session. A relative `cwd` starts at this
+        The options apply when it is created. On an existing session they have no effect, except that `SessionDiffers`
+        is raised if it has another `environment`, or an `isolation` that is weaker. A relative `cwd` starts at this
         program's folder; the default is the client's `folder`. `include_stdlib=False` leaves out the user's library.
         `checkpoints="auto"` stores the state before each cell. A `durable` session is saved after each cell, and
         outlives the service. `environment` names an interpreter with packages, made by `ingle env create`.
