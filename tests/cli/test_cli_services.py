@@ -383,7 +383,7 @@ def test_logs_show_cells_and_their_borders(server: Server) -> None:
     server.execute("print('one')\n1")
     server.execute("import sys\nprint('two', file=sys.stderr)\n1/0")
     code, out, said = outcome("logs", "main")
-    out = re.sub(r"\d\d:\d\d:\d\d", "TIME", re.sub(r"after \S+ s", "after T s", out))
+    out = re.sub(r"\d\d:\d\d:\d\d", "TIME", re.sub(r"after \S+ m?s", "after T s", out))
     assert (code, out.splitlines()) == (
         0,
         [
@@ -460,3 +460,37 @@ def test_config_tells_each_setting_and_where_it_comes_from(home: Path) -> None:
     assert [line.split() for line in shown if line.startswith("wait ")] == [["wait", "=", "7.0", "#", "INGLE_WAIT"]]
     code, _, said = outcome("config", env={"INGLE_POOL": "-1"})
     assert (code, "pool is -1" in said) == (2, True)
+
+
+# Next steps
+
+
+def test_refusals_name_the_command_that_helps(server: Server) -> None:
+    server.make_session("main")
+    assert outcome("load", "nosuch") == (
+        2,
+        "",
+        "ingle: there is no snapshot 'nosuch'; list the snapshots to see which exist: "
+        "`ingle load` without a name lists them\n",
+    )
+    code, _, said = outcome("stop")
+    assert (code, said.splitlines()[-1]) == (
+        2,
+        "Error: name a session (`ingle ps` lists them), or pass --server to end the whole server",
+    )
+    assert outcome("run", "-s", "main", "--environment", "data", "1") == (
+        2,
+        "",
+        "ingle: session 'main' exists, and has no environment by name, not 'data'; leave the option out, end the "
+        "session first, or use another name\n",
+    )
+
+
+def test_tables_tell_units(server: Server) -> None:
+    server.make_session("main")
+    server.execute("small = 'abc'; large = bytes(3 << 20)")
+    rows = {line.split()[0]: re.split(r"  +", line) for line in ingle("vars", "main").stdout.splitlines()}
+    assert re.fullmatch(r"\d+ bytes", rows["small"][3])
+    assert rows["large"][3] == "3.0 MiB"
+    assert re.search(r"  \d+ MiB  ", ingle("ps").stdout.splitlines()[1])
+    assert re.search(r"── cell 1: ok after [\d.]+ m?s$", ingle("logs", "main").stdout, re.MULTILINE)

@@ -93,6 +93,21 @@ def test_an_environment_is_created_used_updated_and_removed(ingle: Callable[...,
     )
 
 
+def test_an_environment_in_use_is_not_removed_and_its_sessions_are_named(
+    ingle: Callable[..., tuple[int, str, str]], start: Callable[..., Server]
+) -> None:
+    server = start("--pool", "0")
+    assert ingle("env", "create", "data", "ingle_hearth")[0] == 0
+    for name in ("work", "again"):
+        assert ingle("run", "-s", name, "--environment", "data", "import ingle_hearth")[0] == 0
+    server.make_session("other")
+    assert ingle("env", "remove", "data")[::2] == (
+        2,
+        "ingle: sessions use the environment 'data': again, work; end each with `ingle stop SESSION`, or update it: "
+        "sessions that run keep the packages they have\n",
+    )
+
+
 VERSION = ".".join(map(str, sys.version_info[:3]))
 
 

@@ -20,6 +20,7 @@ from ingle.settings import data_folder
 if TYPE_CHECKING:
     from ingle.client.address import Address
     from ingle.client.minimal import MinimalClient
+    from ingle.snapshots.saved_sessions import SavedSession
     from ingle.support.running_servers import ServerInfo
 
 LOOK_SECONDS = 3.0
@@ -130,8 +131,37 @@ def find_session(choice: Choice, name: str) -> Target:
         raise Failure(several(f"session {name!r} is on {len(holding)} servers", holding))
     if not holding:
         also = "".join(f"\n  {failure.message}" for failure in silent)
-        raise Failure(f"there is no session {name!r}; list the sessions with `ingle ps`{also}")
+        where = _saved_elsewhere(name) if choice.url is None and choice.pid is None else ""
+        raise Failure((where or f"there is no session {name!r}; list the sessions with `ingle ps`") + also)
     return holding[0]
+
+
+def list_saved_sessions() -> "list[SavedSession]":
+    """Return the durable sessions that no running server has."""
+    home = data_folder()
+    if not (home / "registry.db").exists():
+        return []
+    from ingle.snapshots.saved_sessions import list_saved
+
+    return list_saved(home)
+
+
+_WAYS_BACK = {
+    "serve": "`ingle serve`",
+    "mcp": "the assistant that it belongs to",
+    "client": "the Python program that it belongs to",
+}
+"""By kind of server: what brings its durable sessions back. `ingle ps` shows their folders."""
+
+
+def _saved_elsewhere(name: str) -> str:
+    """Return a sentence about a durable session whose server has ended, and how it comes back."""
+    for saved in list_saved_sessions():
+        if saved.session_id == name and not saved.tenant:
+            return (
+                f"session {name!r} is saved on disk, and its server has ended; {_WAYS_BACK[saved.kind]} brings it back"
+            )
+    return ""
 
 
 def find_or_choose(choice: Choice, name: str) -> Target:

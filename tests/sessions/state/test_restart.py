@@ -71,6 +71,10 @@ def test_durable_sessions_of_serve_come_back_wherever_it_is_started(
         ("serve", "-", "kept", "hibernated,"),
         ("serve", "-", "main", "hibernated,"),
     ], listed.stdout
+    for verb in ("stop", "checkpoint", "save"):
+        gone = ingle(verb, "kept", *(["monday"] if verb == "save" else []))
+        told = "ingle: session 'kept' is saved on disk, and its server has ended; `ingle serve` brings it back\n"
+        assert (gone.returncode, gone.stderr) == (2, told)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     server = start()

@@ -112,8 +112,10 @@ def stop(session: str | None, choice: Choice, server: bool, as_json: bool) -> No
 
     `ingle rm` is the same.
     """
-    if (session is None) != server:
-        raise click.UsageError("name a session, or pass --server, but not both")
+    if session is None and not server:
+        raise click.UsageError("name a session (`ingle ps` lists them), or pass --server to end the whole server")
+    if session is not None and server:
+        raise click.UsageError("a session or --server, not both; --server ends all its sessions")
     with plain_failures():
         if session is not None:
             said = find_session(choice, session).ask("DELETE", f"/v1/sessions/{session}")

@@ -1,5 +1,6 @@
 """`ingle env`: named environments of the data folder, which every server on it offers."""
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,8 @@ import click
 
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.services import Choice, find_targets, list_sessions
+from ingle.errors import EnvironmentInUse, Unreachable
 from ingle.settings import data_folder
 
 if TYPE_CHECKING:
@@ -102,7 +105,25 @@ def remove(name: str) -> None:
     with plain_failures():
         from ingle.environments.store import Store
 
-        Store(data_folder()).remove(name)
+        try:
+            Store(data_folder()).remove(name)
+        except EnvironmentInUse as error:
+            users = _sessions_with(name)
+            if not users:
+                raise
+            raise Failure(
+                f"sessions use the environment {name!r}: {', '.join(users)}; end each with `ingle stop SESSION`, or "
+                "update it: sessions that run keep the packages they have"
+            ) from error
+
+
+def _sessions_with(name: str) -> list[str]:
+    """Return the sessions on this machine that use an environment. Servers that do not answer are left out."""
+    users = []
+    for target in find_targets(Choice(None, None, None)):
+        with contextlib.suppress(Unreachable):
+            users += [each["session_id"] for each in list_sessions(target) if each.get("environment") == name]
+    return sorted(users)
 
 
 def _request(packages: tuple[str, ...], python: str, files: tuple[Path, ...]) -> "NewEnvironment":

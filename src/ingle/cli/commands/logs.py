@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+MILLISECONDS_BELOW = 0.1
+"""Times below this number of seconds are shown in milliseconds."""
+
 
 @click.command(epilog="Example: ingle logs -f main")
 @session_argument
@@ -78,6 +81,12 @@ def _encoded(event: "Event") -> bytes:
     return msgspec.json.encode(event.fields if isinstance(event, OtherEvent) else event)
 
 
+def _time(seconds: float) -> str:
+    from ingle.render.phrases import duration
+
+    return duration(seconds) if seconds >= MILLISECONDS_BELOW else f"{seconds * 1000:.1f} ms"
+
+
 class Printer:
     """Prints events as text, each thing that is not output on lines of its own."""
 
@@ -114,7 +123,7 @@ class Printer:
             echo(f"ingle: {getattr(told, 'text', '')}", err=True)
         elif kind == "done":
             result: Any = getattr(told, "result", None)
-            echo(f"── cell {event.cell}: {result.status} after {result.execution_time:.3g} s")
+            echo(f"── cell {event.cell}: {result.status} after {_time(result.execution_time)}")
 
     def _end_lines(self) -> None:
         for stream, unfinished in self._open.items():

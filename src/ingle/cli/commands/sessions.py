@@ -8,7 +8,15 @@ import click
 from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
-from ingle.cli.services import Choice, Target, find_session, find_targets, list_sessions, service_options
+from ingle.cli.services import (
+    Choice,
+    Target,
+    find_session,
+    find_targets,
+    list_saved_sessions,
+    list_sessions,
+    service_options,
+)
 from ingle.errors import Unreachable
 from ingle.render.terminal_text import clean_line
 
@@ -55,16 +63,12 @@ def _look(target: Target) -> dict[str, Any]:
 
 def _saved() -> list[dict[str, Any]]:
     """Return the durable sessions that no running server has."""
-    from ingle.settings import data_folder
-
-    home = data_folder()
-    if not (home / "registry.db").exists():
+    saved = list_saved_sessions()
+    if not saved:
         return []
     import msgspec
 
-    from ingle.snapshots.saved_sessions import list_saved
-
-    found: list[dict[str, Any]] = msgspec.to_builtins(list_saved(home))
+    found: list[dict[str, Any]] = msgspec.to_builtins(saved)
     return found
 
 
@@ -130,7 +134,7 @@ def _age(seconds: float) -> str:
 
 
 def _size(count: int | None) -> str:
-    return "-" if count is None else f"{count / 1024**2:.0f}M"
+    return "-" if count is None else f"{count / 1024**2:.0f} MiB"
 
 
 @click.command(name="vars", epilog="Example: ingle vars main; ingle vars main df")
@@ -174,10 +178,11 @@ def _variables_table(found: list[dict[str, Any]]) -> list[str]:
 
 
 def _bytes(count: int) -> str:
-    for size, unit in ((1024**3, "G"), (1024**2, "M"), (1024, "k")):
+    for size, unit in ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")):
         if count >= size:
-            return f"{count / size:.0f}{unit}"
-    return str(count)
+            number = count / size
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    return f"{count} bytes"
 
 
 @click.command(epilog="Example: ingle config --json")

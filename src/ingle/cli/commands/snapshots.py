@@ -9,6 +9,7 @@ from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
+from ingle.errors import SnapshotNotFound
 
 TRANSFER_SECONDS = 3600.0
 """Time limit for a save or a load; a session may have many gigabytes."""
@@ -77,7 +78,10 @@ def load(
         body: dict[str, Any] = {"trust": trust, "rerun": rerun}
         if session is not None:
             body["session_id"] = session
-        said = target.ask("POST", snapshot_path(name) + "/load", body, TRANSFER_SECONDS)
+        try:
+            said = target.ask("POST", snapshot_path(name) + "/load", body, TRANSFER_SECONDS)
+        except SnapshotNotFound as error:
+            raise Failure(f"{error.message}: `ingle load` without a name lists them") from None
     if as_json:
         _print(said)
         return
