@@ -136,6 +136,7 @@ def every_error() -> list[errors.IngleError]:
         errors.ShellBusy("x", "t1", 1.5),
         errors.TooManyTasks(2),
         errors.SessionExists("x"),
+        errors.SessionDiffers("x", "has no environment by name, not 'y'"),
         errors.Busy(3, 1.5),
         errors.NotWaiting("x"),
         errors.TooManySessions(2, "the setting max_sessions is 2", "raise it"),
