@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,22 @@ def test_what_may_be_written_after_a_breach_is_not_raised_by_the_next(tmp_path: 
     found: list[Any] = [written(mib) for mib in (0, 2, 3, 3 + more, 4 + more, 5 + more, 3, 0, 2)]
     killed = ["disk limit 1 MiB"]
     assert found == [[], killed, [], killed, killed, killed, [], [], killed]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="as root each session has a user of its own")
+class TestManyProcessesOfThisUser:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return make_settings(isolation="restricted", limit_processes=12)
+
+    async def test_they_do_not_count_as_the_sessions(self, service: Service) -> None:
+        await service.create_session("s")
+        others = [subprocess.Popen(["sleep", "60"]) for _ in range(24)]
+        try:
+            code = "import threading\nthread = threading.Thread(target=print, args=(1,))\nthread.start(); thread.join()"
+            result = await service.execute("s", code)
+            assert (result.status, result.stdout) == ("ok", "1\n")
+        finally:
+            for each in others:
+                each.kill()
+                each.wait()

@@ -293,8 +293,9 @@ class Confinement:
         lower(resource.RLIMIT_MEMLOCK, MAX_LOCKED_BYTES)
         lower(resource.RLIMIT_SIGPENDING, MAX_PENDING_SIGNALS)
         lower(resource.RLIMIT_RTPRIO, 0)
-        if plan.level != "limits" and plan.processes:
-            # The kernel counts processes per user, and at `limits` all sessions share one.
+        own_user = plan.level == "sandbox" or (plan.level == "restricted" and self._root)
+        if own_user and plan.processes:
+            # The kernel counts by user. Elsewhere it would count everything that the server's user runs.
             lower(resource.RLIMIT_NPROC, plan.processes)
 
     def _restrict_files(self, files: landlock.Rules) -> None:
