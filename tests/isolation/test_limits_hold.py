@@ -3,14 +3,14 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ingle import errors
-from ingle.isolation.limits import cgroup_mounts
+from ingle.isolation.limits import cgroup_mounts, disk_usage
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.cgroups import Group
 from ingle.isolation.limits.watchdog import CLEANUP_BYTES, Watchdog, Watched
@@ -110,6 +110,15 @@ for number in range(8):
 time.sleep(1000)
 '''])
 """
+AFTER_A_REST = """
+import threading, time
+def write():
+    time.sleep(3)
+    for number in range(8):
+        open(f"part-{number}", "wb").write(bytes(4 << 20))
+    time.sleep(1000)
+threading.Thread(target=write, daemon=True).start()
+"""
 BY_A_THREAD = """
 import threading, time
 def write():
@@ -156,6 +165,7 @@ for number in range(8):
     "code",
     [
         AFTER_ITS_CELL,
+        AFTER_A_REST,
         BY_A_THREAD,
         IN_THE_FOLDER_OF_FORKS,
         BELOW_THE_FOLDER_OF_FORKS,
@@ -165,6 +175,7 @@ for number in range(8):
     ],
     ids=[
         "after its cell",
+        "after a rest",
         "by a thread",
         "in the folder of forks",
         "below the folder of forks",
@@ -233,17 +244,49 @@ async def test_a_limit_that_the_cgroup_refuses_is_named_and_the_session_refused(
 
 def test_what_may_be_written_after_a_breach_is_not_raised_by_the_next(tmp_path: Path) -> None:
     watched = Watched(0, SessionLimits(disk=MIB), lambda limit: None, folder=tmp_path)
-    watchdog = Watchdog(lambda: [watched])
+    watchdog = Watchdog(lambda only_running: [watched])
 
     def written(mib: int) -> list[str]:
         (tmp_path / "file").write_bytes(bytes(mib * MIB))
-        watchdog._due.clear()
+        for each in watchdog._disks.values():
+            each.due = 0.0
         return [limit for _, limit in watchdog._full([watched])]
 
     more = CLEANUP_BYTES // MIB
     found: list[Any] = [written(mib) for mib in (0, 2, 3, 3 + more, 4 + more, 5 + more, 3, 0, 2)]
     killed = ["disk limit 1 MiB"]
     assert found == [[], killed, [], killed, killed, killed, [], [], killed]
+
+
+def test_files_are_counted_again_only_after_something_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[Path] = []
+    of_session = disk_usage.of_session
+
+    def count(folder: Path, kept: Iterable[str], pids: Iterable[int], user: int) -> disk_usage.Usage:
+        counted.append(folder)
+        return of_session(folder, kept, pids, user)
+
+    monkeypatch.setattr(disk_usage, "of_session", count)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        watched = Watched(program.pid, SessionLimits(disk=MIB), lambda limit: None, folder=tmp_path)
+        watchdog = Watchdog(lambda only_running: [watched])
+
+        def look() -> int:
+            for each in watchdog._disks.values():
+                each.due = 0.0
+            watchdog._full([watched])
+            return len(counted)
+
+        assert wait_until(lambda: look() == look(), 10)
+        at_rest = look()
+        assert look() == at_rest
+        program.stdin.write(b"x\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == b"x\n"
+        assert look() == at_rest + 1
+        program.stdin.close()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="as root each session has a user of its own")

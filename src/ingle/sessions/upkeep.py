@@ -23,7 +23,7 @@ class Upkeep:
     def __init__(
         self,
         sessions: Callable[[], Iterable[Session]],
-        with_hidden: Callable[[], Iterable[Session]],
+        with_hidden: Callable[[], list[Session]],
         hibernation: Hibernation,
         descriptors: Descriptors,
     ) -> None:
@@ -55,9 +55,11 @@ class Upkeep:
             await asyncio.sleep(WATCH_INTERVAL_SECONDS)
             watched = {}
             for session in self._sessions():
-                session.runner.show_next_wait()
                 cell, worker = session.running, session.worker
-                if cell is None or worker is None or worker.pid is None or cell.waits:
+                if cell is None or worker is None:
+                    continue
+                session.runner.show_next_wait()
+                if worker.pid is None or cell.waits:
                     continue
                 if cell.age >= WATCH_INTERVAL_SECONDS:
                     watched[worker.pid] = (session, cell, worker.stdin.inode, cell.answers)
@@ -70,9 +72,15 @@ class Upkeep:
                 if cell.answers == answers:
                     session.runner.on_raw_read(cell, pid in blocked)
 
-    def _watched(self) -> Iterator[Watched]:
+    def _watched(self, only_running: bool) -> Iterator[Watched]:
         """Yield the sessions with limits that the kernel does not keep, or not all of them."""
-        for session in self._with_hidden():
+        sessions = self._with_hidden()
+        if only_running:
+            busy = {each.worker.init_pid for each in sessions if each.running is not None and each.worker is not None}
+            if not busy:
+                return
+            sessions = [each for each in sessions if each.worker is not None and each.worker.init_pid in busy]
+        for session in sessions:
             worker, grant = session.worker, session.spec.grant
             if worker is None or worker.init_pid is None or grant.limits == SessionLimits():
                 continue
@@ -81,7 +89,6 @@ class Upkeep:
                 worker.init_pid if not worker.siblings.shared else worker.pid or worker.init_pid,
                 grant.limits,
                 session.slot.on_breach,
-                running=session.running is not None,
                 memory=MEMORY not in places,
                 processes=PROCESSES not in places,
                 network=session.launcher.confinement is not None and session.launcher.confinement.has_own_root,

@@ -192,6 +192,18 @@ def threads_of(pids: Iterable[int]) -> int:
     return count
 
 
+def runs_of(pids: Iterable[int]) -> bytes:
+    """Return what changes whenever a thread of these processes runs; nothing if the kernel does not tell."""
+    found = b""
+    for pid in pids:
+        for thread in threads(pid):
+            schedule = read(f"/proc/{pid}/task/{thread}/schedstat", 256)
+            if not schedule:
+                return b""
+            found += b"%s %s" % (thread.encode(), schedule)
+    return found
+
+
 def of_machine() -> tuple[int, int]:
     """Return the bytes of anonymous and shared memory, and the threads, of all programs of this machine."""
     fields = read("/proc/loadavg", 256).split()

@@ -32,6 +32,12 @@ DISK_CHECK_SECONDS = 1.0
 DISK_SHARE = 20
 """Counting the files of one session may take a twentieth of the time."""
 
+REST_CHECK_SECONDS = 5.0
+"""Time between two looks at a session that has not run since the last one."""
+
+RECOUNT_SECONDS = 30.0
+"""Time after which the files of such a session are counted all the same: others may write in a shared folder."""
+
 CLEANUP_BYTES = 16 * 1024**2
 """Bytes that may still be written after a disk limit was reached, because cleaning up needs some."""
 
@@ -44,7 +50,6 @@ class Watched:
     """The worker, or the init if no other session is below it."""
     limits: SessionLimits
     on_breach: Callable[[str], None]
-    running: bool = True
     memory: bool = True
     """Whether to check the memory; the kernel may limit it."""
     processes: bool = True
@@ -67,18 +72,33 @@ class Watched:
 
 @dataclass
 class _Disk:
+    """What is known of the files of one session. Times are on the monotonic clock."""
+
     allowed: dict[str, int] = field(default_factory=dict)
     """Bytes that a session may have after a breach, to clean up. They are not raised by the next breach."""
+    tree: int = 0
+    due: float = 0.0
+    counted: float = 0.0
+    runs: bytes = b""
+    """How often its processes had run before its files were counted."""
+
+    def is_due(self, tree: int, now: float) -> bool:
+        return tree != self.tree or now >= self.due
+
+    def is_at_rest(self, runs: bytes, now: float) -> bool:
+        """Return whether nothing of the session has run since its files were counted."""
+        return bool(runs) and runs == self.runs and now < self.counted + RECOUNT_SECONDS
 
 
 class Watchdog:
-    """Checks the sessions that `who` returns, which is called for each check."""
+    """Checks the sessions that `who` returns, which is called for each check.
 
-    def __init__(self, who: Callable[[], Iterable[Watched]]) -> None:
+    Its argument is whether only those count that have a running cell, themselves or in another session of their tree.
+    """
+
+    def __init__(self, who: Callable[[bool], Iterable[Watched]]) -> None:
         self._who = who
         self._disks: dict[Path, _Disk] = {}
-        self._due: dict[int, float] = {}
-        """When the files of a tree are counted next, on the monotonic clock."""
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as both:
@@ -89,30 +109,29 @@ class Watchdog:
         loop = asyncio.get_running_loop()
         growth = Growth()
         all_at = growth_at = loop.time()
+        any_found = True
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             now = loop.time()
-            watched = [each for each in self._who() if each.memory or each.processes]
+            grown = any_found and now >= growth_at and await asyncio.to_thread(growth.is_large)
+            check_all = grown or now - all_at >= IDLE_CHECK_SECONDS
+            watched = [each for each in self._who(not check_all) if each.memory or each.processes]
+            if check_all:
+                all_at, any_found = now, bool(watched)
             if not watched:
                 continue
-            grown = now >= growth_at and await asyncio.to_thread(growth.is_large)
-            if grown or now - all_at >= IDLE_CHECK_SECONDS:
-                all_at = now
+            if check_all:
                 await asyncio.to_thread(growth.restart)
-            else:
-                busy = {each.tree for each in watched if each.running}
-                watched = [each for each in watched if each.tree in busy]
-            if watched:
-                for each, breach in await asyncio.to_thread(_breaches, watched):
-                    each.on_breach(breach)
-            if all_at == now:
+            for each, breach in await asyncio.to_thread(_breaches, watched):
+                each.on_breach(breach)
+            if check_all:
                 growth_at = loop.time() + (loop.time() - now) * (GROWTH_SHARE - 1)
 
     async def _check_disks(self) -> None:
         """Check the files of all sessions. One that runs no cell may have processes and threads that write."""
         while True:
             await asyncio.sleep(DISK_CHECK_SECONDS)
-            bounded = (each for each in self._who() if each.folder is not None)
+            bounded = (each for each in self._who(False) if each.folder is not None)
             watched = [each for each in bounded if (each.limits.disk, each.limits.tmp) != (None, None)]
             if watched:
                 for each, breach in await asyncio.to_thread(self._full, watched):
@@ -124,13 +143,18 @@ class Watchdog:
             assert each.folder is not None
             disk = self._disks.setdefault(each.folder, _Disk())
             began = time.monotonic()
-            if began < self._due.get(each.root, 0.0):
+            if not disk.is_due(each.tree, began):
                 continue
             pids = [each.tree, *processes.below(each.tree)]
+            runs = processes.runs_of(pids)
+            if disk.is_at_rest(runs, began):
+                disk.due = began + REST_CHECK_SECONDS
+                continue
             usage = disk_usage.of_session(each.folder, each.kept, pids, each.user)
             ended = time.monotonic()
+            disk.tree, disk.runs, disk.counted = each.tree, runs, began
             # Many files of one session must not delay the count of another's.
-            self._due[each.root] = ended + (ended - began) * DISK_SHARE
+            disk.due = ended + (ended - began) * DISK_SHARE
             for name, used in (("tmp", usage.tmp), ("disk", usage.disk)):
                 limit = getattr(each.limits, name)
                 if limit is None:
@@ -141,8 +165,6 @@ class Watchdog:
                     disk.allowed.setdefault(name, used + CLEANUP_BYTES)
                     found.append((each, words(name, limit)))
                     break
-        roots = {each.root for each in watched}
-        self._due = {root: due for root, due in self._due.items() if root in roots}
         living = {each.folder for each in watched}
         for folder in [folder for folder in self._disks if folder not in living and not folder.exists()]:
             del self._disks[folder]
