@@ -89,7 +89,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "rich.figures",
         "rich.tables",
     ),
-    *_proven("6. Rich results", "rich.magics", "rich.vars"),
+    *_proven("6. Rich results", "rich.magics", "rich.vars", "rich.complete", "rich.inspect"),
     *_proven("7. State that is not lost", "state.stdlib", "state.clear", "state.save", "state.load"),
     *_proven("7. State that is not lost", "state.fork", "state.rollback", "state.hibernate", "state.restart"),
     *_proven(

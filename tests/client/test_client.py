@@ -126,6 +126,23 @@ def test_variables_are_listed_and_one_is_told_in_full(session: Session) -> None:
         session.variable("number")
 
 
+@pytest.mark.req("rich.complete", "rich.inspect")
+def test_code_is_completed_and_described(session: Session) -> None:
+    session.run("def greet(name='you'):\n    'Say hello.'\nclock = greet")
+    found = session.complete("x = gre")
+    assert ([each.text for each in found.matches], found.cursor_start, found.cursor_end) == (["greet"], 4, 7)
+    assert [each.text for each in session.complete("clo + 1", 3).matches] == ["clock"]
+    told = session.inspect("greet(", source=True)
+    assert (told.signature, told.doc, told.source) == (
+        "(name='you')",
+        "Say hello.",
+        "def greet(name='you'):\n    'Say hello.'\n",
+    )
+    assert session.is_complete("if clock:").indent == "    "
+    with pytest.raises(errors.InvalidRequest, match="the cursor is at 9"):
+        session.complete("x", 9)
+
+
 def test_environment_of_one_cell(session: Session) -> None:
     assert session.run("import os\nos.environ.get('A')", envs={"A": "b=\n'"}).result == {"text/plain": r'''"b=\n'"'''}
     assert session.run("os.environ.get('A')").text == ""

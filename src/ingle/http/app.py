@@ -92,6 +92,7 @@ def operations(service: Service, sign_in: SignIn | None = None) -> list[Operatio
         *sessions.operations(),
         *forks.operations(),
         *cells.operations(),
+        *cells.help_operations(),
         *cells.batch_operations(service.settings.max_batch),
         *files.operations(),
         *snapshots.operations(),

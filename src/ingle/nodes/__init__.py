@@ -34,6 +34,7 @@ from ingle.events import (
 )
 from ingle.files import Diff, FileInfo, FileList, Unpacked
 from ingle.grants import GrantChange, GrantInfo, NewGrant
+from ingle.introspection import Completeness, Completion, Inspection
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Bounds, NewCell, NewSession, NewTask
 
@@ -99,6 +100,9 @@ class SessionHandle(Protocol):
     @property
     def checkpoints(self) -> "Checkpoints": ...
 
+    @property
+    def introspection(self) -> "Introspection": ...
+
     async def info(self) -> SessionInfo: ...
 
     async def end(self) -> SessionInfo:
@@ -161,6 +165,22 @@ class SessionHandle(Protocol):
 
     async def files(self) -> "Folder":
         """Return the session's folder, once its worker has started."""
+        ...
+
+
+class Introspection(Protocol):
+    """Help for people who write code in a session."""
+
+    async def complete(self, code: str, cursor: int) -> Completion:
+        """Return the names that may stand at the cursor. No user code runs."""
+        ...
+
+    async def inspect(self, code: str, cursor: int, *, source: bool) -> Inspection:
+        """Return a description of the object at the cursor. Raise Busy while a cell runs."""
+        ...
+
+    async def check(self, code: str) -> Completeness:
+        """Return whether code is complete. Raise Busy while a cell runs."""
         ...
 
 

@@ -28,6 +28,7 @@ from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell, NewSession
 from ingle.sessions.files import SessionFiles, SessionValue
 from ingle.sessions.manager import Manager
+from ingle.sessions.process.introspection import Introspection
 from ingle.sessions.session import Session
 from ingle.settings import Settings
 from ingle_worker.wire import states
@@ -93,6 +94,10 @@ class LocalSession:
         self._tasks = tasks
         self._snapshots = snapshots
         self.checkpoints = LocalCheckpoints(session)
+
+    @property
+    def introspection(self) -> Introspection:
+        return self._session.introspection
 
     async def info(self) -> SessionInfo:
         return self._session.info()

@@ -18,6 +18,7 @@ from ingle.nodes.local import LocalNode
 from ingle.service.access import Access, Shared
 from ingle.service.batch import Batches
 from ingle.service.cells import Cells
+from ingle.service.code_help import CodeHelp
 from ingle.service.environments import Environments
 from ingle.service.files import Files
 from ingle.service.grants import Grants
@@ -34,7 +35,7 @@ PROBE = Caller("probe", ".probe")
 PROBE_SECONDS = 10.0
 
 
-class Service(Sessions, Cells, Batches, Shell, Files, Snapshots, Environments, Grants):
+class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Environments, Grants):
     """All verbs, for one caller, and the start and stop of the node that carries them out."""
 
     def __init__(

@@ -33,6 +33,7 @@ from ingle.sessions.persistence.save_schedule import SaveSchedule
 from ingle.sessions.persistence.worker_copies import Rollback, WorkerCopies
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.exclusive import ExclusiveWorker
+from ingle.sessions.process.introspection import Introspection
 from ingle.sessions.process.namespace import Namespace
 from ingle.sessions.process.prepared_workers import PreparedWorker
 from ingle.sessions.process.session_folders import SessionFolders
@@ -94,6 +95,7 @@ class Session:
         self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry, self._tracker)
         self.saves = SaveSchedule(self.autosave, self.turns, slot, journal, self.checkpoints, self._tasks)
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
+        self._introspection = Introspection(spec.session_id, self._worker, slot, self.calls)
         self._files = KeptFiles(trees, spec.tenant, workspace.folders, watches)
         self._copies = WorkerCopies(self._worker, slot, journal, self.checkpoints, self.saves, self._files, self._tasks)
         slot.listener = WorkerEvents(
@@ -247,6 +249,12 @@ class Session:
             await files.remove(file)
             raise
         await self._namespace.import_value(name, kind, path, limit)
+
+    @property
+    def introspection(self) -> Introspection:
+        """Return the help for people who write code. A question to it counts as a use."""
+        self.last_used = time.monotonic()
+        return self._introspection
 
     async def clear(self) -> None:
         """Reset the namespace to the initial one, and forget the code of the cells so far. All else stays."""

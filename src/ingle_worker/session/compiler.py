@@ -25,6 +25,8 @@ SYNTAX_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryE
 """Exceptions of compile() for bad text, such as NUL bytes, huge numbers or deep nesting."""
 
 
+INDENT = " " * 4
+
 _NOT_ONE_LINE = frozenset("\n\r\f\\:;")
 """Without any of these characters a cell is one simple statement, and no parser warning can appear twice."""
 
@@ -44,6 +46,25 @@ class Compiler:
     def compile(self, code: str, filename: str) -> Compiled:
         line = self._compile_line(code, filename) if _NOT_ONE_LINE.isdisjoint(code) else None
         return line or self._compile_tree(code, filename)
+
+    def check(self, code: str) -> tuple[str, str]:
+        """Return whether code is `complete`, `incomplete` or `invalid`, and the indentation of its next line.
+
+        A block is incomplete until an empty line ends it, as at the prompt of Python.
+        """
+        last = code.rpartition("\n")[2]
+        indent = last[: len(last) - len(last.lstrip())]
+        if needs_more_input(code):
+            return "incomplete", indent + (INDENT if last.rstrip().endswith(":") else "")
+        if code.startswith("%%"):
+            return ("complete", "") if "\n" in code else ("incomplete", "")
+        try:
+            translated = self._translate(code, "<cell>") if "%" in code or "!" in code or "?" in code else None
+            self._parse(code if translated is None else translated.source, "<cell>")
+        except SYNTAX_ERRORS:
+            return "invalid", ""
+        in_block = "\n" in code and last.strip() and last[0].isspace() and not is_indented(code)
+        return ("incomplete", indent) if in_block else ("complete", "")
 
     def _compile_line(self, code: str, filename: str) -> Compiled | None:
         """Compile one simple statement on one line without a syntax tree, in a third of the time.

@@ -19,10 +19,8 @@ from typing import Any
 
 from ingle_worker.magics.subshell import Lines
 from ingle_worker.session import traceback_text
-from ingle_worker.session.interrupts import Interrupts
-from ingle_worker.session.link import Link
 from ingle_worker.wire import values
-from ingle_worker.wire.messages import Asked, AskVariable, Listed, ListVariables, MoveValue, ValueMoved, Variable
+from ingle_worker.wire.messages import MoveValue, ValueMoved
 
 MAX_SECONDS = 0.1
 """Seconds for a whole listing. Later variables have only name and type."""
@@ -236,7 +234,7 @@ class Libraries:
             ("pandas.core.series", "Series", self._series, False),
             ("polars.dataframe.frame", "DataFrame", self._polars, False),
         ):
-            kind = _attribute(module, name)
+            kind = module_attribute(module, name)
             # numpy's type is written in C. Another one has only the same name.
             if type(kind) is type and not (compiled and _flags_of(kind) & HEAP_TYPE):
                 self._describers.append((kind, describer))
@@ -284,7 +282,8 @@ class Libraries:
         variable["size"] = int(value.estimated_size())
 
 
-def _attribute(module: str, name: str) -> Any:
+def module_attribute(module: str, name: str) -> Any:
+    """Return what an imported module holds under this name, or None."""
     found = sys.modules.get(module)
     return _contents_of(found).get(name) if type(found) is types.ModuleType else None
 
@@ -357,55 +356,3 @@ def move(message: MoveValue, space: "dict[str, Any]") -> ValueMoved:
             return ValueMoved(message.ticket, error=str(error))
         raise
     return ValueMoved(message.ticket, path, kind)
-
-
-# --- requests of the host ----------------------------------------------------------------------------------
-
-
-class VariableRequests:
-    """Answers to the host's requests about variables between cells. SIGINT stops one that takes too long."""
-
-    def __init__(self, link: Link, interrupts: Interrupts, main: types.ModuleType) -> None:
-        self._link = link
-        self._interrupts = interrupts
-        self._main = main
-
-    def answer(self, message: "ListVariables | AskVariable | MoveValue") -> None:
-        ticket = message.ticket
-        me = os.getpid()
-        empty: Listed | Asked | ValueMoved = Listed(ticket, [], interrupted=True)
-        if type(message) is not ListVariables:
-            empty = (Asked if type(message) is AskVariable else ValueMoved)(ticket, interrupted=True)
-        answer: object = empty
-        if time.monotonic() > message.until:
-            self._link.send(empty)
-            return
-        try:
-            try:
-                # A number that no cell has, so an interrupt for this request hits nothing else.
-                self._interrupts.cell_begins(-ticket)
-                answer = self._look(message)
-            finally:
-                self._interrupts.cell_ended()
-        except KeyboardInterrupt:
-            self._interrupts.cell_ended()
-            answer = empty
-        except BaseException as error:  # user code: __repr__ may exit, or raise anything
-            raised = traceback_text.bare(error)
-            kind = ValueMoved if type(message) is MoveValue else Asked
-            answer = kind(ticket, error=_cut(f"{raised.name}: {raised.value}", 1000))
-        if os.getpid() != me:
-            os._exit(1)  # a process forked by the user's __repr__
-        self._link.send(answer)
-
-    def _look(self, message: "ListVariables | AskVariable | MoveValue") -> "Listed | Asked | ValueMoved":
-        space = vars(self._main)
-        if isinstance(message, MoveValue):
-            return move(message, space)
-        if isinstance(message, ListVariables):
-            listed, more = listing(space)
-            return Listed(message.ticket, [Variable(**each) for each in listed], more)
-        if message.name not in space:
-            return Asked(message.ticket)
-        variable, notices = whole(message.name, space[message.name])
-        return Asked(message.ticket, Variable(**variable), notices)

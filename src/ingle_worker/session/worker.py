@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ingle_worker.display import hook
+from ingle_worker.introspection.requests import NamespaceQuestions
 from ingle_worker.magics import packages
 from ingle_worker.magics.program import Program
 from ingle_worker.session import shutdown, traceback_text
@@ -38,7 +39,6 @@ from ingle_worker.session.namespace import NamespaceRequests
 from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.session.rehearsal import Rehearsal
 from ingle_worker.session.user_library import library
-from ingle_worker.session.variables import VariableRequests
 from ingle_worker.snapshot import provenance
 from ingle_worker.snapshot.protocol import SnapshotRequests
 from ingle_worker.trees.open_files import working_directory
@@ -46,12 +46,15 @@ from ingle_worker.wire import child_variables, states
 from ingle_worker.wire.constants import FAILED_EXIT_CODE
 from ingle_worker.wire.messages import (
     AskVariable,
+    CheckCode,
     Clear,
+    Complete,
     Done,
     EditStdlib,
     Execute,
     Exiting,
     ForkSelf,
+    Inspect,
     ListVariables,
     Load,
     LoadStdlib,
@@ -112,7 +115,7 @@ class Worker:
         self._first_names = frozenset(vars(self._main))
         self._names = set(self._first_names)
         """Names that the host knows of. Each cell reports the changes."""
-        self._variables = VariableRequests(self.link, self._interrupts, self._main)
+        self._questions = NamespaceQuestions(self.link, self._interrupts, self._main, self._compiler)
         self._namespace = NamespaceRequests(
             self.link, self._interrupts, self._main, self._reset_main, self._event_loop, self._compiler
         )
@@ -245,8 +248,8 @@ class Worker:
                         self.before_start(message)
                         self.before_start = None
                     self.start(message)
-                case ListVariables() | AskVariable() | MoveValue():
-                    self._variables.answer(message)
+                case ListVariables() | AskVariable() | MoveValue() | Complete() | Inspect() | CheckCode():
+                    self._questions.answer(message)
                 case LoadStdlib() | EditStdlib() | Clear():
                     self._namespace.answer(message)
                     self._names = set(self._first_names)  # the next cell reports all names

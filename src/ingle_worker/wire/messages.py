@@ -43,9 +43,15 @@ from ingle_worker.wire.namespace import (
     Asked,
     AskVariable,
     ChannelWanted,
+    CheckCode,
+    Checked,
     Clear,
     Cleared,
+    Complete,
+    Completed,
     EditStdlib,
+    Inspect,
+    Inspected,
     Listed,
     ListVariables,
     Load,
@@ -59,6 +65,7 @@ from ingle_worker.wire.namespace import (
     StdlibDescribed,
     StdlibLoaded,
     StdlibName,
+    Suggestion,
     ValueMoved,
     Variable,
 )
@@ -109,6 +116,9 @@ KINDS: dict[int, type] = {
     10: LoadStdlib,
     11: EditStdlib,
     12: Clear,
+    16: Complete,
+    17: Inspect,
+    18: CheckCode,
     32: Interrupt,
     33: Kill,
     34: Run,
@@ -147,6 +157,9 @@ KINDS: dict[int, type] = {
     85: StdlibDescribed,
     86: StdlibLoaded,
     87: Cleared,
+    76: Completed,
+    77: Inspected,
+    78: Checked,
     96: InitUp,
     97: Signalled,
     98: Exited,
@@ -166,7 +179,9 @@ NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
 RAW: tuple[type, ...] = (KeepImage, Load, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed)
 """Messages whose payload is bytes, not text."""
 
-PAYLOADS: dict[type, str] = {Execute: "code", **dict.fromkeys(RAW, "data")}
+WITH_CODE: tuple[type, ...] = (Execute, Complete, Inspect, CheckCode)
+
+PAYLOADS: dict[type, str] = {**dict.fromkeys(WITH_CODE, "code"), **dict.fromkeys(RAW, "data")}
 
 PREPARING = -(1 << 60)
 """The cell number that interrupts the preparation of a namespace. No cell has it."""
@@ -215,7 +230,7 @@ def _default(field: Any) -> Any:
 
 DEFAULTS: dict[type, dict[str, Any]] = {
     cls: {field.name: _default(field) for field in fields(cls)}
-    for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Variable)
+    for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Suggestion, Variable)
 }
 """The fields and defaults of each message, and of each class inside messages."""
 

@@ -51,8 +51,9 @@ class Listed:
     """The variables, and the number of those left out."""
 
     ticket: int
-    variables: list[Variable]
+    variables: list[Variable] = field(default_factory=list)
     more: int = 0
+    error: str = ""
     interrupted: bool = False
 
 
@@ -90,6 +91,82 @@ class ValueMoved:
     path: str = ""
     kind: str = ""
     missing: bool = False
+    error: str = ""
+    interrupted: bool = False
+
+
+# --- help for people who write code ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Request for the names that may stand at the end of `code`. Interrupted or ignored like a listing."""
+
+    ticket: int
+    until: float
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A name, and what it is: `function`, `class`, `module`, `instance`, `property`, `key`, `keyword` or `magic`."""
+
+    text: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The names. Each replaces so many characters before the cursor. `more` counts those left out."""
+
+    ticket: int
+    matches: list[Suggestion] = field(default_factory=list)
+    replaced: int = 0
+    more: int = 0
+    error: str = ""
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Request for a description of the object at this position of `code`. Interrupted or ignored like a listing."""
+
+    ticket: int
+    until: float
+    cursor: int
+    source: bool = False
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """The object, or None if the position has none that is known without running code."""
+
+    ticket: int
+    variable: Variable | None = None
+    signature: str = ""
+    doc: str = ""
+    source: str = ""
+    error: str = ""
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class CheckCode:
+    """Question whether `code` is complete. Interrupted or ignored like a listing."""
+
+    ticket: int
+    until: float
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """`complete`, `incomplete` or `invalid`; and the indentation of the next line of incomplete code."""
+
+    ticket: int
+    status: str = ""
+    indent: str = ""
     error: str = ""
     interrupted: bool = False
 

@@ -38,6 +38,7 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.files import Diff
+from ingle.introspection import Completeness, Completion, Inspection
 from ingle.requests import Limits, Script
 
 QUEUE_SECONDS = 3600.0
@@ -304,6 +305,26 @@ class AsyncSession(AsyncFiles, AsyncValues):
         """Return one variable with its `value` (its `str`) and its `repr`, limited in time and size."""
         await self._attach()
         return read(await self._get(f"/variables/{file_path(name)}"), VariableValue)
+
+    async def complete(self, code: str, cursor: int | None = None) -> Completion:
+        """Return the names that may stand at the cursor, by default at the end of the code, from live objects.
+
+        No code of the session runs for it. While a cell runs, only names of variables are completed.
+        """
+        return read(await self._help("/complete", {"code": code, "cursor": cursor}), Completion)
+
+    async def inspect(self, code: str, cursor: int | None = None, *, source: bool = False) -> Inspection:
+        """Return type, signature and documentation of what is at the cursor. No code of the session runs for it."""
+        return read(await self._help("/inspect", {"code": code, "cursor": cursor, "source": source}), Inspection)
+
+    async def is_complete(self, code: str) -> Completeness:
+        """Return whether code is complete, or needs further lines."""
+        return read(await self._help("/is_complete", {"code": code}), Completeness)
+
+    async def _help(self, path: str, given: dict[str, Any]) -> bytes:
+        await self._attach()
+        body = {name: value for name, value in given.items() if value is not None}
+        return await self._connection.request("POST", self._path + path, body=body, repeatable=True, wait=POLL_SECONDS)
 
     async def clear(self) -> SessionInfo:
         """Reset the namespace; the session, its cell numbers and their outputs stay."""

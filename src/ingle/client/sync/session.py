@@ -39,6 +39,7 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.files import Diff
+from ingle.introspection import Completeness, Completion, Inspection
 from ingle.requests import Limits, Script
 
 QUEUE_SECONDS = 3600.0
@@ -304,6 +305,26 @@ class Session(Files, Values):
         """Return one variable with its `value` (its `str`) and its `repr`, limited in time and size."""
         self._attach()
         return read(self._get(f"/variables/{file_path(name)}"), VariableValue)
+
+    def complete(self, code: str, cursor: int | None = None) -> Completion:
+        """Return the names that may stand at the cursor, by default at the end of the code, from live objects.
+
+        No code of the session runs for it. While a cell runs, only names of variables are completed.
+        """
+        return read(self._help("/complete", {"code": code, "cursor": cursor}), Completion)
+
+    def inspect(self, code: str, cursor: int | None = None, *, source: bool = False) -> Inspection:
+        """Return type, signature and documentation of what is at the cursor. No code of the session runs for it."""
+        return read(self._help("/inspect", {"code": code, "cursor": cursor, "source": source}), Inspection)
+
+    def is_complete(self, code: str) -> Completeness:
+        """Return whether code is complete, or needs further lines."""
+        return read(self._help("/is_complete", {"code": code}), Completeness)
+
+    def _help(self, path: str, given: dict[str, Any]) -> bytes:
+        self._attach()
+        body = {name: value for name, value in given.items() if value is not None}
+        return self._connection.request("POST", self._path + path, body=body, repeatable=True, wait=POLL_SECONDS)
 
     def clear(self) -> SessionInfo:
         """Reset the namespace; the session, its cell numbers and their outputs stay."""

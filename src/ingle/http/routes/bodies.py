@@ -169,6 +169,23 @@ class Interrupt(Struct, forbid_unknown_fields=True):
     """Seconds to wait until the session is ready again. Default: the server's."""
 
 
+class Cursor(Struct, forbid_unknown_fields=True):
+    code: str
+    """Source that is being written."""
+    cursor: Natural | None = None
+    """Position in it, in characters. Default: its end."""
+
+
+class Inspect(Cursor, forbid_unknown_fields=True):
+    source: bool = False
+    """Also return the source of a function or class."""
+
+
+class CheckCode(Struct, forbid_unknown_fields=True):
+    code: str
+    """Source that is being written."""
+
+
 class NoBody(Struct, forbid_unknown_fields=True):
     """Nothing, or `{}`."""
 

@@ -1,4 +1,4 @@
-"""Routes of cells and batches: run, answer, interrupt, read results and output, variables and images."""
+"""Routes of cells and batches: run, answer, interrupt, read results and output, variables, images; help for editors."""
 
 from msgspec import Struct
 from starlette.responses import Response
@@ -11,6 +11,7 @@ from ingle.http.result_lines import NDJSON, ResultLines
 from ingle.http.routes import bodies, execute
 from ingle.http.routes.bodies import NoQuery, read_cell
 from ingle.http.routes.table import SESSION, Call, Media, Operation, answer, answer_list
+from ingle.introspection import Completeness, Completion, Inspection
 from ingle.output.pages import OutputPage
 from ingle.render import image_info
 from ingle_worker.wire.values import MEDIA_TYPES, kind_of_media
@@ -108,6 +109,35 @@ def operations() -> list[Operation]:
     ]
 
 
+def help_operations() -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            SESSION + "/complete",
+            "Names that may stand at the cursor.",
+            complete,
+            body=bodies.Cursor,
+            answers={200: Completion},
+        ),
+        Operation(
+            "POST",
+            SESSION + "/inspect",
+            "Signature and documentation of what is at the cursor.",
+            inspect,
+            body=bodies.Inspect,
+            answers={200: Inspection},
+        ),
+        Operation(
+            "POST",
+            SESSION + "/is_complete",
+            "Whether code is complete.",
+            is_complete,
+            body=bodies.CheckCode,
+            answers={200: Completeness},
+        ),
+    ]
+
+
 def batch_operations(max_body: int) -> list[Operation]:
     return [
         Operation(
@@ -198,6 +228,19 @@ async def set_value(call: Call[None, NoQuery]) -> Response:
     chunks = bodies.read_stream(call.request, call.service.settings.max_file)
     await call.service.set_value(call.session_id, call.request.path_params["name"], kind, chunks)
     return Response(status_code=204)
+
+
+async def complete(call: Call[bodies.Cursor, NoQuery]) -> Response:
+    return answer(await call.service.complete(call.session_id, call.body.code, call.body.cursor))
+
+
+async def inspect(call: Call[bodies.Inspect, NoQuery]) -> Response:
+    body = call.body
+    return answer(await call.service.inspect(call.session_id, body.code, body.cursor, source=body.source))
+
+
+async def is_complete(call: Call[bodies.CheckCode, NoQuery]) -> Response:
+    return answer(await call.service.is_complete(call.session_id, call.body.code))
 
 
 async def figure(call: Call[None, NoQuery]) -> Response:

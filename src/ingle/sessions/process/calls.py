@@ -38,6 +38,16 @@ MAX_VARIABLES = 10_000
 MAX_TEXT_CHARS = 2_000_000
 """Bounds of an answer. An honest worker sends less."""
 
+ANSWERS = (
+    messages.Listed,
+    messages.Asked,
+    messages.ValueMoved,
+    messages.Completed,
+    messages.Inspected,
+    messages.Checked,
+)
+"""Answers to a question with a ticket."""
+
 Reply = TypeVar("Reply")
 
 
@@ -64,7 +74,7 @@ class WorkerCalls:
                 self._transfer.on_message(message)
         elif self._reply is None:
             return
-        elif isinstance(message, messages.Listed | messages.Asked | messages.ValueMoved):
+        elif isinstance(message, ANSWERS):
             if message.ticket == self._ticket and isinstance(message, self._expected):
                 self._resolve(message)
         elif isinstance(message, messages.StdlibCompiled):
@@ -119,7 +129,7 @@ class WorkerCalls:
         until = time.monotonic() + LISTING_SECONDS
         question = messages.ListVariables(self._ticket, until)
         answer = await self._ask(worker, question, messages.Listed, LISTING_SECONDS, deadline)
-        if answer is None or answer.interrupted:
+        if answer is None or answer.interrupted or answer.error:
             return None
         kept = answer.variables[:MAX_VARIABLES]
         more = max(answer.more, 0) + len(answer.variables) - len(kept)
@@ -174,6 +184,13 @@ class WorkerCalls:
         if answer.error:
             raise errors.InvalidRequest(f"the session cannot exchange {name or 'a value'}: {answer.error[:1000]}")
         return answer
+
+    async def ask(
+        self, worker: Worker, make: Callable[[int, float], object], expected: type[Reply], limit: float
+    ) -> Reply | None:
+        """Return the answer to the question that `make` returns for a ticket and the time until which it is of use."""
+        deadline = self._variable_deadline(worker)
+        return await self._ask(worker, make(self._ticket, time.monotonic() + limit), expected, limit, deadline)
 
     def _variable_deadline(self, worker: Worker) -> Deadline:
         self._ticket += 1
