@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from ingle.files import FileChanges
-from ingle.requests import SessionLimits
+from ingle.requests import Author, SessionLimits
 
 MimeBundle = dict[str, str]
 """By mime type: text as it is, JSON as text, everything else in base64."""
@@ -129,10 +129,11 @@ class InputWanted(Event, frozen=True, gc=False, tag="input_wait"):
 
 
 class StateChanged(Event, frozen=True, gc=False, tag="state", omit_defaults=True):
-    """`code` comes with the state `running`: the source of the cell that starts."""
+    """`code` and `author` come with the state `running`: the source of the cell that starts, and who sent it."""
 
     state: str
     code: str | None = None
+    author: Author | None = None
 
 
 class Notice(Event, frozen=True, gc=False, tag="notice"):
@@ -342,6 +343,7 @@ class CellInfo(Struct):
     status: str
     started_at: float
     execution_time: float | None
+    author: Author | None = None
 
 
 class VariableInfo(Struct, omit_defaults=True):

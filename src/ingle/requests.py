@@ -67,6 +67,17 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """What the caller's token allows."""
 
 
+class Author(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Who asked for a cell. The server sets it; a client chooses only what it calls itself."""
+
+    name: str
+    """Name of the token; `owner` for the owner of the server."""
+    via: str
+    """Interface that was used: `console`, `http`, `mcp`, or `local` for the process of the server itself."""
+    client: str = ""
+    """What the client calls itself. It is not checked."""
+
+
 class Script(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a cell runs as a program. `sys.exit` then ends the program and not the session."""
 
@@ -92,6 +103,8 @@ class NewCell(Struct, frozen=True):
     """Run the cell as a program with arguments."""
     item: str | None = None
     """JSON of the variable `item`, which the cell finds."""
+    author: Author | None = None
+    """Set by the service; a caller cannot choose it."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

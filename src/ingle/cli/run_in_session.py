@@ -28,7 +28,7 @@ def run_in_session(job: Job, target: Target, name: str) -> int:
         if job.folders and target.address.path is not None:
             for folder in map(Folder.read, job.folders):
                 target.ask("POST", "/v1/grants", {"folder": folder.path, "read_only": folder.read_only})
-        async with AsyncClient(str(target.address), target.address.token, start=False) as client:
+        async with AsyncClient(str(target.address), target.address.token, name="ingle run", start=False) as client:
             return await SessionRun(job, await _session(client, job, target, name), target).main()
 
     with asyncio.Runner() as runner:

@@ -28,6 +28,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 
 READ_ONLY = ":ro"
 
+AGENT = "ingle-python"
+"""What a client calls itself if its user gives it no name."""
+
+MAX_CLIENT_CHARS = 64
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -60,6 +65,8 @@ class Address:
     token: str | None = field(default=None, repr=False)
     path: Path | None = None
     """Socket of a local service; if set, the client connects to it."""
+    agent: str = AGENT
+    """What the client calls itself."""
 
     def __str__(self) -> str:
         """Return text that `parse_address` accepts, without the token."""
@@ -71,7 +78,8 @@ class Address:
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        agent = {"User-Agent": self.agent}
+        return agent if self.token is None else {**agent, "Authorization": f"Bearer {self.token}"}
 
     @property
     def near(self) -> bool:
@@ -105,6 +113,17 @@ def given_address(url: str | None, token: str | None) -> Address | None:
             raise InvalidRequest("a token needs a URL, because a local service needs no token; pass the `url` too")
         return None
     return parse_address(url, token if token is not None else os.environ.get("INGLE_TOKEN") or None)
+
+
+def check_client_name(name: str | None) -> str:
+    """Return what a client calls itself."""
+    if name is None:
+        return AGENT
+    if not (0 < len(name) <= MAX_CLIENT_CHARS and name.isascii() and name.isprintable() and name == name.strip()):
+        raise InvalidRequest(f"{name[:80]!r} is not a client's name: 1 to {MAX_CLIENT_CHARS} printable characters")
+    if "/" in name or "(" in name:
+        raise InvalidRequest(f"the client's name {name!r} has a '/' or a '('; leave them out")
+    return name
 
 
 def session_path(name: str) -> str:

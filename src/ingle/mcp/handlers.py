@@ -8,6 +8,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -46,6 +47,12 @@ PATH_CHARS = 200
 MAX_INLINE_CHARS = 20_000
 """Characters that are rendered in a few milliseconds; longer answers are rendered in a thread."""
 
+MCP = "mcp"
+"""Interface that cells name as the one they came through."""
+
+_client: ContextVar[str] = ContextVar("client", default="")
+"""Name of the client whose call is answered. Each call is a task, so that calls have their own."""
+
 Done = TypeVar("Done")
 
 
@@ -76,7 +83,7 @@ class Tools:
         longest_wait: float = MAX_WAIT_SECONDS,
         progress_interval: float = PROGRESS_SECONDS,
     ) -> None:
-        self.service = service
+        self._service = service
         self.listed = listed or tools.chosen()
         self._cwd = cwd
         self._durable = durable
@@ -90,12 +97,18 @@ class Tools:
         self._shown: dict[str, Shown] = {}
         """By session: what its last answer showed."""
 
+    @property
+    def service(self) -> Service:
+        """The service, for the client of the current call."""
+        return self._service.sent_by(MCP, _client.get())
+
     async def facts(self) -> Facts:
         """Return the facts of this server for its caller."""
         return await facts_of(self.service, self._cwd, durable=self._durable, tools=self._by_name)
 
-    async def call(self, name: str, given: dict[str, Any] | None, send: Send) -> Answer:
-        """Answer a call. `send` tells the client that waits of its progress."""
+    async def call(self, name: str, given: dict[str, Any] | None, send: Send, client: str = "") -> Answer:
+        """Answer a call. `send` tells the client that waits of its progress. `client` is what it calls itself."""
+        _client.set(client)
         tool = self._by_name.get(tools.ALIASES.get(name, name))
         if tool is None:
             raise UnknownTool(f"there is no tool {name[:80]!r}; the tools are {', '.join(self._by_name)}")

@@ -30,7 +30,7 @@ def make_server(handlers: Tools, facts: Facts) -> "Server[Any]":
             await context.session.report_progress(round(seconds, 3), None, line)
 
         try:
-            answer = await handlers.call(params.name, params.arguments, progress)
+            answer = await handlers.call(params.name, params.arguments, progress, _client_name(context))
         except UnknownTool as error:
             raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from None
         return _wrapped(answer)
@@ -118,6 +118,18 @@ def make_manager(server: "Server[Any]", max_body: int) -> StreamableHTTPSessionM
 def renew(server: "Server[Any]", facts: Facts) -> None:
     """Have the instructions say what is so now. Clients that ask for them later get these."""
     server.instructions = instructions(facts)
+
+
+def _client_name(context: Any) -> str:
+    """Return what the client calls itself; empty if it has not said.
+
+    Before 2026 it says so once, and over HTTP no connection remembers it. The header of each request has to do.
+    """
+    params: types.InitializeRequestParams | None = context.session.client_params
+    if params is not None:
+        return params.client_info.name
+    agent: str = "" if context.request is None else context.request.headers.get("user-agent", "")
+    return agent.partition("/")[0]
 
 
 def _listed(tool: tools.Tool, facts: Facts) -> types.Tool:

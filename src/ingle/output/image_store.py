@@ -6,8 +6,11 @@ The name is computed here from the bytes, and names from the worker are ignored.
 import asyncio
 import hashlib
 import os
+import re
 from collections.abc import Coroutine
 from pathlib import Path
+
+_NAME = re.compile("[0-9a-f]{64}")
 
 MIN_IMAGE_BYTES = 4096
 """Least size of an image: the disk space of a small file."""
@@ -42,6 +45,20 @@ class ImageStore:
             return
         finally:
             self.waiting -= max(len(data), MIN_IMAGE_BYTES)
+
+    async def resume(self) -> None:
+        """Find the images that an earlier server has stored."""
+        async with self._lock:
+            self._sizes = await asyncio.to_thread(self._find)
+            self._total = sum(self._sizes.values())
+
+    def _find(self) -> dict[str, int]:
+        try:
+            found = [(each.stat(), each.name) for each in os.scandir(self._name) if _NAME.fullmatch(each.name)]
+        except OSError:
+            return {}
+        found.sort(key=lambda each: each[0].st_mtime_ns)
+        return {name: max(about.st_size, MIN_IMAGE_BYTES) for about, name in found}
 
     async def close(self) -> None:
         """Stop writing."""

@@ -1,6 +1,7 @@
 """The timeline: every event of a session, numbered from 1, stored until the session ends.
 
 Memory is bounded: the oldest events go to disk. Reading deletes nothing, and any number of readers may follow.
+A lasting timeline goes to disk as it grows, and the next server goes on with it.
 If the disk is slower than the output, the timeline reports that it is full. The session then stops reading its worker's
 output until there is capacity. This back-pressure loses nothing.
 """
@@ -22,18 +23,25 @@ from ingle.events import (
     Stderr,
     Stdout,
 )
-from ingle.output.disk_log import DiskLog
+from ingle.output.disk_log import READ_EVENTS, DiskLog
+from ingle.output.kept_timeline import Found
 
 EVENT_COST = 300
 """Assumed bytes of an event in memory without its text."""
 
-READ_AT_ONCE = 64
-"""Events read from disk at once. Each has at most 64 KiB of text, so memory is bounded."""
+READ_AT_ONCE = READ_EVENTS
+"""Events read at once. Each has at most 64 KiB of text, so memory is bounded."""
 
 WRITE_AT_ONCE = 2048
 """Events written to disk at once; few enough not to block the event loop."""
 
 HEAD_SHARE = 0.35
+
+FLUSH_SECONDS = 0.1
+"""Time after which new events of a lasting timeline are written to disk."""
+
+SPARE_NUMBERS = 1000
+"""Numbers that are left out after a server was killed, beside those of events that memory may have held."""
 
 
 def _done_size(event: Done) -> int:
@@ -70,7 +78,10 @@ class Timeline:
         memory_limit: int,
         disk_limit: int,
         on_capacity: Callable[[], None],
+        *,
+        lasting: bool = False,
     ) -> None:
+        self._lasting = lasting
         self._disk_log = DiskLog(path)
         self._memory_limit = memory_limit
         self._disk_limit = disk_limit
@@ -78,6 +89,9 @@ class Timeline:
         self._events: list[AnyEvent] = []
         self._weights: list[int] = []
         self._base = 1
+        self._written = 0
+        """How many of the oldest events in memory are on disk too."""
+        self._flush: asyncio.TimerHandle | None = None
         self.next_seq = 1
         """Number of the next event."""
         self._memory = 0
@@ -106,19 +120,43 @@ class Timeline:
         self._weights.append(weight)
         self._memory += weight
         if self._memory > self._memory_limit and self._writing is None and self.broken is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write_oldest())
+            self._begin_writing()
+        elif self._lasting and self._flush is None:
+            self._flush = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._begin_writing)
         if self._readers:
             readers, self._readers = self._readers, []
             for reader in readers:
                 if not reader.done():
                     reader.set_result(None)
 
+    def resume(self, found: Found, owner: str) -> None:
+        """Go on after the events of an earlier server, as the timeline of the session of that name.
+
+        A client may have seen events that a killed server did not write. Their numbers are not used again.
+        """
+        self._disk_log.resume(found.firsts, found.starts, found.last, found.size, owner)
+        lost = 0 if found.complete else 2 * self._memory_limit // EVENT_COST + SPARE_NUMBERS
+        self.next_seq = self._base = found.last + 1 + (lost if found.last else 0)
+
+    def _begin_writing(self) -> None:
+        self._flush = None
+        if self._writing is None and self.broken is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_oldest())
+
+    @property
+    def _must_write(self) -> bool:
+        if self._closed and not self._kept:
+            return False
+        unwritten = self._written < len(self._events)
+        return unwritten and (self._lasting or self._memory > self._memory_limit // 2)
+
     async def _write_oldest(self) -> None:
         try:
-            while self._memory > self._memory_limit // 2 and self._events and (self._kept or not self._closed):
+            while self._must_write:
                 batch: list[AnyEvent] = []
-                weight = 0
-                for event, its_weight in zip(self._events[:WRITE_AT_ONCE], self._weights, strict=False):
+                weight, start = 0, self._written
+                new = slice(start, start + WRITE_AT_ONCE)
+                for event, its_weight in zip(self._events[new], self._weights[new], strict=False):
                     if weight > self._memory_limit // 2:
                         break
                     batch.append(event)
@@ -127,15 +165,28 @@ class Timeline:
                     await asyncio.to_thread(self._disk_log.append, batch)
                 except OSError as error:
                     # A full disk loses older output of this session, but must not end the server.
-                    self.broken = f"older output could not be written to disk ({error.strerror}) and is lost"
+                    if self._memory > self._memory_limit:
+                        self.broken = f"older output could not be written to disk ({error.strerror}) and is lost"
                     return
-                del self._events[: len(batch)]
-                del self._weights[: len(batch)]
-                self._base += len(batch)
-                self._memory -= weight
+                self._written += len(batch)
+                self._drop_written()
+            if self._lasting:
+                # Many sessions are idle, and each would hold a descriptor.
+                await asyncio.to_thread(self._disk_log.rest)
         finally:
             self._writing = None
             self._on_capacity()
+
+    def _drop_written(self) -> None:
+        """Drop events that are on disk, until memory has capacity."""
+        count = 0
+        while count < self._written and (not self._lasting or self._memory > self._memory_limit // 2):
+            self._memory -= self._weights[count]
+            count += 1
+        del self._events[:count]
+        del self._weights[:count]
+        self._base += count
+        self._written -= count
 
     # --- reading ---
 
@@ -147,25 +198,27 @@ class Timeline:
 
     async def read(self, first: int, last: int) -> list[AnyEvent]:
         """Return the existing events from `first` to `last`, both included, up to a fixed number."""
-        first = max(first, 1)
-        last = min(last, self.next_seq - 1, first + READ_AT_ONCE - 1)
-        if last < first:
-            return []
-        while first < self._base:
-            # Events may move to disk during the read; then read again.
-            events = await asyncio.to_thread(self._disk_log.read, first, min(last, self._base - 1))
+        first, last = max(first, 1), min(last, self.next_seq - 1)
+        while first < self._base and first <= last:
+            base = self._base
+            events = await asyncio.to_thread(self._disk_log.read, first, min(last, base - 1))
             if events:
                 return events
-        return self._events[first - self._base : last + 1 - self._base]
+            # Events may have moved to disk during the read; then read again. Otherwise the numbers were left out.
+            first = first if self._base != base else base
+        return self._events[first - self._base : min(last + 1, first + READ_AT_ONCE) - self._base]
 
     async def follow(self, first: int) -> AsyncIterator[AnyEvent]:
         """Yield the events from `first` on, and future ones, until the timeline is closed."""
         seq = max(first, 1)
         while True:
             while seq < self.next_seq:
-                for event in await self.read(seq, self.next_seq - 1):
+                some = await self.read(seq, self.next_seq - 1)
+                for event in some:
                     yield event
                     seq = event.seq + 1
+                if not some:
+                    seq = self._base  # the numbers before it were left out
             if self._closed:
                 return
             more = asyncio.get_running_loop().create_future()
@@ -223,17 +276,29 @@ class Timeline:
     async def close(self, *, keep: bool = False) -> None:
         """End the timeline and its readers. The file is closed when the last reader drops it.
 
-        With `keep` it is read later: what memory has no place for goes to disk first.
+        With `keep` it is read later: what memory has no place for goes to disk first, of a lasting one everything.
         """
         self._kept = keep
         self._closed = True
+        if self._flush is not None:
+            self._flush.cancel()
         readers, self._readers = self._readers, []
         for reader in readers:
             if not reader.done():
                 reader.set_result(None)
         if self._writing is not None:
             await asyncio.wait({self._writing})
+        if keep and self._lasting and self.broken is None:
+            await self._write_oldest()
         self._on_capacity = _nothing
+
+    @property
+    def on_disk(self) -> Found | None:
+        """What a lasting timeline has on disk; None if that is not all of it."""
+        if self.next_seq != self._disk_log.last + 1 or self.broken is not None:
+            return None
+        log = self._disk_log
+        return Found(log.last, log.size, True, log.firsts, log.starts)
 
     async def rest(self) -> None:
         """Close the descriptor of a file that stays after `close`, because it may never be read again."""

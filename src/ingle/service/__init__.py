@@ -15,6 +15,7 @@ from ingle.events import Isolation, Metrics
 from ingle.isolation.policy import can_be_granted, read_mount
 from ingle.nodes import Node
 from ingle.nodes.local import LocalNode
+from ingle.requests import Author
 from ingle.service.access import Access, Shared
 from ingle.service.batch import Batches
 from ingle.service.cells import Cells
@@ -34,6 +35,14 @@ PROBE = Caller("probe", ".probe")
 
 PROBE_SECONDS = 10.0
 
+LOCAL = "local"
+"""Interface of cells that the process of the server asks for itself."""
+
+MAX_CLIENT_CHARS = 64
+
+MAX_SENDERS = 100
+"""Pairs of interface and client whose services are kept. Clients choose their names."""
+
 
 class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Environments, Grants):
     """All verbs, for one caller, and the start and stop of the node that carries them out."""
@@ -46,12 +55,15 @@ class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Envir
         caller: Caller = OWNER,
         workspace: Path | None = None,
         shared: Shared | None = None,
+        author: Author | None = None,
     ) -> None:
         self.settings = settings
         self.workspace = workspace
         self._node = node
         self._shared = shared or Shared()
-        self.access = Access(caller, node, self._shared)
+        self.access = Access(caller, node, self._shared, author or Author(caller.name, LOCAL))
+        self._sent_by: dict[tuple[str, str], Service] = {}
+        """The same service for each interface and client."""
 
     @classmethod
     def local(
@@ -83,6 +95,26 @@ class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Envir
     def acting_for(self, caller: Caller) -> "Service":
         """Return the same service with the rights and the sessions of this caller."""
         return Service(self.settings, self._node, caller=caller, workspace=self.workspace, shared=self._shared)
+
+    def sent_by(self, via: str, client: str = "") -> "Service":
+        """Return the same service for requests over this interface. Cells name the interface and the client."""
+        client = client[:MAX_CLIENT_CHARS]
+        if not client.isprintable():
+            client = "".join(filter(str.isprintable, client))
+        found = self._sent_by.get((via, client))
+        if found is None:
+            if len(self._sent_by) >= MAX_SENDERS:
+                self._sent_by.clear()
+            author = Author(self.caller.name, via, client)
+            found = self._sent_by[via, client] = Service(
+                self.settings,
+                self._node,
+                caller=self.caller,
+                workspace=self.workspace,
+                shared=self._shared,
+                author=author,
+            )
+        return found
 
     @property
     def caller(self) -> Caller:

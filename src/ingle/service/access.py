@@ -6,10 +6,12 @@ both find what belongs to the caller's tenant only.
 
 from collections import Counter
 
+import msgspec
+
 from ingle import errors
 from ingle.callers import READ, Caller
 from ingle.nodes import Node, SessionHandle, TaskHandle
-from ingle.requests import NewCell, NewTask, session_key, shell_key
+from ingle.requests import Author, NewCell, NewTask, session_key, shell_key
 from ingle.support.idempotency import Idempotency
 
 MAX_KEYS = 10_000
@@ -37,8 +39,9 @@ class Shared:
 class Access:
     """Rights and quotas of one caller on one node."""
 
-    def __init__(self, caller: Caller, node: Node, shared: Shared) -> None:
+    def __init__(self, caller: Caller, node: Node, shared: Shared, author: Author) -> None:
         self.caller = caller
+        self.author = author
         self._node = node
         self._shared = shared
 
@@ -117,6 +120,6 @@ class Access:
         tenant, beginning = self.caller.tenant, self._shared.beginning
         beginning[tenant] += 1
         try:
-            return await session.execute(new)
+            return await session.execute(msgspec.structs.replace(new, author=self.author))
         finally:
             beginning[tenant] -= 1

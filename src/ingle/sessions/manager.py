@@ -330,7 +330,7 @@ class Manager:
         spec = await self._resolve(row.made, name, key, grant)
         spec = msgspec.structs.replace(spec, folder=self._durable.folder(row.uid), one_off=False)
         session = self._durable_session(spec, self.grants.launcher(grant), row)
-        session.begin_hibernated(row)
+        await session.begin_hibernated(row)
         session.journal.tell(notices)
         self._sessions[key] = session
         if name != row.name:

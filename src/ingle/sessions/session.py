@@ -83,7 +83,8 @@ class Session:
         self._requests = requests or Idempotency(KEYS)
         self._tasks = Tasks()
         self.turns = Turns()
-        self.journal = journal = Journal(spec.session_id, spec.folder, settings)
+        lasting = saves is not None and saves.registry is not None
+        self.journal = journal = Journal(spec.session_id, spec.folder, settings, lasting=lasting)
         self.checkpoints = Checkpoints(spec.session_id, settings.max_checkpoints, auto=spec.auto_checkpoints)
         self.calls = WorkerCalls(spec.session_id, settings.timeout_grace)
         self.autosave = None if saves is None else AutoSave(saves, journal)
@@ -127,12 +128,12 @@ class Session:
         self.journal.history.inherit(origin.session_id, origin.moment.cell)
         self.slot.begin_fork(worker, origin)
 
-    def begin_hibernated(self, row: Row) -> None:
+    async def begin_hibernated(self, row: Row) -> None:
         """Begin as the session that an earlier server had. The next call restores it."""
         self.created_at = row.created_at
         self.slot.begin_hibernated()
         known = [row.cells, row.save.cell if row.save else 0, *(each.cell or 0 for each in row.requests)]
-        self.journal.history.inherit("", max(known))
+        await self.journal.resume(max(known))
         if row.save is not None:
             self.slot.names.learn(row.save.names)
             self.runner.last_begun = row.save.time
@@ -315,7 +316,7 @@ class Session:
         await self.journal.close_images()
         await self.saves.close(keep=keep, patience=self._settings.exit_grace)
         self._tasks.cancel()
-        await self.journal.close()
+        await self.journal.close(keep=keep)
         if not keep:
             await self.folders.end(self.spec.folder)
         self._ended_event.set()

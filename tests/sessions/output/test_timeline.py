@@ -373,10 +373,10 @@ async def test_a_disk_that_becomes_full_keeps_what_it_has(timeline: Kept, monkey
     await timeline.settle()
     assert timeline.in_memory(1, 1) is None
 
-    def full(fd: int, data: bytes) -> int:
+    def full(fd: int, data: bytes, at: int) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ingle.output.disk_log.os.write", full)
+    monkeypatch.setattr("ingle.output.disk_log.os.pwrite", full)
     for _ in range(100):
         events.append(timeline.out("x" * 1000))
         await asyncio.sleep(0)

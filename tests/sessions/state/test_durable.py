@@ -28,7 +28,7 @@ from ingle.snapshots.registry import Registry, Row, Save
 from ingle.support import processes
 from support.internals import session_of, until_prepared
 from support.processes import marked_processes
-from support.server import Server, problem
+from support.server import Server
 from support.service import make_settings
 from support.waiting import until, wait_until
 
@@ -118,10 +118,12 @@ async def test_listing_its_variables_brings_it_back_too(kept: Path) -> None:
         assert [(each.name, each.preview) for each in listed.variables] == [("x", "5")]
 
 
-async def test_what_ran_before_is_told_apart_from_what_never_ran(kept: Path) -> None:
+async def test_cells_whose_timeline_is_lost_are_told_apart_from_what_never_ran(kept: Path) -> None:
     async with serving(kept) as first:
         await first.create_session("s", durable=True)
         await first.execute("s", "print('gone')")
+    (timeline,) = kept.glob("sessions/*/timeline.ndjson")
+    timeline.unlink()
     async with serving(kept) as second:
         with pytest.raises(errors.CellForgotten, match="cell 1 was started before the server restarted"):
             await second.wait("s", 1)
@@ -505,8 +507,8 @@ async def test_a_request_that_is_repeated_after_a_restart_runs_nothing(kept: Pat
         await first.execute("s", "x = []", key="make")
         await first.execute("s", "x.append(1)", key="add")
     async with serving(kept) as second:
-        with pytest.raises(errors.CellForgotten, match=r"cell 2 was started before .*; it is not run again"):
-            await second.execute("s", "x.append(1)", key="add")
+        again = await second.execute("s", "x.append(1)", key="add")
+        assert (again.cell, again.status) == (2, "ok")
         with pytest.raises(errors.KeyReused):
             await second.execute("s", "x.append(2)", key="add")
         assert await value(second, "x") == "[1]"
@@ -525,12 +527,14 @@ def test_a_request_whose_server_is_killed_is_not_run_by_the_next(start: Callable
     with first.make_client() as http:
         assert http.post("/v1/sessions/main/execute", json=body, headers=headers).json()["status"] == "running"
         assert wait_until(marker.exists)
+    assert wait_until(lambda: any(b'"code"' in each.read_bytes() for each in first.home.rglob("timeline.ndjson")))
     first.process.kill()
     first.process.wait()
     second = start()
     with second.make_client() as http:
-        answer = http.post("/v1/sessions/main/execute", json=body, headers=headers)
-        assert "is not run again" in problem(answer, 410, "cell_forgotten")["detail"]
+        again = http.post("/v1/sessions/main/execute", json=body, headers=headers).json()
+        assert (again["cell"], again["status"]) == (1, "exit")
+        assert again["exit"]["message"] == "the server was killed while the cell ran"
         assert second.execute("1 + 1")["result"] == {"text/plain": "2"}
         http.delete("/v1/sessions/main")
     assert marker.read_text() == "x"

@@ -4,6 +4,7 @@ A request that the server may have executed is repeated only if that changes not
 connection continues at the next number, so no event is lost or repeated.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from ingle.client.address import (
     Address,
     Folder,
     Retries,
+    check_client_name,
     deadline_after,
     given_address,
     time_left,
@@ -74,9 +76,12 @@ TOO_BIG = 1009
 class AsyncConnection:
     """Connection to a service, opened on first use. Tasks and threads may share it."""
 
-    def __init__(self, url: str | None, token: str | None, start: bool, folder: Folder | None = None) -> None:
-        """`folder` is granted to the sessions of a service on this machine."""
+    def __init__(
+        self, url: str | None, token: str | None, start: bool, folder: Folder | None = None, name: str | None = None
+    ) -> None:
+        """`folder` is granted to the sessions of a service on this machine. Cells name the client as `name`."""
         self._address = given_address(url, token)
+        self._agent = check_client_name(name)
         self._start = start
         self._folder = folder
         self._opening = Lock()
@@ -106,6 +111,7 @@ class AsyncConnection:
             if self._http is None:
                 if self._address is None:
                     self._address = await in_thread(self._find)
+                self._address = dataclasses.replace(self._address, agent=self._agent)
                 self._http = self._make_http(self._address)
             return self._http
 
@@ -131,7 +137,13 @@ class AsyncConnection:
         if address.path is not None:
             name = self._resources.enter_context(reachable(address.path))
             transport = HttpTransport(uds=name, limits=limits)
-            return HttpClient(base_url=address.url, timeout=timeout, transport=transport, trust_env=False)
+            return HttpClient(
+                base_url=address.url,
+                headers=address.headers,
+                timeout=timeout,
+                transport=transport,
+                trust_env=False,
+            )
         return HttpClient(
             base_url=address.url,
             headers=address.headers,

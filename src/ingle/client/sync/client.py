@@ -57,6 +57,8 @@ class Client(Shell):
     Sessions start in the `folder` and may read and write it, or with `DIR:ro` read it. A service on this machine is
     asked to grant it to this user's sessions. The service at a `url` has to grant it already.
 
+    Its cells name it as their author by `name`.
+
     It connects on first use. Any number of threads may share a synchronous client, and any number of tasks of one
     event loop an asynchronous one. A synchronous client needs no event loop, and works while one is running.
     """
@@ -67,10 +69,11 @@ class Client(Shell):
         token: str | None = None,
         *,
         folder: str | PathLike[str] | None = None,
+        name: str | None = None,
         start: bool = True,
     ) -> None:
         self._folder = None if folder is None else Folder.read(folder)
-        super().__init__(Connection(url, token, start, self._folder))
+        super().__init__(Connection(url, token, start, self._folder, name))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._connection.where}>"

@@ -5,6 +5,7 @@ A request that the server may have executed is repeated only if that changes not
 connection continues at the next number, so no event is lost or repeated.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from ingle.client.address import (
     Address,
     Folder,
     Retries,
+    check_client_name,
     deadline_after,
     given_address,
     time_left,
@@ -75,9 +77,12 @@ TOO_BIG = 1009
 class Connection:
     """Connection to a service, opened on first use. Tasks and threads may share it."""
 
-    def __init__(self, url: str | None, token: str | None, start: bool, folder: Folder | None = None) -> None:
-        """`folder` is granted to the sessions of a service on this machine."""
+    def __init__(
+        self, url: str | None, token: str | None, start: bool, folder: Folder | None = None, name: str | None = None
+    ) -> None:
+        """`folder` is granted to the sessions of a service on this machine. Cells name the client as `name`."""
         self._address = given_address(url, token)
+        self._agent = check_client_name(name)
         self._start = start
         self._folder = folder
         self._opening = Lock()
@@ -107,6 +112,7 @@ class Connection:
             if self._http is None:
                 if self._address is None:
                     self._address = in_thread(self._find)
+                self._address = dataclasses.replace(self._address, agent=self._agent)
                 self._http = self._make_http(self._address)
             return self._http
 
@@ -132,7 +138,13 @@ class Connection:
         if address.path is not None:
             name = self._resources.enter_context(reachable(address.path))
             transport = HttpTransport(uds=name, limits=limits)
-            return HttpClient(base_url=address.url, timeout=timeout, transport=transport, trust_env=False)
+            return HttpClient(
+                base_url=address.url,
+                headers=address.headers,
+                timeout=timeout,
+                transport=transport,
+                trust_env=False,
+            )
         return HttpClient(
             base_url=address.url,
             headers=address.headers,

@@ -18,6 +18,7 @@ from ingle import errors
 from ingle.callers import DEFAULT_TENANT, OWNER, Meter
 from ingle.callers import SERVICE as SERVICE
 from ingle.http.auth.principals import Principal, Principals
+from ingle.http.auth.sender import sent
 from ingle.http.auth.sign_in_page import SIGN_IN, sign_in_page, wants_page
 from ingle.http.auth.sign_ins import BrowserRequest, SignIns
 from ingle.service import Service
@@ -133,7 +134,7 @@ class Guard:
             await sign_in_page(scope["path"])(scope, receive, send)
             return
         if principal is not None:
-            scope[SERVICE] = principal.service
+            scope[SERVICE] = sent(principal.service, scope)
             if (peer := scope.get(PEER)) is not None:
                 peer.authenticate(principal.caller.tenant)
             if principal.meter is not None:
@@ -204,7 +205,7 @@ class Owner:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[SERVICE] = self._service
+        scope[SERVICE] = sent(self._service, scope)
         await self._app(scope, receive, send)
 
 

@@ -4,19 +4,23 @@ Only the numbers of each cell's first and last event are kept here. All else is 
 Reading changes nothing and can be repeated.
 """
 
+import time
 from array import array
 from collections.abc import AsyncIterator
+from itertools import islice
 
 import msgspec
 
 from ingle import errors, events
 from ingle.events import AnyEvent, CellInfo, Result, Truncated
+from ingle.output.kept_timeline import Found
 from ingle.output.line_index import LineIndex
 from ingle.output.pages import PRINTED, OutputPage, Reading, read_lines, whole
 from ingle.output.timeline import Timeline
 from ingle.render.mime import shown_texts
 from ingle.render.phrases import left_out_notices
 from ingle.sessions.cells.cell import NO_TEXT, RunningCell
+from ingle_worker.wire import states
 
 
 class History:
@@ -27,11 +31,12 @@ class History:
         self._limit = limit
         self._first_events = array("Q")
         self._done_events = array("Q")
-        self._forgotten = 0
+        self.forgotten = 0
         """The code of cells up to this one is not shown any more."""
         self._origin = ""
         self._inherited = 0
-        """Cells up to this one ran in the session that this one was forked from, or under an earlier server."""
+        """Cells up to this one are not in this timeline: they ran in the original of a fork, or their events are lost.
+        """
 
     @property
     def count(self) -> int:
@@ -42,6 +47,38 @@ class History:
         self._origin, self._inherited = origin, count
         self._first_events.extend([0] * count)
         self._done_events.extend([0] * count)
+
+    def resume(self, found: Found, count: int) -> None:
+        """Go on after `count` cells under earlier servers, whose timeline was found again as far as it was kept."""
+        count = max(count, len(found.first_events))
+        missing = [0] * (count - len(found.first_events))
+        self._first_events = found.first_events + array("Q", missing)
+        self._done_events = found.done_events + array("Q", missing)
+        self._inherited = next((cell for cell, first in enumerate(self._first_events) if first), count)
+        self.forgotten = found.forgotten
+
+    async def end_lost(self, message: str) -> None:
+        """End the cells that ran when their server was killed."""
+        for place, first in enumerate(self._first_events):
+            if first and not self._done_events[place]:
+                cell, seq = place + 1, self._timeline.next_seq
+                following = next(filter(None, islice(self._first_events, cell, None)), seq)
+                characters, lines = await self._count_text(first, following - 1)
+                result = Result(self._session_id, cell, states.EXIT, exit=events.Exit(message=message))
+                self._done_events[place] = seq
+                self._timeline.append(events.Done(seq, time.time(), self._session_id, cell, result, characters, lines))
+
+    @property
+    def kept(self) -> Found | None:
+        """What the next server has to know of the cells; None if not all events are on disk."""
+        found = self._timeline.on_disk
+        if found is not None:
+            found.first_events, found.done_events = self._first_events, self._done_events
+        return found
+
+    def knows(self, cell: int) -> bool:
+        """Return whether the events of a cell are here."""
+        return self._inherited < cell <= self.count and bool(self._first_events[cell - 1])
 
     def begin(self) -> None:
         """Note that the next event is the first of a new cell."""
@@ -54,20 +91,21 @@ class History:
 
     def forget(self) -> None:
         """Forget the code of all cells so far. Their output and results stay."""
-        self._forgotten = self.count
+        self.forgotten = self.count
 
     def follow(self, first: int) -> AsyncIterator[AnyEvent]:
         """Yield events from `first` on, and those to come.
 
-        A client that watched the session under an earlier server asks for numbers far ahead. It gets all events.
+        A client that watched the session under an earlier server, whose timeline is lost, asks for numbers far ahead.
+        It gets all events.
         """
         if self._inherited and not self._origin and first > self._timeline.next_seq:
             first = 1
-        return self._without_code(first) if self._forgotten else self._timeline.follow(first)
+        return self._without_code(first) if self.forgotten else self._timeline.follow(first)
 
     async def _without_code(self, first: int) -> AsyncIterator[AnyEvent]:
         async for event in self._timeline.follow(first):
-            if isinstance(event, events.StateChanged) and event.cell is not None and event.cell <= self._forgotten:
+            if isinstance(event, events.StateChanged) and event.cell is not None and event.cell <= self.forgotten:
                 yield msgspec.structs.replace(event, code=None)
             else:
                 yield event
@@ -75,7 +113,7 @@ class History:
     def check(self, cell: int) -> None:
         if not 1 <= cell <= self.count:
             raise errors.CellNotFound(self._session_id, cell, self.count)
-        if cell <= self._inherited:
+        if not self.knows(cell):
             if not self._origin:
                 raise errors.CellForgotten(cell)
             raise errors.CellElsewhere(self._session_id, cell, self._origin)
@@ -166,7 +204,8 @@ class History:
         reading.check()
         if reading.stream == "background":
             # Up to the next cell, or to now.
-            last = self._first_events[cell] - 1 if cell < self.count else self._timeline.next_seq - 1
+            later = filter(None, islice(self._first_events, cell, None))
+            last = next(later, self._timeline.next_seq) - 1
         if reading.stream in PRINTED:
             return await self._landmarks.read(first, last, reading, self._session_id, cell)
         if running is not None and running.number == cell:
@@ -180,15 +219,17 @@ class History:
         """Yield cells with their code. Only one of them is in memory at a time."""
         first = max(self._inherited + 1, first)
         for cell in range(first, min(self.count, first + count - 1) + 1):
+            if not self.knows(cell):
+                continue
             start, last = self._span(cell)
             begin = (await self._timeline.read(start, start))[0]
-            code = begin.code if isinstance(begin, events.StateChanged) else None
+            code, author = (begin.code, begin.author) if isinstance(begin, events.StateChanged) else (None, None)
             if running is not None and running.number == cell:
                 status, took = running.status, None
             else:
                 done = await self._done(last)
                 status, took = done.result.status, done.result.execution_time
                 del done  # it holds the displays of the cell
-            if cell <= self._forgotten:
+            if cell <= self.forgotten:
                 code = None
-            yield CellInfo(cell, code or "", status, begin.time, took)
+            yield CellInfo(cell, code or "", status, begin.time, took, author)

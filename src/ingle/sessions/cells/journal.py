@@ -5,6 +5,7 @@ disk. While the disk is behind, `behind` is true, and the worker must not be rea
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 
 from ingle import errors, events
 from ingle.events import AnyEvent
+from ingle.output import kept_timeline
 from ingle.output.image_store import ImageStore
 from ingle.output.timeline import Timeline
+from ingle.requests import Author
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.history import History
 from ingle.sessions.cells.notices import BackgroundOutput, Notices
@@ -23,11 +26,15 @@ from ingle_worker.wire import messages, states
 
 
 class Journal:
-    def __init__(self, session_id: str, folder: Path, settings: Settings) -> None:
+    def __init__(self, session_id: str, folder: Path, settings: Settings, *, lasting: bool = False) -> None:
+        """A lasting journal goes on under the next server."""
         self._session_id = session_id
+        self._lasting = lasting
+        self._path = f"{folder}/timeline.ndjson"
+        self._disk_limit = settings.timeline_disk
         self._drained = asyncio.Event()
         self.timeline = Timeline(
-            f"{folder}/timeline.ndjson", settings.timeline_memory, settings.timeline_disk, self._drained.set
+            self._path, settings.timeline_memory, settings.timeline_disk, self._drained.set, lasting=lasting
         )
         self.history = History(session_id, self.timeline, settings.result_chars)
         self.notices = Notices()
@@ -45,21 +52,38 @@ class Journal:
         number = cell.number if cell is not None else None
         timeline.append(kind(timeline.next_seq, time.time(), self._session_id, number, *content))
 
-    def publish(self, state: str, code: str | None = None) -> None:
-        """Append a change of the session's state, if it is one. `code` is the code of a cell that begins."""
+    def publish(self, state: str, code: str | None = None, author: Author | None = None) -> None:
+        """Append a change of the session's state, if it is one. `code` and `author` are those of a cell that begins."""
         if state == self._state:
             return
         self._state = states.move(self._state, state)
         cell, timeline = self._cell, self.timeline
         number = cell.number if cell is not None else None
         timeline.append(
-            events.StateChanged(timeline.next_seq, time.time(), self._session_id, number, state, code),
+            events.StateChanged(timeline.next_seq, time.time(), self._session_id, number, state, code, author),
             len(code) if code else 0,
         )
 
     def begin_hibernated(self) -> None:
         """Begin in the state of a session of an earlier server, without an event."""
         self._state = states.HIBERNATED
+
+    async def resume(self, cells: int) -> None:
+        """Go on with the journal of earlier servers, under which so many cells ran."""
+        found = await asyncio.to_thread(kept_timeline.find, self._path, self._disk_limit)
+        self.timeline.resume(found, self._session_id)
+        self.history.resume(found, cells)
+        await self._images.resume()
+        if found.last:
+            await self.history.end_lost("the server was killed while the cell ran")
+            self.append(events.StateChanged, self._state)
+
+    async def forget_code(self) -> None:
+        """Show the code of the cells so far no more. Their output and results stay."""
+        self.history.forget()
+        if self._lasting:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(kept_timeline.write_forgotten, self._path, self.history.forgotten)
 
     def notify(self, notice: str) -> None:
         """Add a notice for the next cell's result, and an event for clients that watch."""
@@ -177,5 +201,10 @@ class Journal:
     async def close_images(self) -> None:
         await self._images.close()
 
-    async def close(self) -> None:
-        await self.timeline.close()
+    async def close(self, *, keep: bool = False) -> None:
+        """End the journal. With `keep` the next server can go on with it."""
+        await self.timeline.close(keep=keep)
+        kept = self.history.kept if keep else None
+        if kept is not None and kept.last:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(kept_timeline.write_index, self._path, kept)

@@ -81,7 +81,7 @@ class CellRunner:
         self._journal.begin_cell(cell)
         self.last_begun = time.time()
         self._files.begin()
-        self._journal.publish(states.RUNNING, code if code.isascii() else visible(code))
+        self._journal.publish(states.RUNNING, code if code.isascii() else visible(code), new.author)
         worker.execute(number, new, crowded=self._slot.crowded)
         self._telemetry.cell_begun(self._spec.key, number, code, self._spec.grant.isolation)
         self._journal.flush_background()

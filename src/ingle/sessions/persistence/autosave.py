@@ -96,8 +96,8 @@ class AutoSave:
         self._count = target.count
         self._loop = asyncio.get_running_loop()
         self.last = target.save
-        self._outputs_lost = target.save is not None
-        """The save is of an earlier server, and the outputs of its cells are gone."""
+        self._restarted = target.save is not None
+        """The save is of an earlier server."""
         self.automatic = target.registry is not None
         self.trouble = ""
         """Why the session is not saved as it is now."""
@@ -272,7 +272,7 @@ class AutoSave:
                     f"no save of this session can be used: {error.message}{kept}; the session begins without variables"
                 )
             elif self._journal.history.count:
-                since = " before the server was started again" if self._outputs_lost else ""
+                since = " before the server was started again" if self._restarted else ""
                 self._journal.notify(f"nothing of this session was saved{since}; the session begins without variables")
             return None
         except (errors.SnapshotDamaged, errors.SnapshotUntrusted, errors.LoadFailed) as error:
@@ -285,8 +285,10 @@ class AutoSave:
             raise errors.StartFailed(error.message) from None
         self._failures = 0
         self._saved = self._copied = self._version
-        gone = "; what its cells printed before the server was started again is gone" if self._outputs_lost else ""
-        self._outputs_lost = False
+        gone = ""
+        if self._restarted and not self._journal.history.knows(returned.save.cell):
+            gone = "; what its cells printed before the server was started again is gone"
+        self._restarted = False
         self._journal.notify(describe_save(returned.save, returned.failed) + gone)
         for notice in returned.notices:
             self._journal.notify(notice)

@@ -7,7 +7,6 @@ Those of a dead server are taken over by the next one that starts there. A name 
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,9 +28,6 @@ from ingle.support.idempotency import Idempotency, StoredKey
 
 PREFIX = "durable."
 """Start of the names of their folders, so that they are not taken for those of a dead server."""
-
-STALE = ("timeline.ndjson", "figures")
-"""Files that a server leaves in such a folder and the next one cannot read."""
 
 ORPHANED_SECONDS = 7 * 86400.0
 """Age at which saves and folders without a row are removed. The registry may be what was lost."""
@@ -87,7 +83,7 @@ class DurableSessions:
             logger.warning("durable sessions that were not used for %s are removed: %d", unused, len(expired))
         if self.registry.replaced:
             await asyncio.to_thread(self._salvage)
-        await asyncio.to_thread(self._tidy, known, [row.uid for row in rows], expired)
+        await asyncio.to_thread(self._tidy, known, expired)
         return [msgspec.structs.replace(row, cells=max(row.cells, await self._count(row.uid))) for row in rows]
 
     def _salvage(self) -> None:
@@ -107,7 +103,7 @@ class DurableSessions:
             return 0
         return count.last
 
-    def _tidy(self, known: set[str], mine: list[str], expired: list[str]) -> None:
+    def _tidy(self, known: set[str], expired: list[str]) -> None:
         for uid in expired:
             remove_tree.remove(self.folder(uid))
         self._saves.tidy(DURABLE, lambda name: name not in expired)
@@ -120,13 +116,6 @@ class DurableSessions:
                     and time.time() - folder.stat().st_mtime > ORPHANED_SECONDS
                 ):
                     remove_tree.remove(folder)
-        for uid in mine:
-            for name in STALE:
-                path = self.folder(uid) / name
-                if path.is_dir():
-                    remove_tree.remove(path)
-                elif path.exists():
-                    os.unlink(path)
 
     async def add(self, uid: str, name: str, wanted: NewSession) -> Row:
         """Register a new session."""

@@ -102,7 +102,7 @@ class Namespace:
 
     async def _clear(self, worker: Worker) -> None:
         cleared = await self._calls.clear(worker)
-        self._journal.history.forget()
+        await self._journal.forget_code()
         self._slot.names.clear()
         if cleared is not None:
             self._slot.names.learn(cleared.names)

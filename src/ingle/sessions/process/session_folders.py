@@ -12,7 +12,7 @@ from ingle.isolation.levels import TMP
 from ingle.support import remove_tree
 from ingle_worker.wire import messages
 
-OUTPUTS = ("timeline.ndjson", "figures")
+OUTPUTS = ("timeline.ndjson", "timeline.ndjson.index", "timeline.ndjson.forgotten", "figures")
 """Files for the host alone: removed with the session, even if forks share the rest."""
 
 FORKS = "forks"
