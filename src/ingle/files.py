@@ -6,7 +6,10 @@ from msgspec import Struct, field
 
 
 class FileChanges(Struct, frozen=True, gc=False):
-    """Files of the session's folder that a cell created, changed and deleted: sorted paths relative to that folder."""
+    """Files of the session's folder that a cell created, changed and deleted: sorted paths relative to that folder.
+
+    A rollback also names empty folders, with a slash at the end.
+    """
 
     created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -37,20 +40,20 @@ class Unpacked(Struct, frozen=True):
 
 
 class FileState(Struct, frozen=True):
-    """A file or a link at one moment; `kind` is file or link."""
+    """A file, a link or an empty folder at one moment; `kind` is file, link or folder."""
 
     kind: str
     mode: int
     """Permissions."""
     size: int
     digest: str
-    """SHA-256 of a file's bytes; empty for a link."""
+    """SHA-256 of a file's bytes; empty for others."""
     target: str
-    """Target of a link; empty for a file."""
+    """Target of a link; empty for others."""
 
 
 class FileDiff(Struct, frozen=True):
-    """A file that differs."""
+    """A file, link or empty folder that differs."""
 
     path: str
     """Relative to the session's own folder."""
@@ -60,7 +63,7 @@ class FileDiff(Struct, frozen=True):
     after: FileState | None
     """Null for one that was deleted."""
     text: str | None
-    """Unified diff; empty if only permissions differ; null for a link, and for a file that is no text or large."""
+    """Unified diff; empty if only permissions differ; null for what is no text, or large."""
 
 
 class Diff(Struct, frozen=True):

@@ -84,7 +84,7 @@ def test_a_folder_comes_back_byte_for_byte(folder: Folder) -> None:
     assert state_of(top) == before
     assert (top / "changed.txt").stat().st_mtime_ns == 1_000_000_007
     assert changes == FileChanges(
-        created=["deep/er/renamed", "deleted.bin", "turned"],
+        created=["deep/er/renamed", "deleted.bin", "empty/", "turned"],
         changed=["changed.txt", "link", "script.sh"],
         deleted=["elsewhere", "empty", "turned/new"],
     )

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ingle.files import FileDiff, FileState
 from ingle.trees.store import KeptTree, TreeStore
-from ingle.trees.tree import Entry, visible
+from ingle.trees.tree import Entry, Tree, visible
 
 MAX_FILES = 2000
 MAX_TEXT_BYTES = 256 * 1024
@@ -25,8 +25,8 @@ MAX_SECONDS = 3.0
 
 
 def differences(store: TreeStore, before: KeptTree, after: KeptTree) -> tuple[list[FileDiff], int]:
-    """Return the files and links that differ, sorted by path, and how many more there are."""
-    old, new = before.tree.entries, after.tree.entries
+    """Return the files, links and empty folders that differ, sorted by path, and how many more there are."""
+    old, new = _told(before.tree, after.tree), _told(after.tree, before.tree)
     paths = [path for path in old.keys() | new.keys() if _content(old.get(path)) != _content(new.get(path))]
     until, left = time.monotonic() + MAX_SECONDS, MAX_ALL_BYTES
     found = []
@@ -38,8 +38,17 @@ def differences(store: TreeStore, before: KeptTree, after: KeptTree) -> tuple[li
     return found, len(paths) - len(found)
 
 
+def _told(tree: Tree, other: Tree) -> dict[str, Entry]:
+    """Return the entries of a tree that a difference can be about: no folder that the other has, or that has files."""
+    return {
+        path: each
+        for path, each in tree.entries.items()
+        if each.kind != "folder" or (path in tree.empty_folders and not other.has_folder(path))
+    }
+
+
 def _content(entry: Entry | None) -> object:
-    return None if entry is None or entry.kind == "folder" else entry.content
+    return None if entry is None else entry.content
 
 
 def _change(before: FileState | None, after: FileState | None) -> Literal["created", "changed", "deleted"]:
@@ -49,14 +58,16 @@ def _change(before: FileState | None, after: FileState | None) -> Literal["creat
 
 
 def _state(entry: Entry | None) -> FileState | None:
-    if entry is None or entry.kind == "folder":
+    if entry is None:
         return None
     return FileState(entry.kind, entry.mode, entry.size, entry.digest, visible(entry.target))
 
 
 def _text(store: TreeStore, path: str, before: Entry | None, after: Entry | None) -> str | None:
-    """Return a unified diff, or None if one of the two is no text or too large."""
+    """Return a unified diff, or None if one of the two is no text or too large. A folder has no text to compare."""
     before, after = (None if each is None or each.kind == "folder" else each for each in (before, after))
+    if before is None and after is None:
+        return None
     old, new = _lines(store, before), _lines(store, after)
     if old is None or new is None:
         return None

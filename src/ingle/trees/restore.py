@@ -18,7 +18,7 @@ from ingle.trees.in_use import InUse
 from ingle.trees.index import Index
 from ingle.trees.snapshot import batches, read_digests
 from ingle.trees.store import NotKept, TreeStore
-from ingle.trees.tree import Tree, visible
+from ingle.trees.tree import Tree, listed, parent, visible
 from ingle_worker.wire import trees as wire
 
 MAX_ENTRIES = 2_000_000
@@ -130,11 +130,15 @@ def _apply(agent: TreeAgent, store: TreeStore, tree: Tree, batch: list[Step]) ->
 
 
 def _changes(seen: list[Seen], steps: list[Step]) -> FileChanges:
-    """Return what the steps change: files and links, as paths that can be shown."""
+    """Return what the steps change: files, links and empty folders, as paths that can be shown."""
     before = {each.path for each in seen if each.kind in (wire.FILE, wire.LINK)}
     modes = {each.path: each.mode for each in seen}
     touched = {step[1] for step in steps if step[0] in (wire.WRITE_FILE, wire.MAKE_LINK)}
     touched |= {step[1] for step in steps if step[0] == wire.SET_ATTRIBUTES and step[2] != modes[step[1]]}
     removed = {step[1] for step in steps if step[0] == wire.REMOVE} & before
-    groups = (touched - before, touched & before, removed - touched)
-    return FileChanges(*(sorted(map(visible, group)) for group in groups))
+    folders = {each.path for each in seen if each.kind == wire.FOLDER}
+    made = {step[1] for step in steps if step[0] == wire.MAKE_FOLDER} - folders
+    made -= {parent(path) for path in touched | made}
+    gone = {step[1] for step in steps if step[0] == wire.REMOVE} & folders
+    gone -= {parent(each.path) for each in seen}
+    return listed((touched - before, made), (touched & before, ()), (removed - touched, gone))

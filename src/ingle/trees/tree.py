@@ -1,5 +1,6 @@
 """A tree: the state of a folder at one moment, without the bytes of its files. Pure values."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
@@ -55,6 +56,16 @@ class Tree(Struct, frozen=True, dict=True):
     def digests(self) -> frozenset[str]:
         return frozenset(each.digest for each in self.entries.values() if each.kind == "file")
 
+    @cached_property
+    def empty_folders(self) -> frozenset[str]:
+        """Paths of folders without an entry."""
+        parents = {parent(path) for path in self.entries}
+        return frozenset(path for path in self.entries if self.has_folder(path) and path not in parents)
+
+    def has_folder(self, path: str) -> bool:
+        entry = self.entries.get(path)
+        return entry is not None and entry.kind == "folder"
+
     @property
     def size(self) -> int:
         return sum(each.size for each in self.entries.values())
@@ -80,12 +91,24 @@ EMPTY = Tree({})
 
 
 def compare(before: Tree, after: Tree) -> FileChanges:
-    """Return the files and links that differ, as sorted paths that can be shown."""
+    """Return the files, links and empty folders that differ, as sorted paths that can be shown."""
     old = {path: each for path, each in before.entries.items() if each.kind != "folder"}
     new = {path: each for path, each in after.entries.items() if each.kind != "folder"}
     changed = [path for path in old.keys() & new.keys() if old[path].content != new[path].content]
-    groups = (new.keys() - old.keys(), changed, old.keys() - new.keys())
-    return FileChanges(*(sorted(map(visible, group)) for group in groups))
+    made = {path for path in after.empty_folders if not before.has_folder(path)}
+    gone = {path for path in before.empty_folders if not after.has_folder(path)}
+    return listed((new.keys() - old.keys(), made), (changed, ()), (old.keys() - new.keys(), gone))
+
+
+def listed(*groups: tuple[Iterable[str], Iterable[str]]) -> FileChanges:
+    """Return changes from the files and the empty folders of each group. A folder ends with a slash."""
+    return FileChanges(
+        *(sorted([*map(visible, files), *(f"{visible(each)}/" for each in folders)]) for files, folders in groups)
+    )
+
+
+def parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def visible(path: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ingle import AsyncClient, errors
-from ingle.files import Diff, FileDiff, FileState
+from ingle.files import Diff, FileChanges, FileDiff, FileState
 from ingle.service import Service
 from ingle.settings import Settings
 from support.server import Server
@@ -74,8 +74,26 @@ async def test_files_are_told_with_diffs_of_texts(service: Service) -> None:
     assert (await service.diff("main")).files == []
     await say(service, "os.remove('a.txt'); os.mkdir('a.txt')")
     (file,) = (await service.diff("main")).files or []
-    assert (file.path, file.change, file.after) == ("a.txt", "deleted", None)
+    assert file.after is not None
+    assert (file.path, file.change, file.after.kind) == ("a.txt", "changed", "folder")
     assert file.text == "--- a/a.txt\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
+
+
+async def test_empty_folders_are_told_and_no_others(service: Service) -> None:
+    await service.create_session("main")
+    await say(service, "import os\nos.umask(0o022)\nfor each in ('old', 'filled', 'kept'): os.mkdir(each)")
+    await service.checkpoint("main", "base")
+    await say(service, "os.makedirs('new/inner'); os.rmdir('old'); open('filled/x', 'w').close(); os.mkdir('kept/sub')")
+    folder = FileState("folder", 0o755, 0, "", "")
+    assert (await service.diff("main")).files == [
+        FileDiff("filled/x", "created", None, state(b""), ""),
+        FileDiff("kept/sub", "created", None, folder, None),
+        FileDiff("new/inner", "created", None, folder, None),
+        FileDiff("old", "deleted", folder, None, None),
+    ]
+    back = await service.rollback("main")
+    assert back.files == FileChanges(["old/"], [], ["filled/x", "kept/sub/", "new/inner/"])
+    assert (await service.diff("main")).files == []
 
 
 async def test_what_cannot_be_compared_is_told(service: Service) -> None:
@@ -102,8 +120,9 @@ async def test_over_http_the_client_and_the_command_line(server: Server) -> None
         await session.run(SETUP)
         await session.checkpoint("base")
         await session.run("open('a.txt', 'w').write('three\\n'); open('b.bin', 'wb').write(b'\\0')")
+        await session.run("os.mkdir('d')")
         found = await session.diff()
-        assert [each.path for each in found.files or []] == ["a.txt", "b.bin"]
+        assert [each.path for each in found.files or []] == ["a.txt", "b.bin", "d"]
         assert await session.diff("base") == found
         raw = server.client.get("/v1/sessions/main/diff?to=base")
         assert (raw.status_code, raw.json()["files"][0]["change"]) == (200, "changed")
@@ -118,6 +137,7 @@ async def test_over_http_the_client_and_the_command_line(server: Server) -> None
         assert done.stdout == (
             f"{text}changed b.bin: 5 bytes, mode {binary.before.mode:o}, sha256 {binary.before.digest[:12]} -> "
             f"1 bytes, mode {binary.after.mode:o}, sha256 {binary.after.digest[:12]}\n"
+            "created d: empty folder\n"
         )
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, env=env, check=True)
         assert json.loads(done.stdout)["to"] == "base"

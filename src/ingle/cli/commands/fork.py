@@ -141,6 +141,8 @@ def _changed(each: dict[str, Any]) -> str:
 def _side(state: dict[str, Any]) -> str:
     if state["kind"] == "link":
         return f"link to {state['target']}"
+    if state["kind"] == "folder":
+        return "empty folder"
     return f"{state['size']} bytes, mode {state['mode']:o}, sha256 {state['digest'][:12]}"
 
 
