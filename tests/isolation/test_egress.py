@@ -134,12 +134,12 @@ async def test_a_tunnel_carries_both_ways_and_ends_with_either(opened: Opening, 
 
 
 @pytest.mark.parametrize("tunnel", [True, False])
-async def test_what_is_not_listed_is_refused_with_the_flag_that_grants_it(opened: Opening, tunnel: bool) -> None:
+async def test_what_is_not_listed_is_refused_with_the_command_that_grants_it(opened: Opening, tunnel: bool) -> None:
     port, proxy, said = await opened("pypi.org")
     data = request("files.example.org:8443", method="CONNECT") if tunnel else request("http://files.example.org:8443/x")
     text = (
-        "files.example.org:8443 is not on the list of hosts; the operator allows it with "
-        "--allow-host files.example.org:8443"
+        "files.example.org:8443 is not on the list of hosts; the operator grants it with "
+        "`ingle grant --host files.example.org:8443`"
     )
     answer = await exchange(port, data)
     assert answer.startswith(f"HTTP/1.1 403 {text}\r\n".encode())
@@ -266,7 +266,7 @@ async def test_a_name_is_resolved_once_and_a_near_address_refused_unless_listed(
     writer.close()
     text = (
         f"rebinding:{origin.port} has the address {LOOP}, which is not public; "
-        f"the operator allows it with --allow-host {LOOP}:{origin.port}"
+        f"the operator grants it with `ingle grant --host {LOOP}:{origin.port}`"
     )
     assert answer.startswith(f"HTTP/1.1 403 {text}\r\n".encode())
     assert (asked, connected, origin.connections) == (["rebinding"], [], 0)
@@ -849,5 +849,5 @@ async def test_pip_installs_through_it(opened: Opening, tmp_path: Path) -> None:
         done = await asyncio.create_subprocess_exec(*command, "hearth", env=environ, stdout=-1, stderr=-1)
         out, err = await done.communicate()
         assert done.returncode != 0
-        assert b"--allow-host elsewhere.example" in out + err
+        assert b"ingle grant --host elsewhere.example" in out + err
         await listener.close()

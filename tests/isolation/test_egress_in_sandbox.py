@@ -48,11 +48,26 @@ async def test_pip_installs_from_the_hosts_own_index_and_reaches_nothing_else(sa
     assert metrics.egress["refused"] == 0
 
 
-async def test_a_refused_host_is_named_in_the_cells_notices_with_the_flag(sandboxed: Service) -> None:
+async def test_an_installation_that_is_refused_tells_the_reason_once(sandboxed: Service) -> None:
+    result = await sandboxed.execute("s", "%pip install --retries 2 -i https://elsewhere.example/simple ember")
+    granted = (
+        "elsewhere.example:443 is not on the list of hosts; the operator grants it with "
+        "`ingle grant --host elsewhere.example`"
+    )
+    assert result.notices == [granted]
+    lines = result.stderr.splitlines()
+    assert lines[0] == "nothing was installed; the installer said:"
+    assert "ember" in result.stderr
+    assert len(lines) <= 5, result.stderr
+    assert granted not in result.stderr
+
+
+async def test_a_refused_host_is_named_in_the_cells_notices_with_the_command(sandboxed: Service) -> None:
     code = "import urllib.request\nurllib.request.urlopen('https://elsewhere.example/', timeout=10)"
     result = await sandboxed.execute("s", code)
     granted = (
-        "elsewhere.example:443 is not on the list of hosts; the operator allows it with --allow-host elsewhere.example"
+        "elsewhere.example:443 is not on the list of hosts; the operator grants it with "
+        "`ingle grant --host elsewhere.example`"
     )
     assert result.error is not None
     assert granted in result.error.value

@@ -92,14 +92,22 @@ class WorkerEvents:
 
     async def _end_with_hints(self, done: messages.Done, error: messages.Raised) -> None:
         """End the cell once the hints for its exception are known."""
-        slot, spec = self._slot, self._spec
+        slot, spec, cell = self._slot, self._spec, self._runner.running
         now, later = (
             () if launcher.confinement is None else launcher.confinement.granted
             for launcher in (slot.launcher, slot.next_launcher)
         )
         grant = spec.grant
         failure = Failure(
-            error.name, error.value, spec.tenant, grant.isolation, grant.network, slot.cwd, granted=now, later=later
+            error.name,
+            error.value,
+            "" if cell is None else cell.code,
+            spec.tenant,
+            grant.isolation,
+            grant.network,
+            slot.cwd,
+            granted=now,
+            later=later,
         )
         notices = await self._hints.find(failure)
         if self._ending is done:

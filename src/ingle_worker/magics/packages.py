@@ -26,6 +26,12 @@ _OUTPUT_FILTERS = re.compile(
 _MENTIONED = re.compile(r"\bpip[\d.]*\s+install\b")
 _SPECIAL = set(";&|<>`$()\n")
 _ESSENTIAL = re.compile("error|no matching|not find|\u00d7|\u2570|hint|failed", re.IGNORECASE)
+_RETRY = re.compile(r"WARNING: Retrying \(Retry\(.*?\)\) after connection broken by (.*): /\S*")
+"""Line with which pip reports one of its five attempts."""
+
+_REFUSED = "ingle grant --host"
+"""Text in a refusal by the proxy of the session. The notices of the cell have it too, so the log need not."""
+
 _QUIET = re.compile("-q+|--quiet")
 _NORMAL = re.compile(r"[-_.]+")
 
@@ -462,7 +468,8 @@ def _show_failure(log: list[str]) -> None:
     if "No module named pip" in text:
         warn(f"{sys.executable} has no pip, and there is no uv on the PATH: install one of them for the server")
         return
-    lines = [line for line in text.splitlines() if line.strip()]
+    attempts = (_RETRY.sub(r"no connection: \1", line) for line in text.splitlines() if line.strip())
+    lines = list(dict.fromkeys(line for line in attempts if _REFUSED not in line))
     essential = [line for line in lines if _ESSENTIAL.search(line)] if len(lines) > MAX_LOG_LINES else lines
     warn("nothing was installed; the installer said:")
     warn("\n".join((essential or lines)[-MAX_LOG_LINES:]))

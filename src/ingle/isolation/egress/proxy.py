@@ -154,7 +154,9 @@ class Egress:
             grant = f"[{host}]" if ":" in host else host
             grant += "" if port in (80, 443) else f":{port}"
             raise Refused(
-                403, f"{shown} is not on the list of hosts; the operator allows it with --allow-host {grant}", shown
+                403,
+                f"{shown} is not on the list of hosts; the operator grants it with `ingle grant --host {grant}`",
+                shown,
             )
         upstream = self._route.for_host(host, tunnel=tunnel)
         try:
@@ -191,8 +193,8 @@ class Egress:
         grant = f"[{near}]" if near is not None and ":" in near else near
         raise Refused(
             403,
-            f"{shown} has the address {near}, which is not public; the operator allows it with "
-            f"--allow-host {grant}{'' if port in (80, 443) else f':{port}'}",
+            f"{shown} has the address {near}, which is not public; the operator grants it with "
+            f"`ingle grant --host {grant}{'' if port in (80, 443) else f':{port}'}`",
             shown,
         )
 

@@ -18,8 +18,9 @@ INTERRUPTED_WAIT_SECONDS = 1.0
 
 
 class RunningCell:
-    def __init__(self, number: int, turn: Turn, deadline: Deadline, notices: list[str]) -> None:
+    def __init__(self, number: int, code: str, turn: Turn, deadline: Deadline, notices: list[str]) -> None:
         self.number = number
+        self.code = code
         self.turn = turn
         """The turn that the cell holds until it has ended."""
         self.deadline = deadline

@@ -22,6 +22,8 @@ class Failure:
     name: str
     """Name of the exception's class. Like `value`, it is untrusted."""
     value: str
+    code: str
+    """Source of the cell."""
     tenant: str
     isolation: str
     network: str

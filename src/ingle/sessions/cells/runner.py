@@ -77,7 +77,7 @@ class CellRunner:
         reason = "" if timeout is None else f"did not stop within {grace:g} s of its timeout of {timeout:g} s"
         deadline = Deadline(worker, number, grace, f"{reason}, and was killed")
         turn.begin_cell(number)
-        cell = self.running = RunningCell(number, turn, deadline, self._journal.notices.take())
+        cell = self.running = RunningCell(number, code, turn, deadline, self._journal.notices.take())
         self._journal.begin_cell(cell)
         self.last_begun = time.time()
         self._files.begin()

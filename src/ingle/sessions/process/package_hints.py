@@ -1,4 +1,4 @@
-"""Hints about modules that are not installed, and that the package index has.
+"""Hints about modules that are not installed: how to install them, or that the package index does not have them.
 
 The host asks the index that sessions may use, and only where the session itself could ask it. The result of a cell
 waits a moment at most; an answer that comes later serves the next cell. Without an answer, only well-known modules get
@@ -29,6 +29,9 @@ ASK_SECONDS = 0.4
 REQUEST_SECONDS = 5.0
 SILENT_SECONDS = 60.0
 """Time without questions after the index has not answered in time."""
+
+MAX_CODE_CHARS = 4000
+"""Characters of a cell in which an installation is looked for. The search takes longer than the text."""
 
 REMEMBER_SECONDS = 3600.0
 MAX_REMEMBERED = 1000
@@ -101,9 +104,16 @@ class PackageHints:
         package = KNOWN.get(module, module.replace("_", "-"))
         if failure.network == "none" or (failure.network == "allowlist" and not self._listed):
             return _unreachable(module, package) if known else None
+        if _installs(failure.code, package):
+            return None  # the cell has tried it, and shows why it failed
         has = await self._has(package)
-        if has is False or (has is None and not known):
+        if has is None and not known:
             return None
+        if has is False:
+            return (
+                f"{module} is not installed, and the package index has no package {package}; check the name, or put "
+                "the folder of the module on sys.path"
+            )
         install = f"`%pip install {package}` installs it for this session"
         if has is None:
             return f"{module} is not installed; it comes with the package {package}: {install}, if the index has it"
@@ -188,6 +198,12 @@ class IndexQuestion:
 def _is_of(file: str, start: str) -> bool:
     name = re.sub(r"[-_.]+", "_", file).lower()
     return file.endswith((".whl", ".tar.gz", ".zip")) and name.startswith(f"{start}_")
+
+
+def _installs(code: str, package: str) -> bool:
+    """Return whether a cell has a line that installs the package."""
+    wanted = rf"\bpip[\d.]*\s+install\b.*(?<![\w-]){re.escape(package)}(?![\w-])"
+    return re.search(wanted, code[:MAX_CODE_CHARS], re.IGNORECASE) is not None
 
 
 def _unreachable(module: str, package: str) -> str:
