@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import configparser
 import json
 import os
@@ -123,6 +125,29 @@ def test_every_block_is_run_or_says_why_not() -> None:
     ]
     assert odd == []
     assert [f"{page}, line {block.line}" for page, block in all_blocks() if block.reason == ""] == []
+
+
+def unbound_names(code: str) -> list[str]:
+    """Return the names that code uses and neither makes nor imports."""
+    bound, used = set(dir(builtins)), set()
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                bound.update((each.asname or each.name).partition(".")[0] for each in names)
+    return sorted(used - bound)
+
+
+def test_every_python_block_stands_alone() -> None:
+    """A reader who copies one block, and not those before it, must not meet a NameError."""
+    assert unbound_names("import a.b\ndef f(x): return [x, y, a, z := 1]\nprint(f)") == ["y"]
+    blocks = [(f"{page}, line {block.line}", block) for page, block in all_blocks() if block.kind == "python"]
+    assert {place: names for place, block in blocks if (names := unbound_names(block.text))} == {}
 
 
 def test_every_page_of_the_menu_exists_and_every_page_is_in_the_menu(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class AsyncClient(AsyncShell):
     sessions; `start=False` prevents that. With a `url` pass the `token` too, or set `INGLE_TOKEN`.
 
     Sessions start in the `folder` and may read and write it, or with `DIR:ro` read it. A service on this machine is
-    asked to grant it to this user's sessions. The service at a `url` has to grant it already.
+    asked to grant it to this user's sessions. The service at a `url` has to grant it already. Without a `folder` they
+    start where the service says: in the first folder of `ingle serve --folder`, or else each in its own.
 
     Its cells name it as their author by `name`.
 
