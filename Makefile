@@ -20,7 +20,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-both-levels test-sandbox lint docs bench soak dist clean
+.PHONY: help run test test-unit test-both-levels test-sandbox test-compat lint docs bench soak dist clean
 
 help:
 	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
@@ -28,6 +28,7 @@ help:
 	@echo 'make test-unit         run the tests that start no process, in half a minute'
 	@echo 'make test-both-levels  run in a sandbox the tests that can differ by isolation level'
 	@echo 'make test-sandbox      run all tests with every session in a sandbox'
+	@echo 'make test-compat       run tests with real clients of other servers (NEWEST=1: the newest of each)'
 	@echo '.ci/run      lint, all tests, and those that can differ by level once more in a sandbox'
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make docs    build the documentation as a site, in build/docs/site'
@@ -52,6 +53,11 @@ test-both-levels: $(STAMP_DEV)
 
 test-sandbox: $(STAMP_DEV)
 	@$(PYTEST) --isolation sandbox $(ARGS)
+
+# CLIENTS="e2b daytona" picks some of the folders of tests/compat.
+CLIENTS ?=
+test-compat: $(STAMP_DEV)
+	@$(BIN)/python tools/compat.py $(CLIENTS) -- $(ARGS)
 
 lint: $(STAMP_DEV)
 	@$(BIN)/ruff check .

@@ -21,6 +21,9 @@ from support.service import SharedServices, assert_empty, make_settings
 from support.shared_server import SharedServer
 from support.waiting import wait_until
 
+collect_ignore = ["compat"]
+"""These run in virtual environments of their own: `make test-compat`."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--isolation", default="none", help="The level of sessions, where a test names none.")

@@ -107,6 +107,14 @@ class Settings:
     tools: list[str] = setting(  # noqa: RUF009
         ["default"], "MCP tools to list: `default`, `core` (the eight most used), `all`, or their names."
     )
+    compat: list[str] = setting(  # noqa: RUF009
+        ["all"], "APIs of other servers to offer beside ingle's own: `all`, `none`, or their names."
+    )
+    e2b_debug: str = setting(
+        "off",
+        "Whether to serve the debug mode of the E2B SDK, which sends no token, on ports 49999 and 49983 of loopback.",
+        ("off", "on"),
+    )
     stop_grace: float = seconds(0.0, "How long running cells may continue after a stop signal.")
     python: str = setting(sys.executable, "Default interpreter of sessions.")
     preload: list[str] = setting(  # noqa: RUF009

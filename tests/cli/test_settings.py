@@ -36,7 +36,7 @@ def serve_with(*flags: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """The settings with which `ingle serve` would have started."""
     given: list[tuple[Settings, Path]] = []
 
-    def serve(settings: Settings, home: Path, until_eof: bool, mounts: object) -> int:
+    def serve(settings: Settings, home: Path, until_eof: bool, mounts: object, protocols: object) -> int:
         given.append((settings, home))
         return 0
 

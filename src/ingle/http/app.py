@@ -4,7 +4,7 @@ A request never owns a cell. When its client goes away, the cell goes on.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -31,6 +31,7 @@ from ingle.http.routes.browser import SignIn
 from ingle.http.routes.events import Watch
 from ingle.http.routes.server import Reference, ServerState
 from ingle.http.routes.table import Operation, make_router
+from ingle.http.translations import Translation, Translations
 from ingle.service import Service
 
 MAX_BODY_BESIDE_CODE = 1024 * 1024
@@ -44,11 +45,34 @@ def make_app(
     principals: Principals,
     allowed_hosts: Iterable[str] = (),
     mounted: Mapping[str, ASGIApp] | None = None,
+    translations: Sequence[Translation] = (),
 ) -> ASGIApp:
     """Make the whole application, with the apps that others mount by path. It starts and stops nothing."""
     sign_ins = SignIns()
-    routes = make_routes(service, SignIn(principals, sign_ins), mounted)
-    return ProblemMiddleware(Guard(routes, principals, sign_ins, allowed_hosts))
+    own = make_routes(service, SignIn(principals, sign_ins), mounted)
+    others = Translations(translations)
+    guard = Guard(_translated(own, others), principals, sign_ins, allowed_hosts, others)
+    return ProblemMiddleware(guard, others)
+
+
+def make_open_app(service: Service, translation: Translation) -> ASGIApp:
+    """Make an application of one translation alone, for a port of the loopback interface that needs no token."""
+    others = Translations([translation])
+    guard = Guard(_translated(_nothing, others), Principals(service, None), SignIns(), (), others)
+    return ProblemMiddleware(guard, others)
+
+
+def _translated(own: ASGIApp, translations: Translations) -> ASGIApp:
+    """Return an app that hands each request to the translation that it belongs to, and all others to `own`."""
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        await (translations.find(scope) or own)(scope, receive, send)
+
+    return dispatch
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise errors.NotFound(f"there is no route {scope['path'][:200]!r} on this port")
 
 
 def make_local_app(service: Service) -> ASGIApp:

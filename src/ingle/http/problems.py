@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingle import errors
+from ingle.http.translations import NO_TRANSLATIONS, Translations
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -117,10 +118,11 @@ def headers_of(error: errors.IngleError, length: int) -> list[tuple[bytes, bytes
 
 
 class ProblemMiddleware:
-    """Outermost middleware: answers every error with a problem."""
+    """Outermost middleware: answers every error with a problem, or in the form of the request's own protocol."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, translations: Translations = NO_TRANSLATIONS) -> None:
         self._app = app
+        self._translations = translations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -141,6 +143,8 @@ class ProblemMiddleware:
             if started:
                 # The answer has begun. The server closes the connection, and the client sees an unfinished answer.
                 logger.error("an answer could not be finished: %s", named.message)
+            elif (translation := self._translations.find(scope)) is not None:
+                await translation.refuse(scope, named)(scope, receive, send)
             else:
                 headers = error.headers if isinstance(error, HTTPException) else None
                 await _send(scope, send, named, headers or {})

@@ -26,12 +26,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ingle import __version__, errors
-from ingle.http.app import MAX_BODY_BESIDE_CODE, make_app, make_local_app
+from ingle.http.app import MAX_BODY_BESIDE_CODE, make_app, make_local_app, make_open_app
 from ingle.http.auth import tokens_file
 from ingle.http.auth.guard import check_bind
 from ingle.http.auth.principals import Principals
 from ingle.http.auth.server_token import VARIABLE, Token, find_token
 from ingle.http.limits import ConnectionLimit, HttpProtocol, WebSocketProtocol
+from ingle.http.translations import Protocols
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.support.allocator import return_freed_memory
@@ -50,6 +51,10 @@ GC_THRESHOLD = 10_000
 
 DRAIN_STEP_SECONDS = 0.02
 
+OPEN_HOST = "127.0.0.1"
+MAX_OPEN = 256
+"""Address of the ports that need no token, and the connections of each."""
+
 LAST_ANSWER_SECONDS = 1.0
 """Time for connections to deliver their last answers after all sessions have ended."""
 
@@ -67,7 +72,13 @@ Mounts = Callable[[Service], AbstractAsyncContextManager[Mapping[str, ASGIApp]]]
 """Makes the apps of other interfaces by path. They are served behind the same guard while the context lasts."""
 
 
-def serve(settings: Settings, home: Path, until_eof: bool = False, mounts: Mounts | None = None) -> int:
+def serve(
+    settings: Settings,
+    home: Path,
+    until_eof: bool = False,
+    mounts: Mounts | None = None,
+    protocols: Callable[[Service], Protocols] | None = None,
+) -> int:
     """Serve until a signal, or until the end of standard input if asked. Return the exit code."""
     return_freed_memory()
     check_bind(settings.host, settings.allowed_hosts, open=settings.auth == "none")
@@ -77,8 +88,13 @@ def serve(settings: Settings, home: Path, until_eof: bool = False, mounts: Mount
     except CannotListen as error:
         print(f"ingle: {error}", file=sys.stderr)
         return 1
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, home, token, listener, until_eof, mounts or _no_mounts))
+    make_protocols = protocols or (lambda service: Protocols())
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(settings, home, token, listener, until_eof, mounts or _no_mounts, make_protocols))
+    except CannotListen as error:
+        print(f"ingle: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -107,7 +123,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    settings: Settings, home: Path, token: Token | None, listener: socket.socket, until_eof: bool, mounts: Mounts
+    settings: Settings,
+    home: Path,
+    token: Token | None,
+    listener: socket.socket,
+    until_eof: bool,
+    mounts: Mounts,
+    make_protocols: Callable[[Service], Protocols],
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -118,6 +140,8 @@ async def _serve(
     # Other commands do not use a service that ends with the program that started it.
     kind = "client" if until_eof else "serve"
     service = Service.local(settings, home, kind)
+    protocols = make_protocols(service)
+    open_listeners = {port: listen(OPEN_HOST, port) for port in protocols.open_ports}
     await service.start()
     shown = url(settings.host, listener)
     try:
@@ -125,11 +149,16 @@ async def _serve(
             principals = Principals(service, None) if token is None else Principals(service, token.value, home)
             if token is not None:
                 principals.take(await asyncio.to_thread(tokens_file.read, home))
-            app = make_app(service, principals, settings.allowed_hosts, mounted)
+            app = make_app(service, principals, settings.allowed_hosts, mounted, protocols.translations)
             capacity = await service.capacity()
             tcp = Listener(service, app, listener, ConnectionLimit(capacity.connections))
-            tcp.open()
-            await tcp.opened()
+            without_token = [
+                Listener(service, make_open_app(service, translation), open_listeners[port], ConnectionLimit(MAX_OPEN))
+                for port, translation in protocols.open_ports.items()
+            ]
+            for each in (tcp, *without_token):
+                each.open()
+                await each.opened()
             held, files = (await service.isolation()).sentence, (await service.reach()).files
             print(banner(shown, token, held, files, capacity.sentence), file=sys.stderr, flush=True)
             # Loaded modules stay for ever, so the garbage collector need not walk them.
@@ -142,13 +171,15 @@ async def _serve(
                 chores.append(loop.create_task(run_forever("following the file of tokens", principals.follow)))
             await asyncio.wait({tcp.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stop.clear()
-            tcp.close()
+            for each in (tcp, *without_token):
+                each.close()
             await _drain(service, settings.stop_grace, stop)
             for task in (stopping, *chores):
                 task.cancel()
             await asyncio.wait({stopping, *chores})
             await service.stop()
-            await tcp.task
+            for each in (tcp, *without_token):
+                await each.task
     finally:
         if not service.stopping:
             await service.stop()

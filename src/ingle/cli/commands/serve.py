@@ -11,6 +11,8 @@ from ingle.cli.failure import plain_failures
 from ingle.cli.options import GroupedCommand, Quantity, load_settings
 from ingle.settings import Settings, data_folder
 
+OFF_OR_ON = ("off", "on")
+
 DEFAULT_WORDS = {"python": "the one ingle runs on"}
 """Texts of defaults that depend on the machine."""
 
@@ -46,6 +48,11 @@ def gather_values(context: click.Context, option: click.Parameter, given: tuple[
 def option_of(setting: "Field[Any]") -> Callable[[Any], Any]:
     choices = setting.metadata["choices"]
     text = f"{setting.metadata['help']}  [default: {default_text(setting)}]"
+    if choices == OFF_OR_ON:
+        # The flag alone means `on`.
+        return click.option(
+            flag_of(setting), setting.name, type=click.Choice(choices), is_flag=False, flag_value="on", help=text
+        )
     if choices:
         return click.option(flag_of(setting), setting.name, type=click.Choice(choices), help=text)
     if unit := setting.metadata["unit"]:
@@ -88,10 +95,11 @@ def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
     """
     with plain_failures():
         settings = load_settings({**given, "auth": "none"} if no_auth else given)
+        from ingle.compat import protocols
         from ingle.http.server import serve as run_server
         from ingle.mcp.http import mounted
         from ingle.support.logs import logging_to
 
         with logging_to(settings):
-            code = run_server(settings, data_folder(), until_eof, mounted)
+            code = run_server(settings, data_folder(), until_eof, mounted, protocols)
     raise SystemExit(code)

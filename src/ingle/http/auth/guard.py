@@ -21,6 +21,7 @@ from ingle.http.auth.principals import Principal, Principals
 from ingle.http.auth.sender import sent
 from ingle.http.auth.sign_in_page import SIGN_IN, sign_in_page, wants_page
 from ingle.http.auth.sign_ins import BrowserRequest, SignIns
+from ingle.http.translations import NO_TRANSLATIONS, PRINCIPAL, Translations
 from ingle.service import Service
 
 PEER = "ingle.peer"
@@ -107,11 +108,17 @@ class Peer:
 
 class Guard:
     def __init__(
-        self, app: ASGIApp, principals: Principals, sign_ins: SignIns, allowed_hosts: Iterable[str] = ()
+        self,
+        app: ASGIApp,
+        principals: Principals,
+        sign_ins: SignIns,
+        allowed_hosts: Iterable[str] = (),
+        translations: Translations = NO_TRANSLATIONS,
     ) -> None:
         self._app = app
         self._principals = principals
         self._sign_ins = sign_ins
+        self._translations = translations
         named = frozenset(plain_host(host) for host in allowed_hosts)
 
         # Clients send the same few hosts again and again.
@@ -129,12 +136,13 @@ class Guard:
         try:
             principal = await self._check(scope)
         except errors.Unauthorized:
-            if not wants_page(scope):
+            if not wants_page(scope) or self._translations.find(scope) is not None:
                 raise
             await sign_in_page(scope["path"])(scope, receive, send)
             return
         if principal is not None:
             scope[SERVICE] = sent(principal.service, scope)
+            scope[PRINCIPAL] = principal
             if (peer := scope.get(PEER)) is not None:
                 peer.authenticate(principal.caller.tenant)
             if principal.meter is not None:
@@ -174,6 +182,11 @@ class Guard:
             return None
         if self._principals.anybody is not None:
             return self._principals.anybody
+        if (translation := self._translations.find(scope)) is not None:
+            found = await translation.authenticate(scope, self._principals)
+            if found is None:
+                raise errors.Unauthorized("a valid token is needed: `ingle token new` makes one")
+            return found
         if not authorizations and (signed_in := self._signed_in(scope)) is not None:
             return signed_in
         scheme, _, given = authorizations[0].partition(b" ") if len(authorizations) == 1 else (b"", b"", b"")

@@ -1,0 +1,77 @@
+"""Contexts of a sandbox: sessions that share its folder. The default one is the sandbox's own session."""
+
+import secrets
+from datetime import UTC, datetime
+
+from ingle import errors
+from ingle.compat.e2b.sandboxes import ID_BYTES, Context, Sandbox
+from ingle.http.auth.principals import Principal
+from ingle.requests import NewSession
+
+LANGUAGES = ("python", "py", "ipython", "python3")
+PYTHON = "python"
+
+RESTART_SECONDS = 10.0
+"""Time for a running cell to end when its context is restarted."""
+
+
+class ContextNotFound(errors.NotFound):
+    def __init__(self, context_id: str) -> None:
+        super().__init__(f"Context {context_id[:80]} not found")
+
+
+def check_language(language: str | None) -> None:
+    if language is not None and language.strip().lower() not in LANGUAGES:
+        raise errors.InvalidRequest(f"ingle runs Python, and not {language[:80]!r}")
+
+
+class Contexts:
+    """Makes and finds the contexts of sandboxes."""
+
+    async def begin(self, sandbox: Sandbox, network: str | None, snapshot: str | None) -> None:
+        """Create the session of a new sandbox, with the state of a snapshot if one is named."""
+        if snapshot is not None:
+            restored = await sandbox.service.load_session(snapshot, sandbox.id)
+            info = restored.session
+        else:
+            new = NewSession(session_id=sandbox.id, env=sandbox.envs, network=network, own_folder=True)
+            info = await sandbox.service.create(new)
+        sandbox.contexts[sandbox.id] = Context(sandbox.id, sandbox.id, info.cwd, info.execution_count)
+
+    async def fork(self, original: Sandbox, names: list[str], principal: Principal) -> list[Sandbox]:
+        """Make sandboxes with live copies of the default context."""
+        service = original.service
+        prefix = secrets.token_hex(ID_BYTES)
+        infos = await service.fork_session(original.id, prefix, count=len(names))
+        default = self.find(original, None)
+        made = []
+        for info in infos:
+            sandbox = Sandbox(
+                info.session_id,
+                principal,
+                original.template,
+                dict(original.metadata),
+                original.envs,
+                auto_pause=original.auto_pause,
+                started_at=datetime.now(UTC),
+            )
+            sandbox.contexts[sandbox.id] = Context(sandbox.id, sandbox.id, default.cwd, default.hidden_cells)
+            made.append(sandbox)
+        return made
+
+    def find(self, sandbox: Sandbox, context_id: str | None) -> Context:
+        found = sandbox.contexts.get(sandbox.id if context_id is None else context_id)
+        if found is None:
+            raise ContextNotFound(context_id or "")
+        return found
+
+    async def restart(self, sandbox: Sandbox, context: Context) -> None:
+        """Give the context an empty namespace."""
+        await sandbox.service.interrupt(context.session_id, wait=RESTART_SECONDS)
+        await sandbox.service.clear_session(context.session_id)
+
+    async def remove(self, sandbox: Sandbox, context: Context) -> None:
+        if context.id == sandbox.id:
+            raise errors.InvalidRequest("the default context ends with its sandbox; kill the sandbox instead")
+        del sandbox.contexts[context.id]
+        await sandbox.service.end_session(context.session_id)

@@ -1,0 +1,150 @@
+"""Sandboxes of E2B: each is one session, and its further contexts are sessions that share its folder."""
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+from ingle import errors
+from ingle.http.auth.principals import Principal
+from ingle.service import Service
+from ingle.support.background import Tasks
+
+TOKEN_BYTES = 24
+ID_BYTES = 10
+
+DEFAULT_SECONDS = 300
+MAX_SECONDS = 30 * 86400
+"""Life of a sandbox: without a request for another one, and the longest."""
+
+PAUSED = "The sandbox is paused; connect to it to resume it"
+
+
+class SandboxNotFound(errors.NotFound):
+    def __init__(self, sandbox_id: str) -> None:
+        super().__init__(f"sandbox {sandbox_id[:80]!r} was not found")
+
+
+class SandboxNotRunning(errors.Unavailable):
+    """The sandbox cannot take requests for its code, files and commands."""
+
+    status = 502
+
+
+@dataclass(eq=False)
+class Sandbox:
+    """One row of the table."""
+
+    id: str
+    """Name of its session."""
+    principal: Principal
+    template: str
+    metadata: dict[str, str]
+    envs: dict[str, str]
+    auto_pause: bool = False
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
+    """Gives access to this sandbox alone."""
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    end_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    paused: bool = False
+    contexts: dict[str, "Context"] = field(default_factory=dict)
+    """By id. The first is the default one."""
+    tasks: dict[int, str] = field(default_factory=dict)
+    """Shell tasks by the process id that the client knows."""
+    timer: asyncio.TimerHandle | None = None
+    """Ends its life, or pauses it."""
+
+    @property
+    def service(self) -> Service:
+        return self.principal.service
+
+    @property
+    def tenant(self) -> str:
+        return self.principal.caller.tenant
+
+
+@dataclass(frozen=True)
+class Context:
+    """A place to run code: a session."""
+
+    id: str
+    session_id: str
+    cwd: str
+    hidden_cells: int
+    """Cells that ran before those of the client."""
+    language: str = "python"
+
+
+class Sandboxes:
+    """Table of all sandboxes, of all tenants."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Sandbox] = {}
+        self._endings = Tasks()
+
+    def add(self, sandbox: Sandbox, seconds: float) -> None:
+        self._rows[sandbox.id] = sandbox
+        self.set_life(sandbox, seconds)
+
+    def find(self, sandbox_id: str, service: Service) -> Sandbox:
+        """Return a sandbox of this caller's tenant."""
+        found = self._rows.get(sandbox_id)
+        if found is None or found.tenant != service.caller.tenant:
+            raise SandboxNotFound(sandbox_id)
+        return found
+
+    def with_token(self, sandbox_id: str, token: str) -> Sandbox | None:
+        """Return the sandbox that this token gives access to."""
+        found = self._rows.get(sandbox_id)
+        if found is None or not hmac.compare_digest(found.token.encode(), token.encode()):
+            return None
+        return found
+
+    def of_tenant(self, tenant: str) -> Iterator[Sandbox]:
+        """Yield the sandboxes of a tenant, the oldest first."""
+        return (each for each in self._rows.values() if each.tenant == tenant)
+
+    def set_life(self, sandbox: Sandbox, seconds: float) -> None:
+        """Let the sandbox live for so many seconds from now on. 0: without an end."""
+        if sandbox.timer is not None:
+            sandbox.timer.cancel()
+        lasts = seconds or MAX_SECONDS
+        sandbox.end_at = datetime.fromtimestamp(datetime.now(UTC).timestamp() + lasts, UTC)
+        loop = asyncio.get_running_loop()
+        sandbox.timer = loop.call_later(lasts, partial(self._on_timer, sandbox)) if seconds else None
+
+    def _on_timer(self, sandbox: Sandbox) -> None:
+        self._endings.start(self.pause(sandbox) if sandbox.auto_pause else self.end(sandbox))
+
+    async def pause(self, sandbox: Sandbox) -> None:
+        """Refuse requests to the sandbox until it is resumed. Its commands stop; ingle may free its processes."""
+        sandbox.paused = True
+        if sandbox.timer is not None:
+            sandbox.timer.cancel()
+        for task_id in sandbox.tasks.values():
+            try:
+                await sandbox.service.shell_pause(task_id)
+            except errors.IngleError:
+                continue  # it is over
+
+    async def resume(self, sandbox: Sandbox) -> None:
+        sandbox.paused = False
+        for task_id in sandbox.tasks.values():
+            try:
+                await sandbox.service.shell_resume(task_id)
+            except errors.IngleError:
+                continue  # it is over
+
+    async def end(self, sandbox: Sandbox) -> None:
+        """End all sessions of a sandbox."""
+        self._rows.pop(sandbox.id, None)
+        if sandbox.timer is not None:
+            sandbox.timer.cancel()
+        for context in [*sandbox.contexts.values()][::-1]:
+            try:
+                await sandbox.service.end_session(context.session_id)
+            except errors.SessionNotFound:
+                continue  # somebody has ended it by its name
