@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ingle_worker.lockdown import seccomp, syscall_table
+from ingle_worker.lockdown.seccomp import KEY_WORDS
 
 ALLOWED, UNKNOWN, FORBIDDEN = "allowed", "ENOSYS", "EPERM"
 DONE = "answered as if it were done"
@@ -79,6 +80,9 @@ NUMBERS = {
 ANSWERS = [
     *((name, (), ALLOWED) for name in ("read", "mmap", "execve", "openat", "memfd_create")),
     *((name, (), FORBIDDEN) for name in ("ptrace", "mount", "unshare", "setns", "bpf", "perf_event_open", "keyctl")),
+    ("setns", (3 | KEY_WORDS[0] << 32, 0x20000 | KEY_WORDS[1] << 32), ALLOWED),
+    ("setns", (3 | KEY_WORDS[0] << 32, 0x20000), FORBIDDEN),
+    ("setns", (3, 0x20000 | KEY_WORDS[1] << 32), FORBIDDEN),
     *((name, (), FORBIDDEN) for name in ("open_by_handle_at", "process_vm_readv", "kexec_load")),
     *((name, (), UNKNOWN) for name in ("userfaultfd", "clone3", "io_setup", "io_uring_setup")),
     *(("ioctl", (0, request), ALLOWED) for request in (0x5401, 0x5411, 0x5413, 0x541B, 0x5421, 0x5451, 0x80045430)),

@@ -23,6 +23,7 @@ from ingle.sessions.admission import Admission
 from ingle.sessions.cells.hints import Hints
 from ingle.sessions.data_folder import DataFolder
 from ingle.sessions.descriptors import Descriptors
+from ingle.sessions.forks.forking import ForkedCopy
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import SaveTarget
 from ingle.sessions.persistence.durable import DurableSessions
@@ -36,7 +37,7 @@ from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.shell_sandboxes import ShellSandboxes
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.session import Session
-from ingle.sessions.spec import ForkOrigin, SessionSpec
+from ingle.sessions.spec import SessionSpec
 from ingle.sessions.upkeep import Upkeep
 from ingle.sessions.user_libraries import UserLibraries
 from ingle.sessions.watch.folders import FolderWatches
@@ -272,19 +273,17 @@ class Manager:
         self._making.update(dict.fromkeys(keys))
         made: list[Session] = []
         try:
-            async with self.admission.start(tenant_of(key)), original.use("fork") as worker:
-                moment = original.slot.moment(original.last_cell)
-                copies = await worker.fork(len(keys))
-            workers = await copies.up()
-            notices = list(copies.notices)
-            if original.autosave is not None and original.autosave.durable:
-                notices.append("this fork is not durable, though its original is: save it to keep it")
-            origin = ForkOrigin(original.id, moment, notices, reseed)
-            for (its_key, name), copy in zip(keys.items(), workers, strict=True):
-                session = self._making[its_key] = self._fork_of(original, its_key, name)
-                made.append(session)
-                session.begin_fork(copy, origin)
-            await self._finish(made, asyncio.gather(*(session.slot.wait_forked() for session in made)))
+            uids = [secrets.token_hex(8) for _ in keys]
+            async with self.admission.start(tenant_of(key)), original.forked(uids, reseed=reseed) as copies:
+                for (its_key, name), uid, copy in zip(keys.items(), uids, copies, strict=True):
+                    if original.autosave is not None and original.autosave.durable:
+                        copy.origin.notices.append(
+                            "this fork is not durable, though its original is: save it to keep it"
+                        )
+                    session = self._making[its_key] = self._fork_of(original, its_key, name, uid, copy)
+                    made.append(session)
+                    session.begin_fork(copy)
+                await self._finish(made, asyncio.gather(*(session.slot.wait_forked() for session in made)))
         finally:
             for its_key in keys:
                 del self._making[its_key]
@@ -304,14 +303,13 @@ class Manager:
             keys[key] = given
         return keys
 
-    def _fork_of(self, original: Session, key: str, name: str) -> Session:
-        uid = secrets.token_hex(8)
+    def _fork_of(self, original: Session, key: str, name: str, uid: str, copy: ForkedCopy) -> Session:
         spec = msgspec.structs.replace(
             original.spec,
             session_id=name,
             key=key,
             folder=self.folder(uid),
-            folders=original.folders.fork(uid),
+            folders=copy.folders,
             one_off=False,
         )
         return self._session(spec, original.launcher, saves=self._durable.temporary_target(spec, uid))

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from ingle import errors
 from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Result, SessionInfo, Variables, VariableValue
@@ -24,6 +24,7 @@ from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.cells.turns import CELL, Turns
 from ingle.sessions.files import SessionFiles, SessionValue
+from ingle.sessions.forks.forking import ForkedCopy, Forking
 from ingle.sessions.info import describe_session
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
@@ -41,7 +42,7 @@ from ingle.sessions.process.slot import ProcessSlot
 from ingle.sessions.process.slot_states import SlotState
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.reach import Reach
-from ingle.sessions.spec import ForkOrigin, SessionSpec
+from ingle.sessions.spec import SessionSpec
 from ingle.sessions.watch.folders import FolderWatches
 from ingle.sessions.worker_events import WorkerEvents
 from ingle.settings import Settings
@@ -92,13 +93,14 @@ class Session:
             spec, launcher, workspace, self.calls, journal, telemetry, self.autosave, prepared, free_process
         )
         self._worker = ExclusiveWorker(self.turns, slot, journal, self.autosave, self._tasks, make_room)
-        self._tracker = FileTracker(watches, spec.cwd or workspace.folders.workspace, project=spec.cwd is not None)
+        self._tracker = FileTracker(watches, spec.cwd or workspace.folders.place, project=spec.cwd is not None)
         self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry, self._tracker)
         self.saves = SaveSchedule(self.autosave, self.turns, slot, journal, self.checkpoints, self._tasks)
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
         self._introspection = Introspection(spec.session_id, self._worker, slot, self.calls)
         self._files = KeptFiles(trees, spec.tenant, workspace.folders, watches)
         self._copies = WorkerCopies(self._worker, slot, journal, self.checkpoints, self.saves, self._files, self._tasks)
+        self._forking = Forking(spec.session_id, slot, self._files)
         slot.listener = WorkerEvents(
             spec,
             slot,
@@ -123,10 +125,10 @@ class Session:
         """Wait until the first worker is ready."""
         await self.slot.start_first()
 
-    def begin_fork(self, worker: Worker, origin: ForkOrigin) -> None:
-        """Begin as a copy of another session's worker. `slot.wait_forked` waits until that is done."""
-        self.journal.history.inherit(origin.session_id, origin.moment.cell)
-        self.slot.begin_fork(worker, origin)
+    def begin_fork(self, copy: ForkedCopy) -> None:
+        """Begin as a copy of another session. `slot.wait_forked` waits until that is done."""
+        self.journal.history.inherit(copy.origin.session_id, copy.origin.moment.cell)
+        self.slot.begin_fork(copy.worker, copy.origin, self._files)
 
     async def begin_hibernated(self, row: Row) -> None:
         """Begin as the session that an earlier server had. The next call restores it."""
@@ -278,6 +280,16 @@ class Session:
         """Return a live copy of the worker, what it lacks, and for how many seconds the session was held up."""
         self.last_used = time.monotonic()
         return await self._copies.copy()
+
+    @asynccontextmanager
+    async def forked(self, names: list[str], *, reseed: bool = False) -> AsyncIterator[list[ForkedCopy]]:
+        """Provide live copies with their own files, one for each folder name. Raise Busy while a cell runs."""
+        self.last_used = time.monotonic()
+        async with AsyncExitStack() as held:
+            worker = await held.enter_async_context(self._worker.use("fork"))
+            cell = self.last_cell
+            async with self._forking.copies(worker, cell, names, reseed=reseed, held=held) as copies:
+                yield copies
 
     async def checkpoint(self, name: str) -> CheckpointInfo:
         """Park a copy of the session as it is now. Raise Busy while a cell runs."""

@@ -9,6 +9,8 @@ from ingle.isolation.policy import NO_GRANT, Grant
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.snapshots.user_library import Library
+from ingle.trees.store import KeptTree
+from ingle.workers.views import View
 
 
 class SessionSpec(msgspec.Struct, frozen=True):
@@ -37,6 +39,17 @@ class SessionSpec(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
+class ForkedFiles:
+    """Files that a fork begins with."""
+
+    tree: KeptTree
+    source: str
+    """The original's workspace, as its code sees it."""
+    view: View | None
+    """View in which the fork's own workspace appears at the same path, if that is possible."""
+
+
+@dataclass(frozen=True)
 class ForkOrigin:
     """What a fork takes over from its original, beside the process."""
 
@@ -45,3 +58,5 @@ class ForkOrigin:
     notices: list[str]
     """What the fork lacks."""
     reseed: bool = False
+    files: ForkedFiles | None = None
+    """None if the fork shares the files of its original."""

@@ -99,11 +99,11 @@ _failed = msgspec.json.Decoder(Failed)
 class TreeAgent:
     """Connection to an agent. The caller closes it."""
 
-    def __init__(self, connection: socket.socket, root: str) -> None:
-        """Open the folder `root`. Raise NotKept if the agent cannot."""
+    def __init__(self, connection: socket.socket, root: str, make: Sequence[str] = ()) -> None:
+        """Open the folder `root`. Raise NotKept if the agent cannot. The folders of `make` are made first."""
         connection.settimeout(SILENCE_SECONDS)
         self._socket = connection
-        self._send({"verb": "tree", "root": root, "fixed": True})
+        self._send({"verb": "tree", "root": root, "fixed": True, "make": list(make)})
         failed = self._receive(_failed)
         if failed.errno:
             raise NotKept(f"the folder cannot be opened: {os.strerror(failed.errno)}")

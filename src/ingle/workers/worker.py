@@ -51,6 +51,9 @@ INIT_MESSAGES = frozenset(
 )
 
 
+ChildOrder = messages.Shell | messages.ServeFiles | messages.MakeView | messages.CloseView
+
+
 class WorkerEnded(Exception):
     """A worker exited before it was ready."""
 
@@ -86,6 +89,8 @@ class Worker:
         """Socket to an init that was asked to stay."""
         self._tenant = ""
         self.forks = Forks()
+        self.view: list[int] = []
+        """Namespaces that the worker is about to enter. Whoever made them closes them."""
         self._exit: Exit | None = None
         self._broken: str | None = None
         self._lent: list[tuple[int, int, int]] = []
@@ -161,6 +166,12 @@ class Worker:
     def resume(self) -> None:
         self.output.resume()
 
+    def _give_view(self) -> None:
+        """Send the namespaces that the worker has asked for, once."""
+        fds, self.view = self.view, []
+        if not fds or not self.wire.send_now_with(messages.Ends(0, 0), fds):
+            self.break_off("it asked for a view that nobody made")
+
     # --- orders to init ---
 
     def interrupt(self, cell: int, *, again: bool = False) -> "asyncio.Future[bool]":
@@ -171,7 +182,7 @@ class Worker:
         """Mount folders of the data folder in the worker's sandbox. The worker waits for it with its Start."""
         self.init.send(order)
 
-    async def start_child(self, order: messages.Shell | messages.ServeFiles, fd: int) -> None:
+    async def start_child(self, order: ChildOrder, fd: int) -> None:
         """Have init fork a process, which gets `fd`. Closes `fd` here. Raises OSError when init is gone."""
         try:
             await self.init.send_with(order, [fd])
@@ -215,6 +226,8 @@ class Worker:
                 self._break(late if self.ready.done() else item.reason[:MAX_REASON_CHARS])
             elif kind is messages.EndsWanted or kind is messages.Copied:
                 self.forks.on_message(self, item)
+            elif kind is messages.ViewWanted:
+                self._give_view()
             elif self.owner is not None:
                 self.owner.on_message(item)
 

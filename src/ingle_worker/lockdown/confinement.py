@@ -10,7 +10,7 @@ import os
 import resource
 import socket
 
-from ingle_worker.lockdown import kernel_calls, landlock, root_fs, seccomp
+from ingle_worker.lockdown import kernel_calls, landlock, root_fs, seccomp, views
 from ingle_worker.lockdown.plan import Plan
 from ingle_worker.processes import file_agent, linux, task_init
 from ingle_worker.processes.limits import ProcessLimits, lower
@@ -71,6 +71,8 @@ class Confinement:
         self._used: list[str] = []
         self._tmp_size = plan.tmp_size
         self._limits = ProcessLimits(plan.files, plan.file_size, plan.memory, plan.nice)
+        self._key: list[int] = []
+        """Key of `setns` for live copies of this session's worker. The worker itself forgets it."""
         self.grouped = False
         """Whether the session's processes are in a cgroup of their own."""
         self._files = landlock.Rules(landlock.version()) if plan.level in ("restricted", "sandbox") else None
@@ -113,6 +115,7 @@ class Confinement:
             os.close(self._namespace)
             root_fs.isolate(network=network == "full")
             root_fs.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
+            self._key = seccomp.new_key()
 
     def prepare_again(self) -> None:
         """Prepare for another session of the same tenant, after the last process of the one before has ended.
@@ -124,6 +127,7 @@ class Confinement:
             kernel_calls.setns(self._mount_namespace, kernel_calls.CLONE_NEWNS)
             kernel_calls.unshare(kernel_calls.CLONE_NEWIPC, "ipc")
             root_fs.mount_private(self._mounts, tmp_size=self.plan.tmp_size)
+            self._key = seccomp.new_key()
 
     def set_limits(self, given: dict[str, int]) -> None:
         """Take over the limits of the next session that differ from the plan. Its processes apply them themselves."""
@@ -172,7 +176,7 @@ class Confinement:
             return
         if self._root:
             # The worker needs only the first folders, and cannot use the staging area: it is not root.
-            first = messages.Enter(order.own[:FIRST_FOLDERS], order.shared)
+            first = messages.Enter(order.own[:FIRST_FOLDERS], order.shared, sources=order.sources)
             root_fs.mount_session_folders(self._mounts, first, self._uid, self._gid)
             self._release_worker()
             root_fs.mount_session_folders(
@@ -198,8 +202,40 @@ class Confinement:
         self._confine_child()
         file_agent.serve(connection)
 
+    def make_view(self, order: messages.MakeView, worker: int, connection: int) -> None:
+        """Make a view for a copy of a worker, given by its pid. Runs in a child of the session's init."""
+        with socket.socket(fileno=connection) as channel:
+            try:
+                if self._mounts is None:
+                    raise kernel_calls.Refused("a view without a sandbox", errno.ENOTSUP)
+                users = views.open_users(worker)
+                # The kernel limits processes by the limits of the one that makes a user namespace.
+                self._set_limits()
+                if self._root:
+                    kernel_calls.become(self._uid, self._gid)
+                views.make(order.own, order.target, users, self._uid, self._gid)
+                views.reply(channel, self._key)
+            except OSError as error:
+                views.reply_failure(channel, error)
+
+    def close_view(self, order: messages.CloseView, view: int, connection: int) -> None:
+        """Undo a view. Runs in a child of the session's init."""
+        with socket.socket(fileno=connection) as channel:
+            try:
+                self.enter_mounts(view)
+                views.close(order.own, order.target)
+                channel.sendall(b"{}")
+            except OSError as error:
+                views.reply_failure(channel, error)
+
+    @staticmethod
+    def enter_mounts(view: int) -> None:
+        """Enter the mount namespace of a view, in a child of the session's init."""
+        kernel_calls.setns(view, kernel_calls.CLONE_NEWNS)
+
     def _confine_child(self) -> None:
         """Confine a child of init like a worker. Init keeps its rights for the next session, and runs no user code."""
+        self._key = []
         self._close_namespaces()
         self._lock_down()
         if self._files is not None:
@@ -240,6 +276,19 @@ class Confinement:
                     root_fs.change_owner(folder, self._uid, self._gid)
             self._own = own
             self._lock_down()
+
+    def enter_view(self, key: list[int], users: int, mounts: int) -> list[str]:
+        """Move a live copy into a view. From then on it reaches no process outside of it. Return notices."""
+        assert self._files is not None
+        views.enter(key, users, mounts)
+        try:
+            # One more layer: a process may only trace, look into and signal processes with the same layers or more.
+            self._restrict_files(self._files, landlock.SCOPE_SIGNALS)
+        except kernel_calls.Refused as error:
+            if error.errno != errno.E2BIG:
+                raise
+            return ["its processes can reach those of the original: it descends from too many forks"]
+        return []
 
     def _allow_traversal(self, folder: str) -> None:
         """Let the session's user pass through the folders around its own, without listing them."""
@@ -283,7 +332,8 @@ class Confinement:
         kernel_calls.set_dumpable(True)
         kernel_calls.no_new_privileges()
         self._restrict_files(self._files)
-        self._filter.install()
+        self._filter.install(self._key)
+        self._key = []
 
     def _set_limits(self) -> None:
         plan = self.plan
@@ -298,9 +348,9 @@ class Confinement:
             # The kernel counts by user. Elsewhere it would count everything that the server's user runs.
             lower(resource.RLIMIT_NPROC, plan.processes)
 
-    def _restrict_files(self, files: landlock.Rules) -> None:
+    def _restrict_files(self, files: landlock.Rules, scopes: int = 0) -> None:
         if self._mounts is not None:
-            files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS)
+            files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | scopes)
             files.read("/")
             # Not /proc: a process could change its name in the kernel's audit log there.
             writable = ["/tmp", root_fs.VAR_TMP, "/dev", self._mounts.data]

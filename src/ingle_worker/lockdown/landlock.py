@@ -79,6 +79,8 @@ class Rules:
 
     def apply(self) -> None:
         """Apply the rules to this process and its future children, for good. Needs no_new_privs."""
-        kernel_calls.system_call("landlock_restrict_self", self._ruleset, 0)
-        os.close(self._ruleset)
-        self._ruleset = -1
+        try:
+            kernel_calls.system_call("landlock_restrict_self", self._ruleset, 0)
+        finally:
+            os.close(self._ruleset)
+            self._ruleset = -1

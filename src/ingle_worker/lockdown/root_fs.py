@@ -409,7 +409,7 @@ def write_accounts(plan: MountPlan, uid: int, gid: int) -> None:
 
 def mount_session_folders(plan: MountPlan, order: "messages.Enter", uid: int, gid: int) -> None:
     """Mount the session's folders, named relative to the data folder. Its own folders are created if missing."""
-    _bind_own_folders(plan, order.own, uid, gid, STAGED_DATA)
+    _bind_own_folders(plan, order.own, uid, gid, STAGED_DATA, order.sources)
     for folder in order.shared:
         _bind_shared(f"{STAGED_DATA}/{folder}", f"{plan.data}/{folder}", uid, gid)
     for folder in order.shown:
@@ -417,9 +417,11 @@ def mount_session_folders(plan: MountPlan, order: "messages.Enter", uid: int, gi
         _bind(f"{STAGED_DATA}/{folder}", f"{plan.data}/{folder}", READ_ONLY)
 
 
-def _bind_own_folders(plan: MountPlan, folders: list[str], uid: int, gid: int, base: str) -> None:
+def _bind_own_folders(
+    plan: MountPlan, folders: list[str], uid: int, gid: int, base: str, sources: "dict[str, str]"
+) -> None:
     for folder in folders:
-        source, target = f"{base}/{folder}", f"{plan.data}/{folder}"
+        source, target = f"{base}/{sources.get(folder, folder)}", f"{plan.data}/{folder}"
         if make_folder(source, 0o700):
             os.chown(source, uid, gid)
         elif os.stat(source).st_uid != uid:
@@ -459,7 +461,7 @@ def close_mappings() -> None:
 def rehearse(plan: MountPlan, uid: int, gid: int) -> None:
     """Run the code of `mount_session_folders` once without effect, so that its memory pages are copied before a session
     waits for them."""
-    _bind_own_folders(plan, [".rehearsal/own"], uid, gid, "/tmp")
+    _bind_own_folders(plan, [".rehearsal/own"], uid, gid, "/tmp", {})
     kernel_calls.unmount(f"{plan.data}/.rehearsal/own")
     for base in ("/tmp", plan.data):
         os.rmdir(f"{base}/.rehearsal/own")

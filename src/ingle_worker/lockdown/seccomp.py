@@ -6,6 +6,7 @@ fail as if the kernel had no such call. The filter checks the machine first and 
 
 import ctypes
 import errno
+import os
 import struct
 
 from ingle_worker.lockdown import kernel_calls, syscall_table
@@ -110,6 +111,11 @@ EXAMINED = (
     *("ioctl", "fcntl", "prctl", "clone", "personality"),
     *(*MKNOD_ARGUMENTS, *MODE_ARGUMENTS, *OPEN_ARGUMENTS, *HUGE_PAGE_FLAGS),
 )
+KEY_WORDS = (0xFFFFFFF1, 0xFFFFFFF2)
+"""Stand for the two words of a key in an assembled program."""
+
+MAX_KEY_WORD = (1 << 31) - 1
+
 EXAMINED_SOCKET_CALLS = ("socket", "socketpair", "setsockopt")
 """System calls that are allowed with some arguments only."""
 
@@ -181,6 +187,7 @@ def program(machine: str, *, memfd: bool = True, segments: bool = True, linger: 
     decisions |= {known[name]: name for name in (*EXAMINED, *EXAMINED_SOCKET_CALLS) if name in known}
     for name in (*(() if memfd else UNMAPPED), *(() if segments else SEGMENTS)):
         decisions[known[name]] = "forbidden"
+    decisions[syscall_table.numbers(syscall_table.FORBIDDEN, machine)["setns"]] = "setns"
     asm = Assembler()
     asm.add(LOAD, ARCH)
     asm.add(JEQ, MACHINES[machine], "same machine")
@@ -242,6 +249,15 @@ def _examine(asm: Assembler, known: dict[str, int]) -> None:
     asm.label("prctl")
     asm.load_argument(0)
     asm.is_in(PRCTL_OPTIONS, "prctl", ALLOW, _refuse(errno.EINVAL))
+
+    # The kernel reads the low halves only, so the high halves can carry a key that the filter checks.
+    asm.label("setns")
+    for argument, word in enumerate(KEY_WORDS):
+        asm.add(LOAD, ARGS + 8 * argument + 4)
+        asm.add(JEQ, word, "", "no key")
+    asm.answer(ALLOW)
+    asm.label("no key")
+    asm.answer(_refuse(errno.EPERM))
 
     asm.label("personality")
     asm.load_argument(0)
@@ -349,9 +365,29 @@ class Filter:
             raise kernel_calls.Refused(f"a seccomp filter for {kernel_calls.MACHINE}", errno.ENOSYS)
         code = program(kernel_calls.MACHINE, memfd=memfd, segments=segments, linger=linger)
         self._code = ctypes.create_string_buffer(code, len(code))
+        self._key_places = [_place_of(code, word) for word in KEY_WORDS]
         header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(self._code))
         self._header = ctypes.create_string_buffer(header, len(header))
 
-    def install(self) -> None:
-        """Apply the filter to this process and its future children, for good. Needs no_new_privs."""
+    def install(self, key: list[int] | None = None) -> None:
+        """Apply the filter to this process and its future children, for good. Needs no_new_privs.
+
+        The process may call `setns` with the key. Without a key, it gets one that nobody knows.
+        """
+        for place, word in zip(self._key_places, key or new_key(), strict=True):
+            struct.pack_into("I", self._code, place, word)
         kernel_calls.system_call("seccomp", SET_MODE_FILTER, 0, ctypes.addressof(self._header))
+        for place, word in zip(self._key_places, KEY_WORDS, strict=True):
+            struct.pack_into("I", self._code, place, word)
+
+
+def new_key() -> list[int]:
+    """Return a new key for `setns`."""
+    return [word & MAX_KEY_WORD for word in struct.unpack("II", os.urandom(8))]
+
+
+def _place_of(code: bytes, word: int) -> int:
+    """Return where the comparison with this word has its operand."""
+    compared = struct.pack("H", JEQ), struct.pack("I", word)
+    (place,) = (at + 4 for at in range(0, len(code), 8) if (code[at : at + 2], code[at + 4 : at + 8]) == compared)
+    return place

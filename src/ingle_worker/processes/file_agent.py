@@ -254,7 +254,12 @@ def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:
 
 
 def _tree(connection: socket.socket, request: "dict[str, Any]") -> None:
-    """Serve requests about the whole folder, until the host closes the socket."""
+    """Serve requests about the whole folder, until the host closes the socket. With `make`, it may be missing."""
+    for folder in request.get("make", []):
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            continue
     root = _open_root(request)
     _reply(connection, {})
     TreeAgent(connection, root).run()

@@ -6,6 +6,7 @@ a worker's socket closes, init kills the worker and all its descendants. It runs
 """
 
 import _socket
+import fcntl
 import os
 import select
 import struct
@@ -118,7 +119,10 @@ def enter_group(folder: int) -> bool:
 class Member:
     """One worker of this init."""
 
-    __slots__ = ("ended", "fd", "kept", "known_pid", "nudges", "reader", "signalled", "slot", "socket", "told", "words")
+    __slots__ = (
+        *("ended", "fd", "kept", "known_pid", "nudges", "reader", "signalled", "slot", "socket", "told", "view"),
+        "words",
+    )
 
     def __init__(self) -> None:
         self.known_pid = 0
@@ -129,6 +133,8 @@ class Member:
         self.words = memoryview(b"")
         self.kept: list[int] = []
         """Descriptors of the host that init keeps while the worker is idle."""
+        self.view = -1
+        """Mount namespace in which the worker sees its files, if not that of init."""
         self.signalled = 0
         self.nudges = 0
         self.reader = FrameReader()
@@ -171,6 +177,12 @@ class Init:
         """Runs the init of a shell task on this status socket."""
         self.on_files: Callable[[int], None] = file_agent.serve
         """Serves one file request on this socket."""
+        self.on_make_view: Callable[[messages.MakeView, int, int], None] | None = None
+        """Makes a view for a copy of a worker, given by its pid, and answers on this socket."""
+        self.on_close_view: Callable[[messages.CloseView, int, int], None] | None = None
+        """Undoes a view, given by its mount namespace, and answers on this socket."""
+        self.enter_mounts: Callable[[int], None] | None = None
+        """Enters a mount namespace."""
         self.joined = False
         """Whether init and its worker are in the cgroup they were promised."""
         self._next_fd = -1
@@ -297,6 +309,8 @@ class Init:
         if member.socket is not None:
             member.socket.detach()
         os.close(member.fd)
+        if member.view >= 0:
+            os.close(member.view)
 
     @staticmethod
     def _belongs_to(member: Member, others: list[Member]) -> kill_tree.Choice:
@@ -325,11 +339,15 @@ class Init:
             if isinstance(message, messages.Interrupt):
                 self._interrupt(member, message)
             elif isinstance(message, messages.Adopt):
-                self._adopt(message.slot, fds.pop())
+                self._adopt(message.slot, fds.pop(), member)
             elif isinstance(message, messages.Shell):
-                self._run_child(member, self.on_shell, fds.pop())
+                self._run_child(member, self.on_shell, fds.pop(), member.view)
             elif isinstance(message, messages.ServeFiles):
-                self._run_child(member, self.on_files, fds.pop())
+                self._run_child(member, self.on_files, fds.pop(), member.view)
+            elif isinstance(message, (messages.MakeView, messages.CloseView)):
+                self._change_view(member, message, fds.pop())
+            elif isinstance(message, messages.UseView):
+                member.view = fds.pop()
             elif isinstance(message, messages.Enter):
                 if not self._enter(member, message):
                     return False
@@ -363,8 +381,19 @@ class Init:
             os.close(fd)
         member.kept = []
 
-    def _run_child(self, member: Member, run: Callable[[int], None] | None, fd: int) -> None:
-        """Run `run` in a child of init, inside the session's confinement. A closed socket reports a failure."""
+    def _change_view(self, member: Member, order: "messages.MakeView | messages.CloseView", fd: int) -> None:
+        make, close = self.on_make_view, self.on_close_view
+        pid = member.pid  # known in this process only
+        if isinstance(order, messages.MakeView):
+            self._run_child(member, None if make is None else lambda fd: make(order, pid, fd), fd)
+        else:
+            self._run_child(member, None if close is None else lambda fd: close(order, member.view, fd), fd)
+
+    def _run_child(self, member: Member, run: Callable[[int], None] | None, fd: int, view: int = -1) -> None:
+        """Run `run` in a child of init, inside the session's confinement. A closed socket reports a failure.
+
+        `view` is the mount namespace of the child, if not that of init.
+        """
         try:
             pid = linux.fork_bare() if run is not None else -1
         except OSError:
@@ -383,6 +412,11 @@ class Init:
                 os.close(self._wake_write)
                 if self._next_fd >= 0:
                     os.close(self._next_fd)
+                if view >= 0 and self.enter_mounts is not None:
+                    self.enter_mounts(view)
+                for each in self._members:
+                    if each.view >= 0 and each is not member:
+                        os.close(each.view)
                 assert run is not None
                 run(fd)
                 os._exit(0)
@@ -399,8 +433,10 @@ class Init:
             return False
         return True
 
-    def _adopt(self, slot: int, fd: int) -> None:
+    def _adopt(self, slot: int, fd: int, origin: Member) -> None:
         member = Member()
+        if origin.view >= 0:
+            member.view = fcntl.fcntl(origin.view, fcntl.F_DUPFD_CLOEXEC, 0)
         member.slot, member.fd, member.words = slot, fd, slot_words(self.shared, slot)
         member.words[RUNNING] = member.words[OWED] = member.words[PID] = member.words[TAGGED] = 0
         self._members.append(member)

@@ -232,6 +232,7 @@ def become_session(
             if confinement is not None:
                 confinement.confine()
                 worker.before_start = confinement.start
+                worker.copies.enter_view = confinement.enter_view
             if limits is not None:
                 limits.apply()
             worker.run(fds[:4], init.shared, pooled=pooled)
@@ -242,6 +243,9 @@ def become_session(
         init.on_enter = confinement.enter
         init.on_shell = confinement.run_shell
         init.on_files = confinement.serve_files
+        init.on_make_view = confinement.make_view
+        init.on_close_view = confinement.close_view
+        init.enter_mounts = confinement.enter_mounts
     status = fds.pop()
     for fd in fds:
         close(fd)

@@ -21,6 +21,7 @@ import tempfile
 import threading
 import weakref
 from _thread import get_ident, get_native_id
+from collections.abc import Callable
 from mmap import PAGESIZE, mmap
 from time import monotonic
 from typing import Any
@@ -33,9 +34,18 @@ from ingle_worker.session.input_stream import Input
 from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, slot_words
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import OutputStreams
-from ingle_worker.trees.open_files import OpenFiles
+from ingle_worker.trees.open_files import OpenFiles, working_directory
 from ingle_worker.wire import messages
-from ingle_worker.wire.messages import FDS_PER_COPY, Copied, EndsWanted, ForkSelf, NotCopied, Rehome, Started
+from ingle_worker.wire.messages import (
+    FDS_PER_COPY,
+    Copied,
+    EndsWanted,
+    ForkSelf,
+    NotCopied,
+    Rehome,
+    Started,
+    ViewWanted,
+)
 
 MAX_BATCH = 16
 """Copies per forked batch. Each needs four descriptors in the session until the fork."""
@@ -71,6 +81,8 @@ class LiveCopies:
         self._forking = False
         self.files = OpenFiles()
         """Open files of a copy, below the session's folder."""
+        self.enter_view: Callable[[list[int], int, int], list[str]] | None = None
+        """Moves a copy into its view, and returns notices."""
         self._only: CopySlot | None = None
         """The own slot and descriptors, if the forked process is itself a copy."""
         self.running: list[Any] = []
@@ -296,7 +308,18 @@ class LiveCopies:
             self.settled = True
 
     def rehome(self, order: Rehome) -> None:
-        """Become a session of its own, with its own folders for temporary files and packages."""
+        """Become a session of its own, with its own view, files and folders for temporary files and packages."""
+        notices: list[str] = []
+        if order.key:
+            self._link.send(ViewWanted())
+            _, fds = self._link.receive_ends()
+            self.files.leave()
+            assert self.enter_view is not None
+            notices += self.enter_view(order.key, *fds)
+            _close(fds)
+        if order.source:
+            notices += self.files.reopen(order.source, order.target)
+            notices += self.files.shared(order.source, self._link.fd)
         for folder in order.folders:
             try:
                 os.mkdir(folder, 0o700)
@@ -314,7 +337,7 @@ class LiveCopies:
             for each in _generators():
                 each.seed()
             reseed_numpy()
-        self._link.send(Started(os.getcwd(), []))
+        self._link.send(Started(working_directory(), notices))
 
 
 def _reset_unstarted_threads() -> None:

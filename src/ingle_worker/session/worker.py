@@ -124,7 +124,7 @@ class Worker:
         )
         self._snapshots = SnapshotRequests(self.link, self._main, self._compiler, self._evaluator.run)
         self._stream_copies: dict[int, int] = {}
-        self._copies = LiveCopies(
+        self.copies = LiveCopies(
             self.link, self._interrupts, self._output, self._input, self._event_loop, self._stream_copies
         )
         self._inherited: dict[str, int] = {}
@@ -210,7 +210,7 @@ class Worker:
     def attach(self, fds: list[int], shared: memoryview) -> None:
         """Take over the descriptors of a session and a slot in init's memory."""
         self._interrupts.publish_to(slot_words(shared, 0))
-        self._copies.publish_to(shared)
+        self.copies.publish_to(shared)
         self._pid = os.getpid()
         self.link.attach(_place_descriptors(fds))
 
@@ -225,8 +225,8 @@ class Worker:
 
     def _forked(self) -> None:
         """Release the wire in every process that user code forks: it is not the session."""
-        if self._copies.is_forking():
-            self._copies.forked()
+        if self.copies.is_forking():
+            self.copies.forked()
         elif self._pid not in (-1, os.getpid()):
             self.link.abandon()
             self._interrupts.abandon()
@@ -238,8 +238,8 @@ class Worker:
         """Carry out messages until the host closes the wire."""
         while True:
             message = self._next()
-            if not self._copies.settled:
-                self._copies.settle()
+            if not self.copies.settled:
+                self.copies.settle()
             match message:
                 case Execute():
                     self.execute(message)
@@ -256,15 +256,15 @@ class Worker:
                 case ForkSelf():
                     self._fork(message)
                 case Save():
-                    self._snapshots.save(message, self._copies.running)
+                    self._snapshots.save(message, self.copies.running)
                 case Load():
                     self._snapshots.load(message)
                     self._names = set(self._first_names)
                 case Rehome():
-                    self._copies.rehome(message)
+                    self.copies.rehome(message)
                     self._inherited = {name: id(value) for name, value in vars(self._main).items()}
                 case Reopen():
-                    notices = self._copies.files.reopen()
+                    notices = self.copies.files.reopen(message.source, message.target)
                     self.link.send(Started(working_directory(), notices))
                 case Shutdown():
                     shutdown.finish(self._main, self._event_loop, self._inherited)
@@ -273,7 +273,7 @@ class Worker:
     def _fork(self, order: ForkSelf) -> None:
         """Make live copies. A copy continues in the same loop."""
         try:
-            is_copy = self._copies.fork(order)
+            is_copy = self.copies.fork(order)
         except WireLost:
             raise
         except BaseException as exc:  # a signal handler of the user raised, as at any prompt
@@ -343,7 +343,7 @@ class Worker:
     def execute(self, execute: Execute) -> None:
         """Run one cell and report its end."""
         cell = execute.cell
-        self._copies.files.forget()
+        self.copies.files.forget()
         filename = execute.file or f"<cell {cell}>"
         notices = self._repair()
         program: Program | None = None

@@ -1,11 +1,12 @@
 """Regular files that a live copy has open below the session's folder.
 
 A fork shares positions in open files with the original. A copy opens them again, so that each has positions of its own.
-It also remembers their paths: after a rollback, a file may be another one of the same path.
+It also remembers their paths: after a rollback, or in a folder of its own, a file may be another one of the same path.
 """
 
 import fcntl
 import os
+import socket
 import stat
 
 DELETED = " (deleted)"
@@ -19,6 +20,8 @@ class OpenFiles:
         self._paths: dict[int, tuple[str, int]] = {}
         """By descriptor: the path and the inode."""
         self._cwd = ""
+        self._left = ""
+        """Working directory of a copy that is about to enter its view."""
 
     def forget(self) -> None:
         """Forget the paths: code runs now, and may change them."""
@@ -36,7 +39,10 @@ class OpenFiles:
         for fd, path in _opened_below(folder + "/"):
             try:
                 about, flags = os.fstat(fd), fcntl.fcntl(fd, fcntl.F_GETFL)
-                if not stat.S_ISREG(about.st_mode) or flags & os.O_PATH:
+                if stat.S_ISDIR(about.st_mode) or flags & os.O_PATH:
+                    self._paths[fd] = path, about.st_ino
+                    continue
+                if not stat.S_ISREG(about.st_mode):
                     continue
                 position = os.lseek(fd, 0, os.SEEK_CUR)
                 same = (about.st_ino, flags, position)
@@ -56,26 +62,103 @@ class OpenFiles:
             cwd = working_directory()
             self._cwd = cwd if cwd == folder or cwd.startswith(folder + "/") else ""
 
-    def reopen(self) -> list[str]:
-        """Open the files at the same paths that were replaced since. Return notices of those that cannot be opened."""
+    def leave(self) -> None:
+        """Remember the working directory. A process that enters a mount namespace starts at its root."""
+        self._left = working_directory()
+
+    def reopen(self, source: str = "", target: str = "") -> list[str]:
+        """Open the files at the same paths that were replaced since. Return notices of those that cannot be opened.
+
+        Files below `source` are opened below `target`.
+        """
         lost = []
         for fd, (path, inode) in self._paths.items():
+            place = _moved(path, source, target)
             try:
-                if os.fstat(fd).st_ino != inode or os.stat(path, follow_symlinks=False).st_ino == inode:
+                if os.fstat(fd).st_ino != inode or os.stat(place, follow_symlinks=False).st_ino == inode:
                     continue
-                _open_again(fd, path, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NOFOLLOW, os.lseek(fd, 0, os.SEEK_CUR))
-                self._paths[fd] = path, os.fstat(fd).st_ino
+                _open_again(fd, place, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NOFOLLOW, _position(fd))
+                self._paths[fd] = place, os.fstat(fd).st_ino
             except OSError as error:
                 lost.append(f"{path} ({error.strerror})")
-        if self._cwd:
+        self._cwd = _moved(self._cwd, source, target)
+        if cwd := self._cwd or self._left:
             try:
-                os.chdir(self._cwd)
+                os.chdir(cwd)
             except OSError as error:
-                lost.append(f"{self._cwd} ({error.strerror})")
-        if not lost:
-            return []
-        more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
-        return [f"open files that could not be opened again: {', '.join(lost[:_MAX_NAMED])}{more}"]
+                lost.append(f"{cwd} ({error.strerror})")
+        self._left = ""
+        return _named("open files that could not be opened again", lost)
+
+    def shared(self, source: str, wire: int) -> list[str]:
+        """Return notices of what a copy still shares with the original, of whose files below `source` it has copies."""
+        prefix = source + "/"
+        mapped = sorted({path for path in _mapped_together() if path.startswith(prefix)})
+        deleted = [path for _, path in _opened_below("/") if path.endswith(DELETED) and not path.startswith("/dev/")]
+        deleted = [path.removesuffix(DELETED) for path in deleted if path.removesuffix(DELETED) not in mapped]
+        return [
+            *_named("files that are mapped, and shared with the original", mapped),
+            *_named("deleted files that are open, and shared with the original", deleted),
+            *_named("connections that are shared with the original", _connections(wire)),
+        ]
+
+
+def _named(what: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return [f"{what}: {', '.join(names[:_MAX_NAMED])}{more}"]
+
+
+def _moved(path: str, source: str, target: str) -> str:
+    if source and (path == source or path.startswith(source + "/")):
+        return target + path[len(source) :]
+    return path
+
+
+def _mapped_together() -> list[str]:
+    """Return files that this process has mapped together with others."""
+    try:
+        with open("/proc/self/maps", "rb", buffering=0) as file:
+            lines = file.readall().splitlines()
+    except OSError:
+        return []
+    # The columns are address, permissions, offset, device, inode and path.
+    columns = [line.split(None, 5) for line in lines]
+    return [os.fsdecode(each[5]) for each in columns if len(each) > 5 and each[1].endswith(b"s")]
+
+
+def _connections(wire: int) -> list[str]:
+    """Return the sockets of a network that are open, by their peers."""
+    found = []
+    try:
+        names = sorted(map(int, os.listdir("/proc/self/fd")))
+    except OSError:
+        return []
+    for fd in names:
+        try:
+            if fd == wire or not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                continue
+            copy = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            continue
+        with copy:
+            if copy.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            try:
+                found.append("to {}:{}".format(*copy.getpeername()[:2]))
+            except OSError:
+                found.append("at {}:{}".format(*copy.getsockname()[:2]))
+    return found
+
+
+def _position(fd: int) -> int:
+    """Return the position in a file; 0 for a folder or a path."""
+    return os.lseek(fd, 0, os.SEEK_CUR) if stat.S_ISREG(os.fstat(fd).st_mode) and not _is_path(fd) else 0
+
+
+def _is_path(fd: int) -> bool:
+    return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH)
 
 
 def working_directory() -> str:
@@ -98,7 +181,7 @@ def _opened_below(prefix: str) -> list[tuple[int, str]]:
             path = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue
-        if path.startswith(prefix):
+        if path.startswith(prefix) or path == prefix[:-1]:
             found.append((int(name), path))
     return sorted(found)
 
@@ -107,7 +190,8 @@ def _open_again(fd: int, path: str, flags: int, position: int) -> None:
     """Put a newly opened file in the place of a descriptor."""
     own = os.open(path, (flags & ~_ONLY_AT_OPENING) | os.O_CLOEXEC)
     try:
-        os.lseek(own, position, os.SEEK_SET)
+        if position:
+            os.lseek(own, position, os.SEEK_SET)
         os.dup2(own, fd, inheritable=os.get_inheritable(fd))
     finally:
         os.close(own)

@@ -100,11 +100,27 @@ class Rehome:
     packages: str = ""
     reseed: bool = False
     """Reseed random generators. Otherwise they continue like those of the original."""
+    source: str = ""
+    target: str = ""
+    """Files below `source` that are open are opened again below `target`. Empty: they stay open."""
+    key: list[int] = field(default_factory=list)
+    """Key of `setns`, if the copy enters a view. It asks for the descriptors with ViewWanted first."""
+
+
+@dataclass(frozen=True)
+class ViewWanted:
+    """Request for an Ends with two descriptors: the user namespace and the mount namespace of the copy's view."""
 
 
 @dataclass(frozen=True)
 class Reopen:
-    """Order to open files again that were replaced since the copy was made. Answered by Started."""
+    """Order to open files again that were replaced since the copy was made. Answered by Started.
+
+    Files below `source` are opened below `target`; without them, at the same path.
+    """
+
+    source: str = ""
+    target: str = ""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from ingle_worker.wire.lifecycle import (
     Shutdown,
     Start,
     Started,
+    ViewWanted,
 )
 from ingle_worker.wire.namespace import (
     Asked,
@@ -72,6 +73,7 @@ from ingle_worker.wire.namespace import (
 from ingle_worker.wire.process_tree import (
     Adopt,
     Breach,
+    CloseView,
     EndsReturned,
     Enter,
     Exited,
@@ -82,6 +84,7 @@ from ingle_worker.wire.process_tree import (
     Join,
     KeepEnds,
     Kill,
+    MakeView,
     NotEntered,
     ProgramExited,
     Proof,
@@ -97,6 +100,7 @@ from ingle_worker.wire.process_tree import (
     Stay,
     Swept,
     TreeEnded,
+    UseView,
     ZygoteReady,
 )
 
@@ -131,6 +135,9 @@ KINDS: dict[int, type] = {
     44: Stay,
     45: KeepEnds,
     46: ReturnEnds,
+    50: MakeView,
+    51: UseView,
+    52: CloseView,
     48: Fork,
     49: Prove,
     64: Ready,
@@ -153,6 +160,7 @@ KINDS: dict[int, type] = {
     92: ChannelWanted,
     93: SaveFailed,
     94: Loaded,
+    95: ViewWanted,
     84: StdlibCompiled,
     85: StdlibDescribed,
     86: StdlibLoaded,
@@ -188,6 +196,9 @@ PREPARING = -(1 << 60)
 
 FDS_PER_COPY = 4
 """stdin, stdout, stderr and wire of a copy. Its status socket goes to init."""
+
+FDS_PER_VIEW = 2
+"""User namespace and mount namespace."""
 
 FDS_PER_KEEP = 5
 """The host's ends: wire, stdin and a second reader of it, stdout and stderr. The wire and the outputs are watched."""

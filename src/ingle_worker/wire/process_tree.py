@@ -73,6 +73,33 @@ class Enter:
     own: list[str]
     shared: list[str] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    """Own folders that show another folder of the data folder."""
+
+
+@dataclass(frozen=True)
+class MakeView:
+    """Order to make a view: namespaces in which the folder `target` shows `own`/workspace.
+
+    Of the folders beside `own`, nothing is seen there. The answer is JSON and two descriptors, on the socket that comes
+    with the frame: the user namespace and the mount namespace.
+    """
+
+    own: str
+    target: str
+
+
+@dataclass(frozen=True)
+class UseView:
+    """Order to run file agents and shell tasks of this worker in its view. The mount namespace comes with the frame."""
+
+
+@dataclass(frozen=True)
+class CloseView:
+    """Order to make this worker's view show all folders as they are again. The answer comes as that of `MakeView`."""
+
+    own: str
+    target: str
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,10 @@ async def test_a_fork_is_a_session_of_its_own(service: Service, main: str) -> No
     same = ("variables", "execution_count", "python", "idle_timeout", "state", "isolation", "limits")
     assert [getattr(made, name) for name in same] == [getattr(original, name) for name in same]
     assert (made.session_id, made.variables, made.execution_count) == ("copy", ["os", "x"], 1)
-    assert made.cwd == f"{original.cwd}/sub"
-    assert made.notices == ["this session is a fork of 'main', made after its cell 1"]
+    assert made.cwd.endswith("/workspace/sub")
+    if original.isolation == "sandbox":
+        assert made.cwd == f"{original.cwd}/sub"
+    assert made.notices == ["this session is a fork of 'main', made after its cell 1", *other_path(original)]
     # Cells are counted on, and those of the original are read there.
     second = await service.execute("copy", "x.append(2); print(x, os.environ['GIVEN'])\nundefined")
     assert (second.cell, second.stdout) == (2, "[1, 2] 1\n")
@@ -68,6 +70,13 @@ async def test_a_fork_is_a_session_of_its_own(service: Service, main: str) -> No
     ]
     first = [event async for event in take(service.events("copy", 1), 3)]
     assert [type(event).__name__ for event in first] == ["Notice", "StateChanged", "StateChanged"]
+
+
+def other_path(original: SessionInfo) -> list[str]:
+    """What a fork says where its files cannot appear at the original's path."""
+    if original.isolation == "sandbox":
+        return []
+    return ["its files are at another path, and paths of the original lead to its files"]
 
 
 async def take(events, count):  # type: ignore[no-untyped-def]
@@ -88,22 +97,15 @@ async def test_the_original_may_end_while_forks_live(service: Service, main: str
     )
     await fork(service)
     await fork(service, "copy", "copy-of-copy")
-    await say(service, "copy", "own = tempfile.TemporaryDirectory(prefix='own', dir=os.getcwd())")
-    assert "own" in await say(service, main, "print(os.listdir())")
     await service.end_session("copy")
-    assert "own" not in await say(service, main, "print(os.listdir())")
     # What a fork inherited is left alone when it ends.
     look = "print(os.path.exists('gone'), os.path.exists('exited'), os.listdir(folder.name))"
     assert await say(service, main, look) == "False False ['deep']\n"
     await service.end_session(main)
-    read = "print(open('data').read(), os.getcwd() == os.path.abspath('.'), open('gone').read())"
-    assert await say(service, "copy-of-copy", read) == "kept True x\n"
+    read = "print(open('data').read(), os.getcwd() == os.path.abspath('.'), os.listdir())"
+    assert await say(service, "copy-of-copy", read) == "kept True ['data']\n"
     assert len(session_folders(service, home)) == 2
-    assert [file.name for file in (await service.list_files("copy-of-copy", "")).files] == [
-        "data",
-        "exited",
-        "gone",
-    ]
+    assert [file.name for file in (await service.list_files("copy-of-copy", "")).files] == ["data"]
     # Its worker is replaced as any other.
     result = await service.execute("copy-of-copy", "os._exit(3)")
     assert result.exit is not None
@@ -146,7 +148,8 @@ async def test_what_is_not_copied_is_told_in_the_listing_and_with_the_first_cell
     )
     missing = "not copied: 1 thread of the original: t"
     assert missing in (await fork(service)).notices
-    assert (await service.execute("copy", "1")).notices == [missing]
+    original = await service.get_session(main)
+    assert (await service.execute("copy", "1")).notices == [missing, *other_path(original)]
     assert (await service.execute("copy", "1")).notices == []
 
 

@@ -1,4 +1,4 @@
-"""Forks and checkpoints in a sandbox: a copy lives in the room of its original, and the room as long as any of them."""
+"""Forks and checkpoints in a sandbox: a copy lives in that of its original, which stays as long as any of them."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ async def say(service: Service, sid: str, code: str) -> str:
     return result.stdout
 
 
-async def test_a_copy_lives_in_the_room_of_its_original(service: Service) -> None:
+async def test_a_copy_lives_in_the_sandbox_of_its_original(service: Service) -> None:
     await service.create_session("main", checkpoints="auto")
     await say(
         service,
@@ -33,10 +33,10 @@ async def test_a_copy_lives_in_the_room_of_its_original(service: Service) -> Non
     )
     (made,) = await service.fork_session("main", "copy")
     assert made.isolation == "sandbox"
-    seen = "print(os.readlink('/proc/self/ns/mnt'), os.getuid(), os.getppid(), os.path.exists(file.name))"
-    rooms = {await say(service, sid, seen) for sid in ("main", "copy")}
-    assert len(rooms) == 1
-    assert rooms.pop().endswith(" 1 True\n")
+    seen = "print(os.readlink('/proc/self/ns/pid'), os.getuid(), os.getppid(), os.path.exists(file.name))"
+    sandboxes = {await say(service, sid, seen) for sid in ("main", "copy")}
+    assert len(sandboxes) == 1
+    assert sandboxes.pop().endswith(" 1 True\n")
     assert await say(service, "copy", "x.append(2); print(x, os.path.isdir(tempfile.gettempdir()))") == "[1, 2] True\n"
     # It is held as its original is.
     status = await say(service, "copy", "print(open('/proc/self/status').read())")
@@ -72,3 +72,76 @@ async def test_the_memory_of_a_checkpoint_is_told(service: Service) -> None:
     await service.checkpoint("main", "base")
     (base,) = await service.checkpoints("main")
     assert base.memory is not None
+
+
+WAYS_OUT = """
+import ctypes, glob, os
+libc = ctypes.CDLL(None, use_errno=True)
+mine = os.getcwd()
+reached = []
+for process in glob.glob('/proc/[0-9]*'):
+    if process == f'/proc/{os.getpid()}':
+        continue
+    for way in (f'{process}/root{mine}', f'{process}/cwd', *glob.glob(f'{process}/fd/*')):
+        try:
+            if os.listdir(way):
+                reached.append(way)
+        except OSError:
+            pass
+    try:
+        os.kill(int(process.rpartition('/')[2]), 0)
+        reached.append(f'{process} by a signal')
+    except OSError:
+        pass
+    for name in ('user', 'mnt', 'net', 'pid'):
+        try:
+            space = os.open(f'{process}/ns/{name}', os.O_RDONLY)
+        except OSError:
+            continue
+        if libc.setns(space, 0) == 0:
+            reached.append(f'{process}/ns/{name}')
+for space in glob.glob('/proc/self/ns/*'):
+    for kind in (0, 0x20000, 0x10000000):
+        if libc.setns(os.open(space, os.O_RDONLY), kind) == 0:
+            reached.append(space)
+for folder in glob.glob(os.path.dirname(mine) + '/forks/*/workspace'):
+    if os.path.realpath(folder) != os.path.realpath(mine) and os.path.exists(folder + '/secret'):
+        reached.append(folder)
+for fd in os.listdir('/proc/self/fd'):
+    try:
+        if os.path.exists(f'/proc/self/fd/{fd}/secret'):
+            reached.append(fd)
+    except OSError:
+        pass
+try:
+    os.link('/proc/1/root/etc/passwd', 'passwd')
+    reached.append('link')
+except OSError:
+    pass
+for call in ('ptrace', 'mount', 'unshare', 'umount2'):
+    if getattr(libc, call)(16, os.getppid(), 0, 0, 0) == 0:
+        reached.append(call)
+print(reached)
+"""
+
+
+async def test_a_fork_reaches_neither_its_original_nor_its_siblings(service: Service) -> None:
+    await service.create_session("main")
+    await say(service, "main", "import os\nopen('mine', 'w').close(); folder = os.open('.', os.O_PATH)")
+    await service.fork_session("main", "copy", count=2)
+    for sid in ("main", "copy-2"):
+        await say(service, sid, "open('secret', 'w').close()")
+    assert await say(service, "copy-1", WAYS_OUT) == "[]\n"
+    assert await say(service, "copy-1", "print(sorted(os.listdir()), os.listdir(folder))") == "['mine'] ['mine']\n"
+
+
+async def test_forks_of_forks_go_deep(service: Service) -> None:
+    """Past the number of layers that Landlock has, a fork is made and says what it lacks."""
+    await service.create_session("f0")
+    await say(service, "f0", "import os\nopen('depth', 'w').write('0')")
+    for depth in range(1, 18):
+        (made,) = await service.fork_session(f"f{depth - 1}", f"f{depth}")
+        await say(service, f"f{depth}", f"open('depth', 'w').write('{depth}')")
+    assert "its processes can reach those of the original: it descends from too many forks" in made.notices
+    read = [await say(service, f"f{depth}", "print(open('depth').read())") for depth in range(18)]
+    assert read == [f"{depth}\n" for depth in range(18)]

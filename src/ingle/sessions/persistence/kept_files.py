@@ -70,10 +70,10 @@ class KeptFiles:
         self._last = kept
         return store.share(kept)
 
-    async def restore(self, worker: Worker, kept: KeptTree) -> Restored:
+    async def restore(self, worker: Worker, kept: KeptTree, *, new: bool = False) -> Restored:
         """Bring the folder back. `worker` continues with it, and files that it has open stay the same files.
 
-        Raise NotKept if that is not possible, or a fork would lose its files.
+        Raise NotKept if that is not possible, or a fork would lose its files. A `new` folder is made.
         """
         store, index = self._store, self._index
         why_not = SHARED if self._folders.workspace_shared else ""
@@ -85,7 +85,7 @@ class KeptFiles:
                 use = await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid)
                 work = partial(restore.restore, store=store, tree=kept.tree, index=index, use=use, why_not=why_not)
                 try:
-                    return await self._with_agent(worker, work)
+                    return await self._with_agent(worker, work, new=new)
                 except AgentLost:
                     if attempt == ATTEMPTS - 1:
                         raise
@@ -136,7 +136,7 @@ class KeptFiles:
     async def _set_mark(self) -> None:
         """Follow all changes from now on."""
         if self._watch is None:
-            self._watch = self._watches.watch(self.folder, project=False)
+            self._watch = self._watches.watch(self._folders.place, project=False)
             if self._watch is None:
                 return
             self._watch.add(self._mark)
@@ -144,10 +144,11 @@ class KeptFiles:
         self._watches.read()
         self._watch.reset(self._mark)
 
-    async def _with_agent(self, worker: Worker, work: Callable[[TreeAgent], T]) -> T:
+    async def _with_agent(self, worker: Worker, work: Callable[[TreeAgent], T], *, new: bool = False) -> T:
+        make = [*self._folders.folders, self.folder] if new else []
         async with self._connection(worker) as connection:
             try:
-                return await self._stores.in_thread(lambda: work(TreeAgent(connection, self.folder)))
+                return await self._stores.in_thread(lambda: work(TreeAgent(connection, self.folder, make)))
             except OSError as error:
                 raise NotKept(f"they could not be stored: {error.strerror}") from None
 

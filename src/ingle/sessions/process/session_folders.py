@@ -1,11 +1,12 @@
-"""Folders of a session's code, and how long they exist: forks share folders with their original.
+"""Folders of a session's code, and how long they exist.
 
-A fork continues in the folder of its original. It may have files open, or know paths, in the original's folder of
-temporary files. So these folders exist until the last session that descends from the original has ended. All of them
-lie below the folder of the first session, because forks may share one sandbox, which sees no other folder.
+A fork may have files open, or know paths, in its original's folder of temporary files. So these folders exist until the
+last session that descends from the original has ended. All of them lie below the folder of the first session, because
+forks may share one sandbox, which sees no other folder.
 """
 
 import asyncio
+import os
 from pathlib import Path
 
 from ingle.isolation.levels import TMP
@@ -25,12 +26,17 @@ SHELL = "shell"
 
 
 class SessionFolders:
-    def __init__(self, folder: Path, parent: "SessionFolders | None" = None) -> None:
+    def __init__(
+        self, folder: Path, parent: "SessionFolders | None" = None, *, separate: bool = True, same_path: bool = False
+    ) -> None:
         self.folder = folder
         """Everything that the session's code may write lies below this, except what it shares with its original."""
         self.root: Path = folder if parent is None else parent.root
-        self.workspace: str = f"{folder}/workspace" if parent is None else parent.workspace
-        self._sharing: list[SessionFolders] = [] if parent is None else parent._sharing
+        self.place: str = f"{folder}/workspace" if parent is None or separate else parent.place
+        """Path of the workspace for the host."""
+        self.workspace: str = self.place if parent is None or not (same_path or not separate) else parent.workspace
+        """Path of the workspace for the session's code."""
+        self._sharing: list[SessionFolders] = [] if parent is None or separate else parent._sharing
         """Folders of all sessions that use this workspace."""
         self._sharing.append(self)
         self.name: str = self.root.name
@@ -40,10 +46,16 @@ class SessionFolders:
         self._holders = 1
         self._user = 0
 
-    def fork(self, name: str) -> "SessionFolders":
-        """Return the folders of a fork of this session."""
+    def fork(self, name: str, *, separate: bool, same_path: bool) -> "SessionFolders":
+        """Return the folders of a fork of this session.
+
+        `separate`: it has a workspace of its own. `same_path`: that appears at the path of the original's.
+        """
         self._holders += 1
-        return SessionFolders(self.root / FORKS / name, self)
+        return SessionFolders(self.fork_folder(name), self, separate=separate, same_path=same_path)
+
+    def fork_folder(self, name: str) -> Path:
+        return self.root / FORKS / name
 
     @property
     def user(self) -> int:
@@ -92,6 +104,13 @@ class SessionFolders:
         elif self.shared:
             await asyncio.to_thread(_remove_outputs, outputs)
         await self.leave()
+
+
+def sources_of(folders: SessionFolders, data: str) -> dict[str, str]:
+    """Return the folders below `data` that a sandbox shows at another path, by that path."""
+    if folders.place == folders.workspace:
+        return {}
+    return {os.path.relpath(folders.workspace, data): os.path.relpath(folders.place, data)}
 
 
 def start_of(

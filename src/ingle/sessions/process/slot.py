@@ -28,11 +28,12 @@ from ingle.sessions.process.prepared_workers import PreparedWorker
 from ingle.sessions.process.slot_states import MOVES, SESSION_STATES, SlotState
 from ingle.sessions.process.variable_names import VariableNames
 from ingle.sessions.process.workspace import Workspace
-from ingle.sessions.spec import ForkOrigin, SessionSpec
+from ingle.sessions.spec import ForkedFiles, ForkOrigin, SessionSpec
 from ingle.snapshots.user_library import Library
 from ingle.trees.store import NotKept
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.listener import WorkerListener
+from ingle.workers.views import NoView
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 
@@ -340,20 +341,24 @@ class ProcessSlot:
 
     # --- copies ---
 
-    def begin_fork(self, worker: Worker, origin: ForkOrigin) -> None:
+    def begin_fork(self, worker: Worker, origin: ForkOrigin, files: KeptFiles) -> None:
         """Begin as a copy of another session's worker."""
         self.move(SlotState.STARTING)
         self.attach(worker)
-        self._begin_task(self._start_fork(worker, origin))
+        self._begin_task(self._start_fork(worker, origin, files))
 
     async def wait_forked(self) -> None:
         """Wait until the fork is up."""
         assert self._task is not None
         await self._wait(self._task)
 
-    async def _start_fork(self, worker: Worker, origin: ForkOrigin) -> None:
+    async def _start_fork(self, worker: Worker, origin: ForkOrigin, files: KeptFiles) -> None:
         self.names = VariableNames(origin.moment.names)
-        self.workspace.adopt(worker, reseed=origin.reseed)
+        if origin.files is None:
+            self.workspace.adopt(worker, reseed=origin.reseed)
+        else:
+            key = await self._fill_folder(worker, origin.files, files)
+            self.workspace.adopt(worker, reseed=origin.reseed, source=origin.files.source, key=key)
         # The worker cannot make the folder of its events: it may only see that of its original.
         await asyncio.to_thread(self._spec.folder.mkdir, 0o700, exist_ok=True)
         await self._started
@@ -361,9 +366,22 @@ class ProcessSlot:
         notice = f"this session is a fork of {origin.session_id!r}, made {after}"
         self._journal.notices.add_lasting(notice)
         self._journal.append(events.Notice, notice)
-        for notice in origin.notices:
+        shared, self._journal.notices.of_start = self._journal.notices.of_start, []
+        for notice in (*origin.notices, *shared):
             self._journal.note(notice)
         self.move(SlotState.UP)
+
+    async def _fill_folder(self, worker: Worker, forked: ForkedFiles, files: KeptFiles) -> list[int]:
+        """Bring the original's files into the folder of a fork. Return the key of its view, if it has one."""
+        try:
+            if forked.view is not None:
+                await forked.view.give_to(worker)
+            restored = await files.restore(worker, forked.tree, new=True)
+        except (NotKept, NoView) as why:
+            raise errors.StartFailed(f"the files of a fork could not be copied: {why}; try again") from None
+        if restored.failed:
+            self._journal.notices.add(f"files that could not be copied: {some(restored.failed, MAX_FILES_NAMED)}")
+        return [] if forked.view is None else forked.view.key
 
     async def replace(self, parked: Parked, text: str, files: KeptFiles) -> tuple[str, FileChanges | None]:
         """Put a copy of a parked worker in the place of the current one, and bring its files back.

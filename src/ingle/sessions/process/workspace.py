@@ -6,7 +6,7 @@ from ingle.isolation.egress.proxy import Egress
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Grant, Mount
 from ingle.requests import SessionLimits
-from ingle.sessions.process.session_folders import SHELL, SessionFolders, own_folders, start_of, tmp_of
+from ingle.sessions.process.session_folders import SHELL, SessionFolders, own_folders, sources_of, start_of, tmp_of
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.siblings import Siblings
 from ingle.workers.worker import Worker
@@ -32,7 +32,7 @@ class Workspace:
         self._told_tmp = ""
         self.tmp = ""
         """Folder of temporary files that the host removes. Empty if the sandbox has its own file system for them."""
-        self._own_root = launcher.confinement is not None and launcher.confinement.has_own_root
+        self.own_root = launcher.confinement is not None and launcher.confinement.has_own_root
 
     def use(self, launcher: Launcher) -> None:
         """Take the next worker from this launcher, which confines it at the same level."""
@@ -46,13 +46,18 @@ class Workspace:
 
     def send_start(self, worker: Worker, cwd: str | None, env: dict[str, str]) -> None:
         """Send the worker its start folder and its environment. May be repeated before the first cell."""
-        worker.send(start_of(self.folders, self._told_tmp, own_root=self._own_root, cwd=cwd, env=env))
+        worker.send(start_of(self.folders, self._told_tmp, own_root=self.own_root, cwd=cwd, env=env))
 
-    def adopt(self, copy: Worker, *, reseed: bool) -> None:
-        """Give a copy of another session's worker folders of its own."""
+    def adopt(self, copy: Worker, *, reseed: bool, source: str = "", key: list[int] | None = None) -> None:
+        """Give a copy of another session's worker folders of its own.
+
+        `source` is the original's workspace, if the copy has its own files. `key` opens the copy's view.
+        """
         tmp = self._new_tmp()
         packages = f"{self.folders.folder}/packages"
-        copy.send(messages.Rehome(tmp, [*self.folders.folders, packages, tmp], packages, reseed))
+        target = self.folders.workspace if source else ""
+        made = [*self.folders.folders, packages, tmp]
+        copy.send(messages.Rehome(tmp, made, packages, reseed, source, target, key or []))
 
     def _new_tmp(self) -> str:
         """Return the folder of temporary files for a fresh worker, as the worker sees it.
@@ -61,8 +66,8 @@ class Workspace:
         it is not kept for removal.
         """
         self._workers += 1
-        tmp = tmp_of(self.folders, self._workers, own_root=self._own_root)
-        self.tmp = "" if self._own_root else tmp
+        tmp = tmp_of(self.folders, self._workers, own_root=self.own_root)
+        self.tmp = "" if self.own_root else tmp
         return tmp
 
     def _enter(self, worker: Worker, grant: Grant) -> None:
@@ -75,8 +80,9 @@ class Workspace:
         within = [each for each in grant.mounts if Mount(data).holds(each.folder)]
         shared = [each.folder for each in within if not each.read_only]
         shown = [f"{self.folders.root}/{SHELL}", *(each.folder for each in within if each.read_only)]
-        own = own_folders(self.folders, self._told_tmp, own_root=self._own_root)
-        worker.enter(messages.Enter(_below(data, own), _below(data, shared), _below(data, shown)))
+        own = own_folders(self.folders, self._told_tmp, own_root=self.own_root)
+        sources = sources_of(self.folders, data) if self.own_root else {}
+        worker.enter(messages.Enter(_below(data, own), _below(data, shared), _below(data, shown), sources))
 
     def forget_tmp(self) -> str:
         """Return the folder of temporary files of a worker that has ended. The next worker gets another one."""
@@ -91,17 +97,17 @@ class Workspace:
         if worker.init_pid is not None and worker.pid is not None:
             pids = (worker.init_pid, worker.pid)
             worker.group = await self._bounding.settle(worker.group, pids, limits)
-            self._bounding.check(worker.group, worker.pid, limits, own_tmp=self._own_root)
+            self._bounding.check(worker.group, worker.pid, limits, own_tmp=self.own_root)
 
     def limits_in_force(self, worker: Worker | None, limits: SessionLimits) -> SessionLimits:
         """Return the session's limits as the kernel has them; without a process, those of the next one."""
         if worker is None or worker.pid is None or not worker.alive or limits == SessionLimits():
             return limits
-        return LimitApplier.in_force(worker.group, worker.pid, limits, own_tmp=self._own_root)
+        return LimitApplier.in_force(worker.group, worker.pid, limits, own_tmp=self.own_root)
 
     async def connect(self, worker: Worker, network: str) -> None:
         """Open the proxy of a worker whose network is an allow-list. Its copies share the network and the proxy."""
-        if self._egress is None or not self._own_root or network != "allowlist":
+        if self._egress is None or not self.own_root or network != "allowlist":
             return
         await worker.init_up
         if worker.proxy_listener is None:

@@ -35,6 +35,7 @@ FROM_GUEST = (
     messages.StdlibLoaded,
     messages.Cleared,
     messages.EndsWanted,
+    messages.ViewWanted,
     messages.Copied,
     messages.NotCopied,
     messages.ChannelWanted,

@@ -67,6 +67,16 @@ class Wire:
         """Send a message together with descriptors. Raises OSError when the worker is gone."""
         await send_with(self._socket, self._out, messages.encode(message), fds)
 
+    def send_now_with(self, message: Any, fds: list[int]) -> bool:
+        """Send a message with descriptors at once, to a worker that waits for it. Return whether it was sent."""
+        try:
+            if self._out.pending:
+                return False
+            socket.send_fds(self._socket, [messages.encode(message)], fds)
+        except OSError:
+            return False
+        return True
+
     def _write(self, data: bytes) -> int:
         return self._socket.send(data)
 

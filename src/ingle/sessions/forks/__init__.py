@@ -1,0 +1,1 @@
+"""Forks of a session: copies that become sessions, and trials that may become the session itself."""

@@ -1,0 +1,98 @@
+"""Live copies of a session that become sessions of their own, with copies of its files."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from ingle.sessions.persistence.kept_files import KeptFiles
+from ingle.sessions.process.session_folders import SessionFolders
+from ingle.sessions.process.slot import ProcessSlot
+from ingle.sessions.spec import ForkedFiles, ForkOrigin
+from ingle.trees.store import KeptTree, NotKept
+from ingle.workers import views
+from ingle.workers.worker import Worker
+
+
+@dataclass(frozen=True)
+class ForkedCopy:
+    """A copy of a session's worker, and what its session begins with."""
+
+    worker: Worker
+    folders: SessionFolders
+    origin: ForkOrigin
+
+
+class Forking:
+    """Copies of one session: their workers, files and folders."""
+
+    def __init__(self, session_id: str, slot: ProcessSlot, files: KeptFiles) -> None:
+        self._session_id = session_id
+        self._slot = slot
+        self._files = files
+
+    @contextlib.asynccontextmanager
+    async def copies(
+        self, worker: Worker, cell: int, names: list[str], *, reseed: bool = False, held: contextlib.AsyncExitStack
+    ) -> AsyncIterator[list[ForkedCopy]]:
+        """Provide copies of the worker, one for each folder name. The session is `held` no longer than needed.
+
+        Copies that have no owner at the end are killed.
+        """
+        moment = self._slot.moment(cell)
+        kept = await self._take(worker)
+        workers: list[Worker] = []
+        made: list[views.View] = []
+        try:
+            source = self._files.folder
+            copies = await worker.fork(len(names), folder=source if isinstance(kept, KeptTree) else "")
+            workers = copies.workers
+            await held.aclose()
+            await copies.up()
+            found = []
+            for name, copy in zip(names, workers, strict=True):
+                notices = list(copies.notices)
+                forked: ForkedFiles | None = None
+                if isinstance(kept, KeptTree):
+                    view, why = await self._make_view(copy, name)
+                    made += [view] if view is not None else []
+                    forked = ForkedFiles(kept, source, view)
+                    notices += kept.tree.notices
+                    if view is None:
+                        notices.append(
+                            f"its files are at another path{why}, and paths of the original lead to its files"
+                        )
+                else:
+                    notices.append(f"its files are those of the original: {kept}")
+                folders = self._folders.fork(
+                    name, separate=forked is not None, same_path=forked is not None and forked.view is not None
+                )
+                origin = ForkOrigin(self._session_id, moment, notices, reseed, forked)
+                found.append(ForkedCopy(copy, folders, origin))
+            yield found
+        finally:
+            for copy in workers:
+                if copy.owner is None:
+                    copy.kill()
+            for view in made:
+                view.close()
+            if isinstance(kept, KeptTree):
+                self._files.release(kept)
+
+    @property
+    def _folders(self) -> SessionFolders:
+        return self._slot.workspace.folders
+
+    async def _take(self, worker: Worker) -> KeptTree | NotKept:
+        try:
+            return await self._files.take(worker)
+        except NotKept as why:
+            return why
+
+    async def _make_view(self, copy: Worker, name: str) -> tuple[views.View | None, str]:
+        """Return the view of a copy, or None and why there is none."""
+        if not self._slot.workspace.own_root:
+            return None, ""
+        try:
+            return await views.make(copy, str(self._folders.fork_folder(name)), self._folders.workspace), ""
+        except views.NoView as error:
+            return None, f" ({error})"

@@ -1,0 +1,120 @@
+"""Views of live copies, at the host's end: see `ingle_worker.lockdown.views`."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from ingle.workers.worker import Worker
+from ingle_worker.wire import messages
+
+PATIENCE_SECONDS = 10.0
+"""Time for a view to be made."""
+
+MAX_REPLY_BYTES = 4096
+
+NS_GET_NSTYPE = 0xB703
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+
+UNREACHABLE = "the session did not answer"
+
+
+class NoView(Exception):
+    """A view could not be made or undone, with the reason."""
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    key: Annotated[list[Annotated[int, Meta(ge=0, lt=2**31)]], Meta(max_length=2)] = []
+    reason: str = ""
+
+
+_decode = msgspec.json.Decoder(_Reply).decode
+
+
+class View:
+    """Namespaces for one copy. The caller closes it."""
+
+    def __init__(self, users: int, mounts: int, key: list[int]) -> None:
+        self._users = users
+        self._mounts = mounts
+        self.key = key
+
+    async def give_to(self, copy: Worker) -> None:
+        """Run the file agents and shell tasks of a copy in this view. The copy itself enters it with `Rehome`.
+
+        Raise NoView if the copy is gone.
+        """
+        copy.view = [self._users, self._mounts]
+        try:
+            await copy.init.send_with(messages.UseView(), [self._mounts])
+        except OSError:
+            raise NoView(UNREACHABLE) from None
+
+    def close(self) -> None:
+        os.close(self._users)
+        os.close(self._mounts)
+
+
+async def make(worker: Worker, own: str, target: str) -> View:
+    """Make a view for a copy of this worker, in which the folder `target` shows `own`/workspace. Raise NoView."""
+    reply, fds = await _ask(worker, messages.MakeView(own, target))
+    if len(fds) != messages.FDS_PER_VIEW or [_kind(fd) for fd in fds] != [CLONE_NEWUSER, CLONE_NEWNS]:
+        _close(fds)
+        raise NoView(reply.reason or UNREACHABLE)
+    users, mounts = fds
+    return View(users, mounts, reply.key)
+
+
+async def undo(worker: Worker, own: str, target: str) -> None:
+    """Make the view of this worker show all folders as they are. Raise NoView."""
+    reply, fds = await _ask(worker, messages.CloseView(own, target))
+    _close(fds)
+    if reply.reason:
+        raise NoView(reply.reason)
+
+
+async def _ask(worker: Worker, order: messages.MakeView | messages.CloseView) -> tuple[_Reply, list[int]]:
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.setblocking(False)
+        try:
+            await worker.start_child(order, theirs.detach())
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await _wait_readable(ours)
+            data, fds, _, _ = socket.recv_fds(ours, MAX_REPLY_BYTES, messages.FDS_PER_VIEW, socket.MSG_CMSG_CLOEXEC)
+        except (OSError, TimeoutError):
+            raise NoView(UNREACHABLE) from None
+    try:
+        return _decode(data), fds
+    except msgspec.MsgspecError:
+        _close(fds)
+        raise NoView(UNREACHABLE) from None
+
+
+async def _wait_readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sock.fileno(), readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock.fileno())
+
+
+def _kind(fd: int) -> int:
+    """Return which kind of namespace a descriptor is of, or 0."""
+    try:
+        return fcntl.ioctl(fd, NS_GET_NSTYPE)
+    except OSError:
+        return 0
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

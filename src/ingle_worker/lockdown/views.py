@@ -1,0 +1,75 @@
+"""Views: namespaces in which a live copy of a session sees its own files at the path of the original's.
+
+A confined process cannot mount. So a child of init, outside of the confinement, makes a user namespace and a mount
+namespace as the session's user. That user owns them, and a copy of the session's process may enter them for that
+reason. Init uses the mount namespace for the file agents and shell tasks of the copy.
+"""
+
+import json
+import os
+import socket
+
+from ingle_worker.lockdown import kernel_calls, root_fs
+
+NAMESPACES = ("user", "mnt")
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_users(pid: int) -> int:
+    """Return the user namespace of a process, or -1 if it is that of this process."""
+    fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    if os.fstat(fd).st_ino == os.stat("/proc/self/ns/user").st_ino:
+        os.close(fd)
+        return -1
+    return fd
+
+
+def make(own: str, target: str, users: int, uid: int, gid: int) -> None:
+    """Make the namespaces of a view and enter them. The process has the session's uid, and is not confined.
+
+    `users` is the user namespace of the process that is to enter the view, unless it is that of this process.
+    """
+    for folder in (own, f"{own}/workspace"):
+        os.mkdir(folder, 0o700)
+    # Or the files about its own namespaces belong to root.
+    kernel_calls.set_dumpable(True)
+    if users >= 0:
+        # A process may enter a user namespace only from the one around it.
+        kernel_calls.setns(users, kernel_calls.CLONE_NEWUSER)
+    kernel_calls.unshare(kernel_calls.CLONE_NEWUSER | kernel_calls.CLONE_NEWNS, "user or mount")
+    kernel_calls.map_self(uid, gid)
+    inside = os.open(own, _FOLDER)
+    around = os.path.dirname(own)
+    kernel_calls.mount("ingle", around, "tmpfs", root_fs.SAFE, root_fs.SMALL_SIZE)
+    os.mkdir(own, 0o700)
+    kernel_calls.mount(f"/proc/self/fd/{inside}", own, flags=kernel_calls.MS_BIND)
+    kernel_calls.mount(f"{own}/workspace", target, flags=kernel_calls.MS_BIND)
+    kernel_calls.set_mount(around, root_fs.READ_ONLY, recursive=False)
+    os.close(inside)
+
+
+def close(own: str, target: str) -> None:
+    """Undo the mounts of `make`, inside of the view."""
+    kernel_calls.unmount(target)
+    kernel_calls.unmount(os.path.dirname(own))
+
+
+def enter(key: list[int], users: int, mounts: int) -> None:
+    """Enter a view from inside of the confinement, and give up the rights that this brings."""
+    kernel_calls.setns_with(key, users, kernel_calls.CLONE_NEWUSER)
+    kernel_calls.setns_with(key, mounts, kernel_calls.CLONE_NEWNS)
+    kernel_calls.drop_bounding_set()
+    kernel_calls.drop_capabilities()
+    # New rights clear the flag, and then the session could not read its own /proc/self.
+    kernel_calls.set_dumpable(True)
+
+
+def reply(channel: socket.socket, key: list[int]) -> None:
+    """Send the host this process's namespaces, and the key to enter them."""
+    fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACES]
+    socket.send_fds(channel, [json.dumps({"key": key}).encode()], fds)
+
+
+def reply_failure(channel: socket.socket, error: OSError) -> None:
+    channel.sendall(json.dumps({"reason": str(error)[:1000]}).encode())
