@@ -17,4 +17,4 @@ class Capacity(Struct, frozen=True):
     @property
     def sentence(self) -> str:
         """Return the number and its bound, for a banner."""
-        return f"up to {self.sessions} at once, because {self.bound}"
+        return f"up to {self.sessions} sessions at once, because {self.bound}"

@@ -33,6 +33,8 @@ LOW_DISK_BYTES = 500_000_000
 FEW_SESSIONS = 100
 """Sessions at once that a machine of today should hold."""
 
+KERNEL = "Kernel features"
+
 PROTOCOL_VERSION = "2025-06-18"
 
 State = Literal["fine", "warning", "broken"]
@@ -42,6 +44,8 @@ class Finding(Struct):
     about: str
     state: State
     text: str
+    group: str = ""
+    """Title under which a person reads the findings of one kind that are fine, in one line."""
 
 
 def examine(settings: Settings, home: Path, place: Place | None = None) -> list[Finding]:
@@ -98,16 +102,16 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
             took = time.monotonic() - began
             info = await service.get_session(info.session_id)
     except IngleError as error:
-        return [Finding("Zygote", "broken", error.message)]
+        return [Finding("Session", "broken", error.message)]
     except TimeoutError:
-        return [Finding("Zygote", "broken", f"no session within {ROUND_TRIP_SECONDS:g} s; preload fewer modules")]
+        return [Finding("Session", "broken", f"no session within {ROUND_TRIP_SECONDS:g} s; preload fewer modules")]
     except OSError as error:
-        return [Finding("Zygote", "broken", f"no session could be started: {error}")]
+        return [Finding("Session", "broken", f"no session could be started: {error}")]
     value = (result.result or {}).get("text/plain")
     if value != "2":
-        return [Finding("Zygote", "broken", f"1 + 1 gave {value!r} ({result.status}) in a session")]
-    ready = f"Python {info.python} ({settings.python}), ready after {warm:.1f} s; a session and 1 + 1 took"
-    findings = [Finding("Zygote", "fine", f"{ready} {took * 1000:.0f} ms")]
+        return [Finding("Session", "broken", f"1 + 1 gave {value!r} ({result.status}) in a session")]
+    ready = f"Python {info.python} ({settings.python}) was ready after {warm:.1f} s; a new session with 1 + 1 took"
+    findings = [Finding("Session", "fine", f"{ready} {took * 1000:.0f} ms")]
     if info.isolation == "none":
         said = "none: code in sessions has your files and your network, so run only code you trust"
         findings.append(Finding("Isolation", "warning", said))
@@ -128,10 +132,16 @@ def levels(settings: Settings, home: Path) -> list[Finding]:
     findings = []
     for level in ("sandbox", "restricted", "limits"):
         why = asyncio.run(try_level(level, settings.python, str(home)))
-        held = "tested: all attacks from inside failed"
-        findings.append(Finding(f"Level {level}", "fine" if why is None else "warning", why or held))
-    findings += [Finding(each.name, "fine" if each.works else "warning", each.text) for each in capabilities.examine()]
-    return findings
+        held = "can be used here: attacks from inside were tried, and failed"
+        text = held if why is None else f"cannot be used here: {why}"
+        findings.append(Finding(f"Level {level}", "fine" if why is None else "warning", text))
+    return [
+        *findings,
+        *(
+            Finding(each.name, "fine" if each.works else "warning", each.text, KERNEL)
+            for each in capabilities.examine()
+        ),
+    ]
 
 
 def round_trip(home: Path) -> Finding:
@@ -210,5 +220,6 @@ def hosts(place: Place) -> list[Finding]:
             else:
                 findings.append(Finding(host.title, "fine", f"starts {program or 'ingle'} ({file})"))
     if not known:
-        findings.append(Finding("Hosts", "warning", "no host is configured; run `ingle install claude-code` for one"))
+        text = "no assistant is connected yet; `ingle install claude-code` connects one"
+        findings.append(Finding("Hosts", "warning", text))
     return findings

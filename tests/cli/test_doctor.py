@@ -28,19 +28,22 @@ def test_a_healthy_installation_is_told_so_in_plain_words(home: Path) -> None:
     told = run("-m", "ingle", "doctor", home=home, INGLE_ISOLATION="none")
     assert told.returncode == 0, told.stdout + told.stderr
     signs = {line[6:].partition(":")[0]: line[:4] for line in told.stdout.splitlines()[:-1]}
-    tried = ["Level sandbox", "Level restricted", "Level limits", *capabilities.TITLES.values()]
+    tried = ["Level sandbox", "Level restricted", "Level limits", doctor.KERNEL, *capabilities.TITLES.values()]
     fixed = {name: sign for name, sign in signs.items() if name not in tried}
-    assert list(signs) == [*list(fixed)[:5], *tried, *list(fixed)[5:]]
+    listed = [name for name in signs if name in tried]
+    assert list(signs) == [*list(fixed)[:5], *listed, *list(fixed)[5:]]
+    [working] = [line for line in told.stdout.splitlines() if line.startswith(f"ok    {doctor.KERNEL}: ")]
+    assert [name for name in capabilities.TITLES.values() if name not in working and name not in listed] == []
     assert fixed == {
         "Python": "ok  ",
         "Data folder": "ok  ",
-        "Zygote": "ok  ",
+        "Session": "ok  ",
         "Isolation": "note",
         "Sessions": "ok  ",
         "MCP round trip": "ok  ",
         "Hosts": "note",
     }
-    assert {signs[name] for name in tried} <= {"ok  ", "note"}
+    assert {signs[name] for name in listed} <= {"ok  ", "note"}
     assert "Isolation: none: code in sessions has your files" in told.stdout
     assert "ran a cell" in told.stdout
     assert told.stdout.endswith("Everything needed works.\n")
@@ -61,7 +64,7 @@ def test_programs_get_the_findings_as_json_with_the_hosts_that_know_ingle(home: 
 def test_what_is_broken_is_named_with_a_remedy_and_the_exit_code_says_so(home: Path) -> None:
     told = run("-m", "ingle", "doctor", home=home, INGLE_PYTHON="/no/such/python")
     assert told.returncode == 1
-    (line,) = [line for line in told.stdout.splitlines() if line.startswith("FAIL  Zygote")]
+    (line,) = [line for line in told.stdout.splitlines() if line.startswith("FAIL  Session")]
     assert "/no/such/python" in line
     assert told.stdout.endswith("Something needed does not work; see FAIL above.\n")
 
@@ -75,7 +78,7 @@ def test_a_data_folder_that_cannot_be_used_ends_the_look(tmp_path: Path) -> None
 
 def test_without_hosts_the_first_step_is_named(tmp_path: Path) -> None:
     (only,) = doctor.hosts(Place(tmp_path, tmp_path, {}))
-    assert "run `ingle install claude-code`" in only.text
+    assert "`ingle install claude-code`" in only.text
 
 
 @pytest.mark.req("mcp.handles")

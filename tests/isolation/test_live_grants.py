@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -163,6 +164,22 @@ def test_a_fork_and_a_rollback_have_what_their_process_had(
     for name in ("s", "f"):
         server.execute("exit()", name)
         assert seen(server, name, data) == HELD, name
+
+
+def test_options_without_an_effect_on_a_live_session_are_told(
+    in_home: Path, project: Path, start: Callable[..., Server]
+) -> None:
+    server = start(*SANDBOX)
+    server.make_session("s")
+    done = ingle("run", "-s", "s", "--folder", str(project), "--python", sys.executable, "open('data.csv')")
+    assert (done.returncode, done.stderr.splitlines()[:2]) == (
+        1,
+        [
+            f"ingle: session s is confined, and has {project} from its next process on, not now; exit() in a cell "
+            "starts one, without the variables",
+            f"ingle: session s exists and keeps its Python {platform.python_version()}; --python has no effect",
+        ],
+    )
 
 
 def test_a_host_is_granted_to_live_sessions_at_once(in_home: Path, start: Callable[..., Server]) -> None:

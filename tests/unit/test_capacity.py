@@ -63,7 +63,7 @@ def test_the_lowest_bound_counts_and_is_named(
 ) -> None:
     held = capacity.measure(Settings(), machine(tmp_path, groups, **given))
     assert (held.sessions, held.bound) == (sessions, bound)
-    assert held.sentence == f"up to {sessions} at once, because {bound}"
+    assert held.sentence == f"up to {sessions} sessions at once, because {bound}"
     assert held.remedy
 
 

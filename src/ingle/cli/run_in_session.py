@@ -27,7 +27,11 @@ def run_in_session(job: Job, target: Target, name: str) -> int:
     async def main() -> int:
         if job.folders and target.address.path is not None:
             for folder in map(Folder.read, job.folders):
-                target.ask("POST", "/v1/grants", {"folder": folder.path, "read_only": folder.read_only})
+                wanted = {"folder": folder.path, "read_only": folder.read_only}
+                change = target.ask("POST", "/v1/grants", wanted)
+                if (name, "next_process") in [(each["session_id"], each["when"]) for each in change["sessions"]]:
+                    later = f"session {name} is confined, and has {folder.path} from its next process on, not now"
+                    await Output().write(2, f"ingle: {later}; exit() in a cell starts one, without the variables\n")
         async with AsyncClient(str(target.address), target.address.token, name="ingle run", start=False) as client:
             return await SessionRun(job, await _session(client, job, target, name), target).main()
 
@@ -62,10 +66,15 @@ async def _session(client: AsyncClient, job: Job, target: Target, name: str) -> 
 
 
 async def _checked(session: AsyncSession, job: Job) -> AsyncSession:
-    """Return the session. Say so if it existed, and is not durable as the job wants it."""
-    if job.durable and not session.made and not (await session.info()).durable:
-        text = f"ingle: session {session.name} exists and is not durable; save it with `ingle save {session.name}`\n"
-        await Output().write(2, text)
+    """Return the session. Say so if it existed, and is not as the job wants it."""
+    if session.made or not (job.durable or job.python):
+        return session
+    exists = f"ingle: session {session.name} exists"
+    info = await session.info()
+    if job.durable and not info.durable:
+        await Output().write(2, f"{exists} and is not durable; save it with `ingle save {session.name}`\n")
+    if job.python:
+        await Output().write(2, f"{exists} and keeps its Python {info.python}; --python has no effect\n")
     return session
 
 

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -329,24 +330,25 @@ def banner(url: str, token: Token | None, held: str, files: str, holds: str) -> 
 
     `held` says how code is confined, `files` which folders it may use, and `holds` how many sessions there may be.
     """
-    # curl reads the header from standard input: other users could see a token on its command line.
     if token is None:
-        where, header = "none needed, by anybody on this machine", "printf ''"
-    elif token.file is not None:
-        where = str(token.file)
-        header = f"sed 's/^/Authorization: Bearer /' {shlex.quote(where)}"
+        where = "none needed, by anybody on this machine"
     else:
-        where = f"the one in {VARIABLE}"
-        header = f"printf 'Authorization: Bearer %s' \"${VARIABLE}\""
+        where = f"the one in {VARIABLE}" if token.file is None else str(token.file)
     return (
         f"ingle {__version__} listens on {url}\n"
         f"  token   {where}\n"
-        f'  try     {header} | curl -sH @- {url}/v1/sessions -d \'{{"session_id": "main"}}\'\n'
+        f"  try     {_command()} run -s main '6 * 7'\n"
         f"  code    {held}\n"
         f"  files   {files}\n"
         f"  holds   {holds}\n"
         f"  stop    Ctrl-C"
     )
+
+
+def _command() -> str:
+    """Return the name of this program, or its path where a shell does not find the name."""
+    beside = os.path.join(os.path.dirname(sys.executable), "ingle")
+    return shlex.quote(beside) if shutil.which("ingle") is None and os.path.exists(beside) else "ingle"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

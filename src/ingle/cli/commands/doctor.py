@@ -1,9 +1,14 @@
 """`ingle doctor`: checks the installation, and explains what does not work."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
+
+if TYPE_CHECKING:
+    from ingle.doctor import Finding
 
 SIGNS = {"fine": "ok  ", "warning": "note", "broken": "FAIL"}
 
@@ -13,8 +18,8 @@ SIGNS = {"fine": "ok  ", "warning": "note", "broken": "FAIL"}
 def doctor(as_json: bool) -> None:
     """Check this installation, with a real round trip through `ingle mcp`.
 
-    Checks Python, the data folder, the zygote, isolation, and the configured hosts. Exit code: 0 if everything
-    needed works, 1 if something does not.
+    Checks Python, the data folder, the start of a session, isolation, and the configured hosts. Exit code: 0 if
+    everything needed works, 1 if something does not.
     """
     with plain_failures():
         import msgspec
@@ -27,7 +32,23 @@ def doctor(as_json: bool) -> None:
         if as_json:
             echo(msgspec.json.encode({"healthy": healthy, "findings": findings}).decode())
         else:
-            for each in findings:
-                echo(f"{SIGNS[each.state]}  {each.about}: {each.text}")
+            for line in _lines(findings):
+                echo(line)
             echo("Everything needed works." if healthy else "Something needed does not work; see FAIL above.")
     raise SystemExit(0 if healthy else 1)
+
+
+def _lines(findings: "list[Finding]") -> list[str]:
+    """Return a line for each finding, and one for all of a group that are fine."""
+    lines: list[str] = []
+    working: dict[str, int] = {}
+    for each in findings:
+        if each.group and each.state == "fine":
+            if each.group not in working:
+                working[each.group] = len(lines)
+                lines.append(f"{SIGNS[each.state]}  {each.group}: tried, and work: {each.about}")
+            else:
+                lines[working[each.group]] += f", {each.about}"
+        else:
+            lines.append(f"{SIGNS[each.state]}  {each.about}: {each.text}")
+    return lines

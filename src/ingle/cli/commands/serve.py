@@ -91,7 +91,7 @@ def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
     """Serve sessions over HTTP until Ctrl-C.
 
     Requests need the token in the file `token` of the data folder, which the first start creates, or the one in
-    INGLE_TOKEN. The first lines printed show the URL, the place of the token, and an example request.
+    INGLE_TOKEN. The first lines printed show the URL, the place of the token, and a command to try.
     """
     with plain_failures():
         settings = load_settings({**given, "auth": "none"} if no_auth else given)
