@@ -15,6 +15,7 @@ import pytest
 from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.support.allocator import return_freed_memory
 from support.processes import MARK, marked_processes, own_mark
 from support.server import Server
 from support.service import SharedServices, assert_empty, make_settings
@@ -35,6 +36,8 @@ USUAL: dict[str, object] = {"preload": [], "pool": 1}
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the level of this run, for servers that tests start and for `make_settings`; mark what is started."""
+    # Services run in this process, as they do in a server.
+    return_freed_memory()
     level = config.getoption("--isolation")
     os.environ.update({"INGLE_ISOLATION": level, "INGLE_KEEP_ENV": MARK, MARK: uuid4().hex})
     if level != "none":
