@@ -1,6 +1,6 @@
-"""Public shape: how many sessions a node holds at once."""
+"""Public shapes: how many sessions a node holds, and what they use: CPU, memory, hosts."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class Capacity(Struct, frozen=True):
@@ -18,3 +18,61 @@ class Capacity(Struct, frozen=True):
     def sentence(self) -> str:
         """Return the number and its bound, for a banner."""
         return f"up to {self.sessions} sessions at once, because {self.bound}"
+
+
+class UsageSample(Struct, frozen=True, gc=False):
+    """Use of CPU and memory at one time."""
+
+    time: float
+    cpus: float
+    """CPUs in use since the sample before; 1.0 is one of them."""
+    memory: int
+    """Bytes of all processes together."""
+
+
+class SessionUsage(Struct):
+    """What a session used in the last half hour. It is sampled while it runs cells, and when it is asked for."""
+
+    session_id: str
+    samples: list[UsageSample]
+    memory_limit: int | None = None
+    """Bytes that all its processes may use together; null without a limit."""
+    cpus: int = 1
+    """CPUs of the machine."""
+
+
+class MachineUsage(Struct):
+    """What the whole machine used in the last half hour."""
+
+    samples: list[UsageSample]
+    cpus: int
+    memory_total: int
+    memory_available: int
+    sessions: int
+    """Live sessions of all tenants."""
+
+
+class HostUse(Struct):
+    """A host that code asked for through the proxy."""
+
+    host: str
+    """With its port."""
+    reached: int = 0
+    """Connections that were opened."""
+    refused: int = 0
+    last: float = 0.0
+    """Time of the last one."""
+    flag: str | None = None
+    """Flag of the server that would allow the host, if it was refused."""
+
+
+class NetworkUse(Struct):
+    """Hosts that a session asked for, the last one first."""
+
+    session_id: str
+    network: str
+    hosts: list[HostUse]
+    more: int = 0
+    """Hosts that were asked for earlier and are forgotten."""
+    notices: list[str] = field(default_factory=list)
+    """Why hosts are not known, or of which other sessions some are."""

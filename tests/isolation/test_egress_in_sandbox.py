@@ -46,6 +46,8 @@ async def test_pip_installs_from_the_hosts_own_index_and_reaches_nothing_else(sa
     metrics = await sandboxed.metrics()
     assert metrics.egress["allowed"] >= 2
     assert metrics.egress["refused"] == 0
+    (used,) = (await sandboxed.network("s")).hosts
+    assert (used.host, used.reached, used.refused) == (f"{LOOP}:{index}", metrics.egress["allowed"], 0)
 
 
 async def test_an_installation_that_is_refused_tells_the_reason_once(sandboxed: Service) -> None:
@@ -73,6 +75,11 @@ async def test_a_refused_host_is_named_in_the_cells_notices_with_the_command(san
     assert granted in result.error.value
     assert result.notices == [granted]
     assert (await sandboxed.metrics()).egress["refused"] == 1
+    told = await sandboxed.network("s")
+    assert [(use.host, use.reached, use.refused, use.flag) for use in told.hosts] == [
+        ("elsewhere.example:443", 0, 1, "--allow-host elsewhere.example")
+    ]
+    assert (told.network, told.more, told.notices) == ("allowlist", 0, [])
 
 
 async def test_a_fork_goes_out_by_the_same_door_also_when_its_origin_is_gone(sandboxed: Service) -> None:

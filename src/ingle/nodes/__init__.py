@@ -10,7 +10,7 @@ A session's key is its name, or `tenant/name` outside the default tenant. Answer
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.capacity import Capacity
+from ingle.capacity import Capacity, MachineUsage, NetworkUse, SessionUsage
 from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import (
     AnyEvent,
@@ -93,6 +93,10 @@ class Node(Protocol):
 
     async def metrics(self) -> Metrics: ...
 
+    async def usage(self) -> MachineUsage:
+        """Return what the whole machine uses."""
+        ...
+
 
 class SessionHandle(Protocol):
     """One session of a node."""
@@ -104,6 +108,12 @@ class SessionHandle(Protocol):
     def introspection(self) -> "Introspection": ...
 
     async def info(self) -> SessionInfo: ...
+
+    async def usage(self) -> SessionUsage: ...
+
+    async def network(self) -> NetworkUse:
+        """Return the hosts that the session asked for."""
+        ...
 
     async def end(self) -> SessionInfo:
         """End the session and its shell tasks. Return its last state."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ingle.capacity import Capacity
+from ingle.capacity import Capacity, MachineUsage, NetworkUse, SessionUsage
 from ingle.events import (
     AnyEvent,
     CellInfo,
@@ -84,6 +84,9 @@ class LocalNode:
     async def metrics(self) -> Metrics:
         return self.manager.metrics()
 
+    async def usage(self) -> MachineUsage:
+        return await self.manager.upkeep.machine.read(len(self.manager.everyone()))
+
 
 class LocalSession:
     """Handle of a session in this process."""
@@ -101,6 +104,12 @@ class LocalSession:
 
     async def info(self) -> SessionInfo:
         return self._session.info()
+
+    async def usage(self) -> SessionUsage:
+        return await self._session.usage.read()
+
+    async def network(self) -> NetworkUse:
+        return self._session.usage.network()
 
     async def end(self) -> SessionInfo:
         session = self._session

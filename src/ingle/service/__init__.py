@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
-from ingle.capacity import Capacity
+from ingle.capacity import Capacity, MachineUsage
 from ingle.events import Isolation, Metrics
 from ingle.isolation.policy import can_be_granted, read_mount
 from ingle.nodes import Node
@@ -168,6 +168,11 @@ class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Envir
             raise errors.Unavailable(f"no worker answers: {error.message}") from None
         if not result.success:
             raise errors.Unavailable(f"a worker answers wrongly: {result.status}; see the log")
+
+    async def machine_usage(self) -> MachineUsage:
+        """Return the CPU and memory that the whole machine used in the last half hour."""
+        self.check(ADMIN)
+        return await self._node.usage()
 
     async def metrics(self) -> Metrics:
         self.check(ADMIN)

@@ -6,6 +6,7 @@ import msgspec
 
 from ingle import errors
 from ingle.callers import EXECUTE, READ
+from ingle.capacity import NetworkUse, SessionUsage
 from ingle.events import CheckpointInfo, RolledBack, SessionInfo
 from ingle.files import Diff
 from ingle.requests import NewSession, SessionLimits
@@ -69,6 +70,14 @@ class Sessions(Verbs):
 
     async def get_session(self, session_id: str) -> SessionInfo:
         return await self.access.session(session_id).info()
+
+    async def usage(self, session_id: str) -> SessionUsage:
+        """Return the CPU and memory that a session used in the last half hour."""
+        return await self.access.session(session_id).usage()
+
+    async def network(self, session_id: str) -> NetworkUse:
+        """Return the hosts that a session asked for, and the flags that would allow the refused ones."""
+        return await self.access.session(session_id).network()
 
     async def end_session(self, session_id: str, *, request_key: str | None = None) -> SessionInfo:
         """End a session and return its last state. A repeated `request_key` never ends another session of that name."""

@@ -85,7 +85,7 @@ class Manager:
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
         self._hints = Hints(path_hints.by_name(home) | package_hints.by_name(policy.index, settings.allow_host))
         self._descriptors = Descriptors(self._sessions.values)
-        self._upkeep = Upkeep(self._sessions.values, self._with_hidden, self._hibernation, self._descriptors)
+        self.upkeep = Upkeep(self._sessions.values, self._with_hidden, self._hibernation, self._descriptors)
 
     async def start(self) -> None:
         """Lock the data folder, remove what dead servers left in it, and begin the upkeep."""
@@ -98,7 +98,7 @@ class Manager:
             raise
         for row in await self._durable.left_behind(self._data_folder.is_dead):
             await self._take_over(row)
-        self._upkeep.start()
+        self.upkeep.start()
 
     async def warm(self) -> None:
         """Prepare workers of the default interpreter, and all else that a first session would wait for."""
@@ -446,7 +446,7 @@ class Manager:
             await asyncio.wait([self._locking])
         for launcher in self._launchers.all:
             launcher.rest()
-        await self._upkeep.stop()
+        await self.upkeep.stop()
         await self.grants.cancel()
         sessions = list(self._sessions.values())
         self._sessions.clear()

@@ -43,6 +43,7 @@ from ingle.sessions.process.slot_states import SlotState
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.reach import Reach
 from ingle.sessions.spec import SessionSpec
+from ingle.sessions.usage import Usage
 from ingle.sessions.watch.folders import FolderWatches
 from ingle.sessions.worker_events import WorkerEvents
 from ingle.settings import Settings
@@ -95,6 +96,7 @@ class Session:
         self._worker = ExclusiveWorker(self.turns, slot, journal, self.autosave, self._tasks, make_room)
         self._tracker = FileTracker(watches, spec.cwd or workspace.folders.place, project=spec.cwd is not None)
         self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry, self._tracker)
+        self.usage = Usage(spec, slot, self.runner)
         self.saves = SaveSchedule(self.autosave, self.turns, slot, journal, self.checkpoints, self._tasks)
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
         self._introspection = Introspection(spec.session_id, self._worker, slot, self.calls)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
+from ingle.isolation.limits.usage_samples import INTERVAL_SECONDS, MachineSamples
 from ingle.isolation.limits.watchdog import Watchdog, Watched
 from ingle.requests import SessionLimits
 from ingle.sessions.descriptors import Descriptors
@@ -33,6 +34,7 @@ class Upkeep:
         self._hibernation = hibernation
         self._descriptors = descriptors
         self._watchdog = Watchdog(self._watched)
+        self.machine = MachineSamples()
         self._loops: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -41,6 +43,7 @@ class Upkeep:
             loop.create_task(run_forever("looking for reads of standard input", self._watch_raw_reads)),
             loop.create_task(run_forever("looking for idle sessions", self._expire)),
             loop.create_task(run_forever("looking at what sessions use", self._watchdog.run)),
+            loop.create_task(run_forever("sampling what sessions use", self._sample)),
         ]
 
     async def stop(self) -> None:
@@ -97,6 +100,13 @@ class Upkeep:
                 kept=(*OUTPUTS, SHELL),
                 user=worker.birth.user,
             )
+
+    async def _sample(self) -> None:
+        """Sample the machine, and the sessions that have run a cell since their last sample."""
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            busy = [session for session in self._sessions() if session.usage.has_run]
+            await asyncio.gather(self.machine.sample(), *(session.usage.sample() for session in busy))
 
     async def _expire(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ingle.errors import StartFailed
+from ingle.isolation.egress.host_log import HostLog
 from ingle_worker.wire.constants import MAX_WORKERS_PER_INIT
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class Siblings:
         self._free_slots: list[int] = []
         self.members: set[Worker] = set()
         """The workers that are not gone."""
+        self.hosts: HostLog | None = None
+        """Hosts that they asked for; None where they are not known. They share one network."""
         self.over: asyncio.Future[None] = loop.create_future()
         """Done when the last member is gone."""
         self.swept: asyncio.Future[None] | None = None

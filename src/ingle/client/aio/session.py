@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
+from ingle.capacity import NetworkUse, SessionUsage
 from ingle.client.address import deadline_after, file_path, time_left
 from ingle.client.aio.attached import POLL_SECONDS
 from ingle.client.aio.files import AsyncFiles
@@ -295,6 +296,16 @@ class AsyncSession(AsyncFiles, AsyncValues):
         )
 
     # --- the session ---
+
+    async def usage(self) -> SessionUsage:
+        """Return the CPU and memory that the session used in the last half hour, with its limit."""
+        await self._attach()
+        return read(await self._get("/usage"), SessionUsage)
+
+    async def network(self) -> NetworkUse:
+        """Return the hosts that the session has reached and was refused, with the flags that would allow them."""
+        await self._attach()
+        return read(await self._get("/network"), NetworkUse)
 
     async def variables(self) -> Variables:
         """Return each variable with type, shape or length, size and preview, without running the session's code."""

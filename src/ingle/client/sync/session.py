@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
+from ingle.capacity import NetworkUse, SessionUsage
 from ingle.client.address import deadline_after, file_path, time_left
 from ingle.client.decode import bundle_of, kind_of, read
 from ingle.client.results import Result
@@ -295,6 +296,16 @@ class Session(Files, Values):
         )
 
     # --- the session ---
+
+    def usage(self) -> SessionUsage:
+        """Return the CPU and memory that the session used in the last half hour, with its limit."""
+        self._attach()
+        return read(self._get("/usage"), SessionUsage)
+
+    def network(self) -> NetworkUse:
+        """Return the hosts that the session has reached and was refused, with the flags that would allow them."""
+        self._attach()
+        return read(self._get("/network"), NetworkUse)
 
     def variables(self) -> Variables:
         """Return each variable with type, shape or length, size and preview, without running the session's code."""

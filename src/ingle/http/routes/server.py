@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from ingle import __version__
 from ingle.callers import READ
+from ingle.capacity import MachineUsage
 from ingle.http import docs_page, openapi, prometheus
 from ingle.http.auth.guard import OPEN_PATH
 from ingle.http.routes.bodies import NoQuery
@@ -43,6 +44,7 @@ class ServerState:
             ),
             Operation("GET", "/readyz", "Whether a worker answers.", self.ready, answers={200: Health}),
             Operation("GET", "/metrics", "Counters, for Prometheus.", metrics, answers={200: Media("text/plain")}),
+            Operation("GET", "/v1/usage", "CPU and memory of the machine.", machine_usage, answers={200: MachineUsage}),
         ]
 
     async def health(self, call: Call[None, NoQuery]) -> Response:
@@ -57,6 +59,10 @@ class ServerState:
             await asyncio.shield(self._check)
             self._ready_at = time.monotonic()
         return await self.health(call)
+
+
+async def machine_usage(call: Call[None, NoQuery]) -> Response:
+    return answer(await call.service.machine_usage())
 
 
 async def metrics(call: Call[None, NoQuery]) -> Response:

@@ -3,6 +3,7 @@
 from msgspec import Struct
 from starlette.responses import Response
 
+from ingle.capacity import NetworkUse, SessionUsage
 from ingle.events import SessionInfo
 from ingle.http.routes import bodies
 from ingle.http.routes.bodies import NoBody, NoQuery
@@ -18,6 +19,12 @@ def operations() -> list[Operation]:
         Operation("POST", "/v1/sessions", "Make a session.", create, body=bodies.Create, answers={201: SessionInfo}),
         Operation("GET", "/v1/sessions", "The live sessions.", list_all, answers={200: SessionList}),
         Operation("GET", SESSION, "One session.", get, answers={200: SessionInfo}),
+        Operation(
+            "GET", SESSION + "/usage", "CPU and memory over the last 30 minutes.", usage, answers={200: SessionUsage}
+        ),
+        Operation(
+            "GET", SESSION + "/network", "Hosts it has reached and was refused.", network, answers={200: NetworkUse}
+        ),
         Operation("DELETE", SESSION, "End a session.", end, answers={200: SessionInfo}, headers=("Idempotency-Key",)),
         Operation("POST", SESSION + "/clear", "Reset its namespace.", clear, body=NoBody, answers={200: SessionInfo}),
     ]
@@ -34,6 +41,14 @@ async def list_all(call: Call[None, NoQuery]) -> Response:
 
 async def get(call: Call[None, NoQuery]) -> Response:
     return answer(await call.service.get_session(call.session_id))
+
+
+async def usage(call: Call[None, NoQuery]) -> Response:
+    return answer(await call.service.usage(call.session_id))
+
+
+async def network(call: Call[None, NoQuery]) -> Response:
+    return answer(await call.service.network(call.session_id))
 
 
 async def end(call: Call[None, NoQuery]) -> Response:

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from ingle.isolation.egress import tls_hello
 from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, as_address, read_host
+from ingle.isolation.egress.host_log import HostLog
 from ingle.isolation.egress.request_head import Refused, Request, read_inner, read_request
 
 MAX_HEAD = 32 * 1024
@@ -130,12 +131,20 @@ class Egress:
     def is_full(self) -> bool:
         return self.connections > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTOR_SHARE // 2
 
-    async def open(self, listening: socket.socket, on_refused: Callable[[str], None] | None = None) -> "Listener":
-        """Serve connections on this socket until the listener is closed. `on_refused` gets each refusal as text."""
+    async def open(
+        self,
+        listening: socket.socket,
+        on_refused: Callable[[str], None] | None = None,
+        hosts: HostLog | None = None,
+    ) -> "Listener":
+        """Serve connections on this socket until the listener is closed.
+
+        `on_refused` gets each refusal as text. `hosts` notes the hosts that are asked for.
+        """
         if listening.type != socket.SOCK_STREAM or not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             listening.close()
             raise ValueError("only a listening socket can be served")
-        listener = Listener(self, on_refused or (lambda text: None))
+        listener = Listener(self, on_refused or (lambda text: None), hosts or HostLog())
         listening.setblocking(False)
         for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             # Connections inherit this. By default the kernel buffers megabytes for a client that does not read, which
@@ -149,15 +158,11 @@ class Egress:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bool]:
         """Connect to an allowed host. Also return whether the peer is a proxy that expects absolute URLs."""
         entry = self.allowed.find(host, port)
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        shown = shown_host(host, port)
         if entry is None:
-            grant = f"[{host}]" if ":" in host else host
-            grant += "" if port in (80, 443) else f":{port}"
-            raise Refused(
-                403,
-                f"{shown} is not on the list of hosts; the operator grants it with `ingle grant --host {grant}`",
-                shown,
-            )
+            grant = _grant(host, port)
+            text = f"{shown} is not on the list of hosts; the operator grants it with `ingle grant --host {grant}`"
+            raise Refused(403, text, shown, grant)
         upstream = self._route.for_host(host, tunnel=tunnel)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
@@ -190,12 +195,13 @@ class Egress:
                 last = error
         if last is not None:
             raise last
-        grant = f"[{near}]" if near is not None and ":" in near else near
+        grant = _grant(str(near), port)
         raise Refused(
             403,
             f"{shown} has the address {near}, which is not public; the operator grants it with "
-            f"`ingle grant --host {grant}{'' if port in (80, 443) else f':{port}'}`",
+            f"`ingle grant --host {grant}`",
             shown,
+            grant,
         )
 
     async def _look_up(self, host: str, port: int) -> list[str]:
@@ -214,6 +220,17 @@ class Egress:
         del self._lookups[host, port]
         if not done.cancelled():
             done.exception()  # retrieved here, because there may be no waiter left
+
+
+def shown_host(host: str, port: int) -> str:
+    """Return host and port as one text."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _grant(host: str, port: int) -> str:
+    """Return the host as an operator grants it."""
+    grant = f"[{host}]" if ":" in host else host
+    return grant if port in (80, 443) else f"{grant}:{port}"
 
 
 async def _resolve(host: str, port: int) -> list[str]:
@@ -244,8 +261,9 @@ async def _tunnel_on(
 class Listener:
     """The proxy's listener in one session's network."""
 
-    def __init__(self, egress: Egress, on_refused: Callable[[str], None]) -> None:
+    def __init__(self, egress: Egress, on_refused: Callable[[str], None], hosts: HostLog) -> None:
         self._egress = egress
+        self._hosts = hosts
         self._on_refused = on_refused
         self._serving: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -305,6 +323,7 @@ class Listener:
             self._egress.counts.failed += 1
         else:
             self._egress.counts.refused += 1
+            self._hosts.refused(refused.host, refused.grant)
             self._report(refused.text)
 
     def _report(self, text: str) -> None:
@@ -322,6 +341,7 @@ class Listener:
         far_reader, far_writer, upstream = await self._egress.connect(request.host, request.port, tunnel=request.tunnel)
         ends.append(far_writer)
         self._egress.counts.allowed += 1
+        self._hosts.reached(shown_host(request.host, request.port))
         for each in ends:
             each.transport.set_write_buffer_limits(high=CHUNK_BYTES)
         most: int | None = request.body

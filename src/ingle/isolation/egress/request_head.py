@@ -17,12 +17,14 @@ _HOP_BY_HOP = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encod
 class Refused(Exception):
     """A refused request: the status to answer with, and a sentence."""
 
-    def __init__(self, status: int, text: str, host: str | None = None) -> None:
+    def __init__(self, status: int, text: str, host: str | None = None, grant: str | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.host = host
         """The requested host and port, if it is not granted."""
+        self.grant = grant
+        """The host as an operator would grant it."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import os
 
+from ingle.isolation.egress.host_log import HostLog
 from ingle.isolation.egress.proxy import Egress
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Grant, Mount
@@ -32,6 +33,8 @@ class Workspace:
         self._told_tmp = ""
         self.tmp = ""
         """Folder of temporary files that the host removes. Empty if the sandbox has its own file system for them."""
+        self.hosts: HostLog | None = None
+        """Hosts that the session asked for; None where they are not known."""
         self.own_root = launcher.confinement is not None and launcher.confinement.has_own_root
 
     def use(self, launcher: Launcher) -> None:
@@ -114,7 +117,8 @@ class Workspace:
             return
         listening, worker.proxy_listener = worker.proxy_listener, None
         siblings = worker.siblings
-        proxy = await self._egress.open(listening, lambda text: _report_refusal(siblings, text))
+        self.hosts = siblings.hosts = self.hosts or HostLog()
+        proxy = await self._egress.open(listening, lambda text: _report_refusal(siblings, text), self.hosts)
         siblings.over.add_done_callback(lambda over: proxy.close_soon())
 
 
