@@ -267,6 +267,8 @@ class SnapshotInfo(Struct, frozen=True):
     skipped: list[Skipped] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
+    files: int | None = None
+    """Files of the session's own folder; null if it holds none of them."""
 
 
 class Saved(Struct, frozen=True):
@@ -283,6 +285,8 @@ class Saved(Struct, frozen=True):
     paused: float
     execution_time: float
     notices: list[str]
+    files: int | None = None
+    """Files of the session's own folder that were saved; null if they were not, and a notice says why."""
 
 
 class Restored(Struct, frozen=True):
@@ -296,6 +300,8 @@ class Restored(Struct, frozen=True):
     """Variables that could not be loaded here or had not been saved."""
     execution_time: float
     notices: list[str]
+    files: int | None = None
+    """Files that are in the session's own folder now; null if none were saved."""
 
 
 class StdlibFunction(Struct, frozen=True):

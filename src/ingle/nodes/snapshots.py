@@ -32,6 +32,7 @@ from ingle.snapshots import disk_errors, manifest
 from ingle.snapshots.manifest import Manifest, Summary
 from ingle.snapshots.pack import write_whole
 from ingle.snapshots.store import LoadableSnapshot, LoadCandidates, Snapshots
+from ingle.trees.store import NotKept
 from ingle.workers.worker import Worker
 
 SUFFIX = ".ingle"
@@ -98,7 +99,8 @@ class LocalSnapshots:
         target = target if place is None or target.endswith(SUFFIX) else target + SUFFIX
         began = time.monotonic()
         python, cell = session.info().python, session.last_cell
-        copy, notices, paused = await session.copy()
+        copied = await session.copy()
+        copy, files = copied.worker, session.kept_files.packed(copied.files)
 
         def describe(summary: Summary) -> Manifest:
             return Manifest(
@@ -118,8 +120,8 @@ class LocalSnapshots:
 
         def take(connection: socket.socket) -> tuple[Manifest, int]:
             if place is None:
-                return snapshots.save(target, connection, describe)
-            return snapshots.save_portable(scratch, connection, describe)
+                return snapshots.save(target, connection, describe, files=files)
+            return snapshots.save_portable(scratch, connection, describe, files)
 
         ending = asyncio.get_running_loop().create_task(_end_with(session, copy))
         try:
@@ -135,10 +137,16 @@ class LocalSnapshots:
         finally:
             ending.cancel()
             copy.kill()  # it still runs if the save never got its turn
+            session.kept_files.release(copied.files)
             if scratch >= 0:
                 os.close(scratch)
         took = time.monotonic() - began
         summary = made.summary
+        notices = [each.replace("not copied", "not saved") for each in copied.notices]
+        if made.no_files:
+            notices.append(f"the files are not saved: {made.no_files}")
+        elif not isinstance(copied.files, NotKept):
+            notices += copied.files.tree.notices
         return Saved(
             session_id=session.id,
             snapshot=target,
@@ -146,9 +154,10 @@ class LocalSnapshots:
             size=made.size,
             new_bytes=new,
             skipped=summary.skipped,
-            paused=paused,
+            paused=copied.paused,
             execution_time=took,
-            notices=[each.replace("not copied", "not saved") for each in notices],
+            notices=notices,
+            files=None if made.files is None else made.files.count,
         )
 
     async def _place_of_save(self, session: Session, target: str, start: str | None) -> tuple[SessionFiles, str]:
@@ -219,14 +228,18 @@ class LocalSnapshots:
         failed: list[Skipped] = []
         notices = [*opened.notices]
         names: list[str] = []
+        files: int | None = None
 
         async def fill(session: Session) -> None:
+            nonlocal files
             summary = msgspec.json.encode(found.summary)
             async with self._places.one():
+                files, about_files = await session.load_files(opened)
                 loaded = await session.load(summary, opened.send, self._channels, rerun=rerun)
             names.extend(loaded.names)
             failed.extend(Skipped(each.name, each.type, each.reason[:1000]) for each in loaded.failed)
             notices.extend(each[:1000] for each in loaded.notices[:20])
+            notices.extend(about_files)
             python = session.info().python
             if python.split(".")[:2] != found.python.split(".")[:2]:
                 notices.append(f"it was saved by Python {found.python} and is loaded into {python}")
@@ -243,6 +256,7 @@ class LocalSnapshots:
             skipped=[*failed, *skipped],
             execution_time=time.monotonic() - began,
             notices=notices,
+            files=files,
         )
 
     # --- the store ---

@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -226,8 +226,12 @@ class SessionFiles:
     An absolute path is one in the folders of `reach`.
     """
 
-    def __init__(self, worker: Worker, root: str, *, fixed: bool, reach: Reach) -> None:
+    def __init__(
+        self, worker: Worker, root: str, *, fixed: bool, reach: Reach, changed: Callable[[], None] = lambda: None
+    ) -> None:
+        """`changed` is called after each change."""
         self._worker = worker
+        self._changed = changed
         self._root = root
         self._fixed = fixed
         self._reach = reach
@@ -287,6 +291,7 @@ class SessionFiles:
             )
             written: Written = await agent.receive_reply(Written)
             _check(path, written)
+            self._changed()
             _, kind, size, modified = written.info
             return FileInfo(path, kind, size, modified), written.new
 
@@ -295,6 +300,7 @@ class SessionFiles:
         request = self._request("remove", path)
         async with self._agent() as agent:
             _check(path, await agent.ask(request, Failed))
+            self._changed()
 
     async def pack(self, path: str) -> "SessionArchive":
         """Begin to read a file or a folder as a tar stream; the caller closes it."""
@@ -314,6 +320,7 @@ class SessionFiles:
             _check(path, await agent.ask(request, Failed))
             await _send_all(agent, chunks, limit, "the archive is above the limit of {} bytes; raise max_archive")
             done: ArchiveWritten = await agent.receive_reply(ArchiveWritten)
+            self._changed()
             if done.why == wire.MALFORMED:
                 raise errors.InvalidRequest(f"the archive is refused: {done.detail[:1000]}")
             _check(f"{path}/{done.detail}".lstrip("/") if done.detail and path else done.detail or path, done)

@@ -80,7 +80,7 @@ class Manager:
         self.grants = Grants(settings, home, self._launchers, self.telemetry)
         self.libraries = UserLibraries(home, self._scratch)
         self.shell_sandboxes = ShellSandboxes(self._hidden)
-        self.saves = SaveStore(home, settings.max_snapshot)
+        self.saves = SaveStore(home, settings.max_snapshot, settings.keep_disk)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
         self._hints = Hints(path_hints.by_name(home) | package_hints.by_name(policy.index, settings.allow_host))

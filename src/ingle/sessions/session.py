@@ -31,7 +31,7 @@ from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
 from ingle.sessions.persistence.checkpoints import Checkpoints
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.save_schedule import SaveSchedule
-from ingle.sessions.persistence.worker_copies import Rollback, WorkerCopies
+from ingle.sessions.persistence.worker_copies import Rollback, SessionCopy, WorkerCopies
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.sessions.process.introspection import Introspection
@@ -48,8 +48,10 @@ from ingle.sessions.watch.folders import FolderWatches
 from ingle.sessions.worker_events import WorkerEvents
 from ingle.settings import Settings
 from ingle.snapshots.registry import KEYS, Row
+from ingle.snapshots.store import LoadableSnapshot
 from ingle.support.background import Tasks
 from ingle.support.idempotency import Idempotency
+from ingle.trees.store import NotKept
 from ingle.trees.stores import TreeStores
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
@@ -89,7 +91,8 @@ class Session:
         self.journal = journal = Journal(spec.session_id, spec.folder, settings, lasting=lasting)
         self.checkpoints = Checkpoints(spec.session_id, settings.max_checkpoints, auto=spec.auto_checkpoints)
         self.calls = WorkerCalls(spec.session_id, settings.timeout_grace)
-        self.autosave = None if saves is None else AutoSave(saves, journal)
+        self.kept_files = KeptFiles(trees, spec.tenant, workspace.folders, watches)
+        self.autosave = None if saves is None else AutoSave(saves, journal, self.kept_files)
         self.slot = slot = ProcessSlot(
             spec, launcher, workspace, self.calls, journal, telemetry, self.autosave, prepared, free_process
         )
@@ -100,9 +103,10 @@ class Session:
         self.saves = SaveSchedule(self.autosave, self.turns, slot, journal, self.checkpoints, self._tasks)
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
         self._introspection = Introspection(spec.session_id, self._worker, slot, self.calls)
-        self._files = KeptFiles(trees, spec.tenant, workspace.folders, watches)
-        self._copies = WorkerCopies(self._worker, slot, journal, self.checkpoints, self.saves, self._files, self._tasks)
-        self._forking = Forking(spec.session_id, slot, self._files)
+        self._copies = WorkerCopies(
+            self._worker, slot, journal, self.checkpoints, self.saves, self.kept_files, self._tasks
+        )
+        self._forking = Forking(spec.session_id, slot, self.kept_files)
         slot.listener = WorkerEvents(
             spec,
             slot,
@@ -130,7 +134,7 @@ class Session:
     def begin_fork(self, copy: ForkedCopy) -> None:
         """Begin as a copy of another session. `slot.wait_forked` waits until that is done."""
         self.journal.history.inherit(copy.origin.session_id, copy.origin.moment.cell)
-        self.slot.begin_fork(copy.worker, copy.origin, self._files)
+        self.slot.begin_fork(copy.worker, copy.origin, self.kept_files)
 
     async def begin_hibernated(self, row: Row) -> None:
         """Begin as the session that an earlier server had. The next call restores it."""
@@ -278,8 +282,18 @@ class Session:
         """Load a snapshot's variables. Cells wait until it is done."""
         return await self._namespace.load(summary, send, executor, rerun=rerun)
 
-    async def copy(self) -> tuple[Worker, list[str], float]:
-        """Return a live copy of the worker, what it lacks, and for how many seconds the session was held up."""
+    async def load_files(self, saved: LoadableSnapshot) -> tuple[int | None, list[str]]:
+        """Put the files of a snapshot into the own folder. Return how many there are now, and notices."""
+        async with self._worker.use("load") as worker:
+            try:
+                restored = await self.kept_files.load(worker, saved)
+            except NotKept as why:
+                return None, [f"the files are not loaded: {why}"]
+        files = saved.manifest.files
+        return None if files is None else files.count, [] if restored is None else restored.notices
+
+    async def copy(self) -> SessionCopy:
+        """Return a live copy of the session, to be saved. Raise Busy while a cell runs."""
         self.last_used = time.monotonic()
         return await self._copies.copy()
 
@@ -326,7 +340,7 @@ class Session:
         self.runner.end(states.EXIT, Exit(message="the session was ended"))
         self.slot.move(SlotState.ENDED)
         self._tracker.close()
-        self._files.close()
+        self.kept_files.close()
         await self.journal.close_images()
         await self.saves.close(keep=keep, patience=self._settings.exit_grace)
         self._tasks.cancel()
@@ -387,7 +401,8 @@ class Session:
     async def files(self) -> SessionFiles:
         """Return the folder that the session started in, as its code sees it."""
         folder = self.spec.cwd or self.folders.workspace
-        return SessionFiles(await self.live_worker(), folder, fixed=self.spec.cwd is None, reach=self._reach)
+        worker, fixed, changed = await self.live_worker(), self.spec.cwd is None, self.saves.files_changed
+        return SessionFiles(worker, folder, fixed=fixed, reach=self._reach, changed=changed)
 
     async def files_below(self, folder: str) -> SessionFiles:
         """Return another folder, as the session's code sees it."""

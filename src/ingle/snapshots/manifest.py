@@ -16,6 +16,8 @@ from ingle.support.bounded_json import Bounds, Decoder, OutOfBounds
 from ingle_worker.wire import snapshot_channel
 
 VERSION = 1
+VERSION_WITH_FILES = 2
+"""Version of a snapshot that holds files: an older ingle, which knows of none, must not remove their bytes."""
 
 Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
 """SHA-256 in hexadecimal. The length is checked while decoding, so hostile data cannot grow in memory first."""
@@ -81,6 +83,15 @@ class Summary(Struct, frozen=True):
         return [each for group in self.groups for each in group.names if each.name not in library]
 
 
+class Files(Struct, frozen=True):
+    """Files of the session's own folder: the list of its tree, and the bytes of all files."""
+
+    tree: list[Chunk]
+    contents: list[Chunk]
+    """Each chunk once."""
+    count: int
+
+
 class Manifest(Struct, frozen=True):
     version: int
     session_id: str
@@ -92,10 +103,20 @@ class Manifest(Struct, frozen=True):
     stdlib: bool
     """Whether the session started with the user's library."""
     summary: Summary
+    files: Files | None = None
+    no_files: str = ""
+    """Why there are no files. Empty in a snapshot that is older than saved files."""
+
+    def pieces(self) -> Iterator[Chunk]:
+        """Yield all chunks of variables and files, with repetitions."""
+        yield from self.summary.pieces()
+        if self.files is not None:
+            yield from self.files.tree
+            yield from self.files.contents
 
     @property
     def size(self) -> int:
-        return sum(size for _, size in self.summary.pieces())
+        return sum(size for _, size in self.pieces())
 
     def info(self, name: str) -> SnapshotInfo:
         summary = self.summary
@@ -110,6 +131,7 @@ class Manifest(Struct, frozen=True):
             variables=summary.variables,
             skipped=summary.skipped,
             packages=summary.packages,
+            files=None if self.files is None else self.files.count,
         )
 
 
@@ -137,12 +159,13 @@ def decode(data: bytes, name: str) -> Manifest:
         manifest = _manifest.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise errors.SnapshotDamaged(name, f"its list of contents cannot be read ({error})") from None
-    if manifest.version != VERSION:
-        raise errors.SnapshotDamaged(name, f"it has format {manifest.version}; this ingle reads {VERSION}")
+    if manifest.version not in (VERSION, VERSION_WITH_FILES):
+        known = f"{VERSION} and {VERSION_WITH_FILES}"
+        raise errors.SnapshotDamaged(name, f"it has format {manifest.version}; this ingle reads {known}")
     for number, group in enumerate(manifest.summary.groups):
         if any(not 0 <= need < number for need in group.needs):
             raise errors.SnapshotDamaged(name, "its parts depend on later ones")
-    for digest, size in manifest.summary.pieces():
+    for digest, size in manifest.pieces():
         if len(digest) != 64 or not 0 <= size <= snapshot_channel.MAX_CHUNK:
             raise errors.SnapshotDamaged(name, "it names an invalid chunk")
         try:

@@ -8,18 +8,22 @@ Every function blocks, and is called in a thread.
 import contextlib
 import logging
 import os
-import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
+
+import msgspec
 
 from ingle import errors
+from ingle.render.phrases import size
 from ingle.snapshots import disk_errors, manifest, transfer
 from ingle.snapshots.chunks import ChunkStore
 from ingle.snapshots.manifest import Manifest
 from ingle.snapshots.pack import Pack, Writer
 from ingle.snapshots.signature import Signer, read_key
+from ingle.snapshots.used_chunks import CURRENT, UsedChunks
 
 OWNER = ".owner"
 """Folder of the default tenant; tenants' names cannot start with a dot."""
@@ -27,11 +31,22 @@ OWNER = ".owner"
 NAMED = "named"
 """Folder of snapshots that callers have named."""
 
-CURRENT, PREVIOUS = ".json", ".previous.json"
+PREVIOUS = ".previous.json"
 MAX_MANIFEST = 64 * 1024 * 1024
-DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 
 logger = logging.getLogger(__name__)
+
+
+class FileSource(Protocol):
+    """Files that a snapshot takes in."""
+
+    def chunks(self) -> dict[str, int]:
+        """Return the sizes of all chunks by their hashes."""
+        ...
+
+    def pack(self, sink: transfer.Sink) -> manifest.Files:
+        """Put all chunks into a sink."""
+        ...
 
 
 class LoadableSnapshot:
@@ -63,14 +78,16 @@ class LoadCandidates:
 
 
 class Snapshots:
-    def __init__(self, home: Path, tenant: str, limit: int) -> None:
+    def __init__(self, home: Path, tenant: str, limit: int, files_limit: int) -> None:
+        """`limit` is the size of one snapshot, `files_limit` the size of all files in all snapshots."""
         self._home = home
         self._tenant = tenant
         self._limit = limit
+        self._files_limit = files_limit
         self._folder = home / "snapshots" / (tenant or OWNER)
         self.chunks = ChunkStore(self._folder / "chunks")
         self._signer: Signer | None = None
-        self._used: dict[Path, tuple[tuple[int, int, int], set[bytes]]] = {}
+        self._used = UsedChunks(self._folder, lambda path: self._read(path, path.stem, True))
 
     @property
     def _signing(self) -> Signer:
@@ -88,12 +105,18 @@ class Snapshots:
         describe: Callable[[manifest.Summary], Manifest],
         folder_name: str = NAMED,
         limit: int | None = None,
+        files: FileSource | str = "",
     ) -> tuple[Manifest, int]:
-        """Receive a save from a worker's copy under this name. Return the manifest and the number of new bytes."""
+        """Receive a save from a worker's copy under this name. Return the manifest and the number of new bytes.
+
+        `files` are saved with it, or a text says why there are none.
+        """
+        most = min(self._limit, limit or self._limit)
         try:
             with self.chunks.shared():
                 with self.chunks.begin() as addition:
-                    made = describe(transfer.receive(connection, addition, min(self._limit, limit or self._limit)))
+                    made = describe(transfer.receive(connection, addition, most))
+                    made = self._with_files(made, files, addition, most)
                     addition.finish()
                     new = addition.size
                 self._put(name, folder_name, manifest.encode(made))
@@ -103,14 +126,36 @@ class Snapshots:
         return made, new
 
     def save_portable(
-        self, fd: int, connection: socket.socket, describe: Callable[[manifest.Summary], Manifest]
+        self,
+        fd: int,
+        connection: socket.socket,
+        describe: Callable[[manifest.Summary], Manifest],
+        files: FileSource | str = "",
     ) -> tuple[Manifest, int]:
         """Receive a save into one portable file, which is complete and on disk when this returns."""
         writer = Writer(fd, masked=True)
         made = describe(transfer.receive(connection, writer, self._limit))
+        made = self._with_files(made, files, writer, self._limit)
         data = manifest.encode(made)
         writer.finish(data, self._signing.sign(data))
         return made, writer.size
+
+    def _with_files(self, made: Manifest, files: FileSource | str, sink: transfer.Sink, limit: int) -> Manifest:
+        """Add files to a save. Without room for them, the manifest says so."""
+        if isinstance(files, str):
+            return msgspec.structs.replace(made, no_files=files)
+        chunks = files.chunks()
+        needed, left = sum(chunks.values()), limit - made.size
+        if needed > left:
+            why = f"they need {size(needed)}, and {size(max(0, left))} of {size(limit)} are left for this save"
+            return msgspec.structs.replace(made, no_files=why)
+        held = self._used.of_files()
+        new = sum(each for digest, each in chunks.items() if digest not in held)
+        left = self._files_limit - sum(held.values())
+        if new > left:
+            why = f"they need {size(new)}, and {size(max(0, left))} of {size(self._files_limit)} are left (keep_disk)"
+            return msgspec.structs.replace(made, no_files=why)
+        return msgspec.structs.replace(made, version=manifest.VERSION_WITH_FILES, files=files.pack(sink))
 
     def _put(self, name: str, folder_name: str, data: bytes, signature: str | None = None) -> None:
         folder = self._folder / folder_name
@@ -161,10 +206,11 @@ class Snapshots:
 
     def _candidates(self, name: str, trust: bool, folder_name: str) -> Iterator[LoadableSnapshot]:
         first: errors.IngleError | None = None
+        any_found = False
         for suffix in (CURRENT, PREVIOUS):
             try:
                 found = self._read(self._folder / folder_name / (name + suffix), name, trust)
-                missing = [digest for digest, _ in found.summary.pieces() if not self.chunks.has(bytes.fromhex(digest))]
+                missing = [digest for digest, _ in found.pieces() if not self.chunks.has(bytes.fromhex(digest))]
                 if missing:
                     raise errors.SnapshotDamaged(name, "some of its bytes are missing")
             except errors.IngleError as error:
@@ -174,10 +220,10 @@ class Snapshots:
             if suffix == PREVIOUS:
                 why = "" if first is None or isinstance(first, errors.SnapshotNotFound) else f" ({first.message})"
                 notices.append(f"the last save of {name} could not be used{why}; the previous one was loaded")
+            any_found = True
             yield LoadableSnapshot(name, found, self.chunks, notices)
-        if first is not None:
-            raise first
-        raise errors.SnapshotNotFound(name)
+        if not any_found:
+            raise first or errors.SnapshotNotFound(name)
 
     @contextlib.contextmanager
     def opened_portable(self, fd: int, name: str, trust: bool = False) -> Iterator[Iterator[LoadableSnapshot]]:
@@ -253,10 +299,10 @@ class Snapshots:
             found = self._read(path, name, True)
             signature, _, data = path.read_bytes().partition(b"\n")
             writer = Writer(fd, masked=True)
-            for digest, size in found.summary.pieces():
+            for digest, length in found.pieces():
                 key = bytes.fromhex(digest)
                 if not writer.has(key):
-                    writer.keep(key, self.chunks.read(key, size))
+                    writer.keep(key, self.chunks.read(key, length))
             writer.finish(data, signature.decode())
 
     def import_file(self, name: str, fd: int, folder_name: str = NAMED) -> Manifest:
@@ -266,10 +312,10 @@ class Snapshots:
             found = manifest.decode(pack.manifest, name)
             with self.chunks.shared():
                 with self.chunks.begin() as addition:
-                    for digest, size in found.summary.pieces():
+                    for digest, length in found.pieces():
                         key = bytes.fromhex(digest)
                         if not addition.has(key):
-                            addition.writer.keep(key, pack.read(key, size))
+                            addition.writer.keep(key, pack.read(key, length))
                     addition.finish()
                 self._put(name, folder_name, pack.manifest, pack.signature.replace("\n", " ") or "none")
         finally:
@@ -288,25 +334,4 @@ class Snapshots:
     def _all_used(self) -> set[bytes]:
         for draft in self._folder.glob("*/.*.part"):
             draft.unlink(missing_ok=True)  # left by a dead server, since no one is saving now
-        used: set[bytes] = set()
-        seen = set()
-        for path in self._folder.glob("*/*" + CURRENT):
-            with contextlib.suppress(FileNotFoundError, errors.SnapshotNotFound):
-                about = path.stat()
-                stamp = (about.st_ino, about.st_mtime_ns, about.st_size)
-                known = self._used.get(path)
-                if known is None or known[0] != stamp:
-                    known = self._used[path] = (stamp, self._chunks_of(path))
-                used |= known[1]
-                seen.add(path)
-        for gone in self._used.keys() - seen:
-            del self._used[gone]
-        return used
-
-    def _chunks_of(self, path: Path) -> set[bytes]:
-        try:
-            found = self._read(path, path.stem, True)
-        except errors.SnapshotDamaged:
-            # A later version of ingle may have written it, so every possible hash counts as used.
-            return {bytes.fromhex(digest.decode()) for digest in DIGEST.findall(path.read_bytes())}
-        return {bytes.fromhex(digest) for digest, _ in found.summary.pieces()}
+        return self._used.all()

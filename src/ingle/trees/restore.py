@@ -13,12 +13,13 @@ from typing import Any
 from msgspec import Struct
 
 from ingle.files import FileChanges
+from ingle.render.phrases import some
 from ingle.trees.agent import Applied, Seen, TreeAgent
 from ingle.trees.in_use import InUse
 from ingle.trees.index import Index
 from ingle.trees.snapshot import batches, read_digests
 from ingle.trees.store import NotKept, TreeStore
-from ingle.trees.tree import Tree, listed, parent, visible
+from ingle.trees.tree import MAX_NAMED, Tree, listed, parent, visible
 from ingle_worker.wire import trees as wire
 
 MAX_ENTRIES = 2_000_000
@@ -33,6 +34,12 @@ class Restored(Struct, frozen=True):
     changes: FileChanges
     failed: list[str]
     """Files that could not be brought back, and why."""
+    tree: Tree
+
+    @property
+    def notices(self) -> list[str]:
+        """Return sentences about what has failed."""
+        return [f"files that could not be brought back: {some(self.failed, MAX_NAMED)}"] if self.failed else []
 
 
 def plan(seen: list[Seen], digests: Mapping[str, str], tree: Tree, opened: frozenset[int]) -> list[Step]:
@@ -96,7 +103,7 @@ def restore(agent: TreeAgent, store: TreeStore, tree: Tree, index: Index, use: I
             elif what in (wire.WRITE_FILE, wire.SET_ATTRIBUTES):
                 index.learn(path, done.stamp, tree.entries[path].digest, began, use.writable)
     index.keep_only(set(tree.entries))
-    return Restored(_changes(seen, steps), failed)
+    return Restored(_changes(seen, steps), failed, tree)
 
 
 def _digests(

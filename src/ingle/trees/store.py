@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingle.render.phrases import size
+from ingle.snapshots.manifest import Chunk
 from ingle.trees.tree import Tree
+from ingle_worker.wire.snapshot_channel import MAX_CHUNK
 
 READ_BYTES = 1 << 20
 
@@ -30,6 +32,8 @@ class Stored:
     path: Path
     size: int
     holders: int = 1
+    chunks: list[Chunk] | None = None
+    """Hashes and sizes of its parts, once they were asked for."""
 
 
 class KeptTree:
@@ -62,6 +66,18 @@ class TreeStore:
     def open(self, digest: str) -> int:
         """Return a descriptor for reading a file."""
         return os.open(self._files[digest].path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def chunks(self, digest: str) -> list[Chunk]:
+        """Return the hashes and sizes of the parts in which a snapshot stores a file."""
+        stored = self._files[digest]
+        if stored.size <= MAX_CHUNK:
+            return [(digest, stored.size)] if stored.size else []
+        if stored.chunks is None:
+            with open(stored.path, "rb") as file:
+                stored.chunks = [
+                    (hashlib.sha256(part).hexdigest(), len(part)) for part in iter(lambda: file.read(MAX_CHUNK), b"")
+                ]
+        return stored.chunks
 
     def share(self, kept: KeptTree) -> KeptTree:
         """Count one more holder of a kept tree."""

@@ -8,6 +8,7 @@ from ingle.files import FileChanges
 from ingle.service import Service
 from ingle.settings import Settings
 from support.folder_agent import state_of
+from support.folder_cases import CHANGES, MANY, OPEN, SETUP
 from support.internals import manager_of, session_of
 from support.service import make_settings
 from support.waiting import until
@@ -35,31 +36,6 @@ async def say(service: Service, sid: str, code: str) -> str:
     return result.stdout.strip()
 
 
-SETUP = """
-import mmap, os, shutil, sqlite3
-from pathlib import Path
-os.makedirs('sub/empty')
-for name in ('a', 'b', 'sub/c'):
-    Path(name).write_text(name * 10)
-os.symlink('a', 'link')
-"""
-
-CHANGES = {
-    "created": ("Path('new').write_text('new'); os.makedirs('x/y'); Path('x/y/z').write_text('z')", "True"),
-    "changed": ("Path('a').write_text('A' * 10)", "Path('a').read_text() == 'a' * 10"),
-    "shortened": ("os.truncate('a', 3)", "Path('a').read_text() == 'a' * 10"),
-    "deleted": ("os.remove('a'); shutil.rmtree('sub')", "Path('sub/c').read_text() == 'sub/c' * 10"),
-    "renamed": ("os.rename('a', 'other'); os.rename('sub', 'sup')", "Path('a').read_text() == 'a' * 10"),
-    "swapped": ("os.rename('a', 't'); os.rename('b', 'a'); os.rename('t', 'b')", "Path('b').read_text() == 'b' * 10"),
-    "made executable": ("os.chmod('a', 0o755)", "not os.access('a', os.X_OK)"),
-    "linked": ("os.remove('link'); os.symlink('b', 'link')", "os.readlink('link') == 'a'"),
-    "turned into a folder": ("os.remove('a'); os.mkdir('a'); Path('a/in').touch()", "os.path.isfile('a')"),
-    "turned into a link": ("shutil.rmtree('sub'); os.symlink('/etc', 'sub')", "not os.path.islink('sub')"),
-    "hard linked": ("os.link('a', 'hard'); Path('hard').write_text('!')", "Path('a').read_text() == 'a' * 10"),
-    "locked": ("os.chmod('sub', 0o500); os.chmod('a', 0)", "Path('a').read_text() == 'a' * 10"),
-}
-
-
 @pytest.mark.parametrize("kind", CHANGES)
 async def test_a_rollback_brings_files_back(service: Service, main: str, kind: str) -> None:
     change, check = CHANGES[kind]
@@ -84,80 +60,6 @@ async def test_a_rollback_tells_what_it_changed(service: Service, main: str) -> 
     assert (await service.rollback(main, "base")).files == FileChanges()
 
 
-OPEN = {
-    "open for writing": (
-        "f = open('log', 'w'); _ = f.write('one\\n'); f.flush()",
-        "f.write('two\\n'); f.flush()",
-        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
-        "one\nthree",
-    ),
-    "open for appending": (
-        "f = open('log', 'a'); _ = f.write('one\\n'); f.flush()",
-        "f.write('two\\n'); f.flush()",
-        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
-        "one\nthree",
-    ),
-    "open for reading": (
-        "Path('log').write_text('one\\ntwo\\n'); f = open('log'); _ = f.readline()",
-        "f.read(); Path('log').write_text('other')",
-        "print(f.read())",
-        "two",
-    ),
-    "unflushed": (
-        "f = open('log', 'w'); _ = f.write('one\\n')",
-        "f.write('two\\n'); f.close()",
-        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
-        "one\nthree",
-    ),
-    "open and deleted since": (
-        "f = open('log', 'w+'); _ = f.write('one\\n'); f.flush()",
-        "os.remove('log')",
-        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
-        "one\nthree",
-    ),
-    "open and replaced since": (
-        "f = open('log', 'w+'); _ = f.write('one\\n'); f.flush()",
-        "Path('other').write_text('!'); os.rename('other', 'log')",
-        "f.write('three\\n'); f.flush(); print(Path('log').read_text())",
-        "one\nthree",
-    ),
-    "open twice by one description": (
-        "f = open('log', 'wb', buffering=0); g = os.dup(f.fileno()); _ = f.write(b'one\\n')",
-        "f.write(b'two\\n')",
-        "f.write(b'three\\n'); os.write(g, b'four\\n'); print(Path('log').read_text())",
-        "one\nthree\nfour",
-    ),
-    "mapped": (
-        "Path('log').write_bytes(b'a' * 5000); f = open('log', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[0] = 98",
-        "m[1] = 99; Path('b').write_text('other')",
-        "print(m[:3], Path('log').read_bytes()[:3]); m[2] = 100; print(Path('log').read_bytes()[:3])",
-        "b'baa' b'baa'\nb'bad'",
-    ),
-    "a database with an open connection": (
-        "db = sqlite3.connect('db'); db.execute('create table t (x)'); "
-        "db.execute('insert into t values (1)'); db.commit()",
-        "db.execute('insert into t values (2)'); db.commit()",
-        "db.execute('insert into t values (3)'); db.commit(); print(db.execute('select x from t').fetchall(), "
-        "sqlite3.connect('db').execute('pragma integrity_check').fetchall())",
-        "[(1,), (3,)] [('ok',)]",
-    ),
-    "a database with a log and an open connection": (
-        "db = sqlite3.connect('db'); db.execute('pragma journal_mode=wal'); db.execute('create table t (x)'); "
-        "db.execute('insert into t values (1)'); db.commit()",
-        "db.execute('insert into t values (2)'); db.commit()",
-        "db.execute('insert into t values (3)'); db.commit(); print(db.execute('select x from t').fetchall(), "
-        "sqlite3.connect('db').execute('pragma integrity_check').fetchall())",
-        "[(1,), (3,)] [('ok',)]",
-    ),
-    "the working directory removed since": (
-        "os.chdir('sub')",
-        "os.chdir('..'); shutil.rmtree('sub')",
-        "print(os.getcwd().endswith('/sub'), Path('c').read_text())",
-        "True " + "sub/c" * 10,
-    ),
-}
-
-
 @pytest.mark.parametrize("kind", OPEN)
 async def test_open_files_continue_where_they_were(service: Service, main: str, kind: str) -> None:
     begin, change, check, expected = OPEN[kind]
@@ -174,12 +76,7 @@ async def test_open_files_continue_where_they_were(service: Service, main: str, 
 
 
 async def test_ten_thousand_small_files_come_back(service: Service, main: str) -> None:
-    await say(
-        service,
-        main,
-        "import os\nfor d in range(100):\n    os.mkdir(str(d))\n    for f in range(100):\n"
-        "        with open(f'{d}/{f}', 'w') as file:\n            _ = file.write(f'{d} {f}')",
-    )
+    await say(service, main, MANY)
     before = state_of(folder_of(service, main))
     assert (await service.checkpoint(main, "base")).notices == []
     await say(service, main, "import shutil\nshutil.rmtree('7')\nopen('8/8', 'w').write('!')")
@@ -249,7 +146,7 @@ async def test_a_folder_without_a_change_is_not_listed(
     await say(service, main, "open('a', 'w').write('one')")
     await service.checkpoint(main, "first")
     listed: list[str] = []
-    files = session_of(service, main)._files
+    files = session_of(service, main).kept_files
     with_agent = files._with_agent
 
     async def note(*given: object) -> object:
@@ -284,7 +181,7 @@ async def test_a_file_agent_that_is_killed_is_followed_by_another(
     await say(service, main, "open('a', 'w').write('one')")
     await service.checkpoint(main, "base")
     await say(service, main, "open('a', 'w').write('two')")
-    files = session_of(service, main)._files
+    files = session_of(service, main).kept_files
     with_agent, lost = files._with_agent, []
 
     async def lose_once(worker: object, work: object) -> object:

@@ -17,11 +17,17 @@ from msgspec import Struct
 
 from ingle import errors
 from ingle.events import Skipped
+from ingle.files import FileChanges
 from ingle.render.phrases import duration, some
 from ingle.sessions.cells.journal import Journal
+from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.snapshots.cell_counter import CellCounter
 from ingle.snapshots.registry import Registry, Save
+from ingle.snapshots.store import LoadableSnapshot
 from ingle.snapshots.transfer import NOT_SAVED
+from ingle.trees.packing import PackedFiles
+from ingle.trees.store import KeptTree, NotKept
+from ingle.trees.tree import Tree
 from ingle.workers.copies import Copies
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages
@@ -37,11 +43,15 @@ last copy and its save took. So a few cells, those of some 50 ms, are saved toge
 MAX_PAUSE_SECONDS = 0.2
 """Longest time between two copies, however long a save takes."""
 
+MAX_FILES_NAMED = 5
 MAX_FAILED_LOADS = 2
 """A save that ends the worker this often is set aside, and the one before it is tried."""
 
 Feed = Callable[[bytes, Callable[[socket.socket], None], Executor], Awaitable[messages.Loaded]]
 """Loads a snapshot into the session's fresh worker: its summary, and a function that sends its bytes in a thread."""
+
+LoadFiles = Callable[[LoadableSnapshot], Awaitable[None]]
+"""Brings the files of a snapshot back, before its variables are loaded."""
 
 
 class NoneWhole(errors.NotFound):
@@ -60,11 +70,14 @@ class Returned(Struct):
 class Store(Protocol):
     """Store of a session's last save, and of the one before it."""
 
-    async def save(self, copy: Worker, cell: int) -> Save:
-        """Save all that the copy holds. It is on the disk, and the copy has ended, when this returns."""
+    async def save(self, copy: Worker, cell: int, files: PackedFiles | str) -> tuple[Save, str]:
+        """Save all that the copy holds, and files. It is on the disk, and the copy has ended, when this returns.
+
+        Return why no files were saved, too. Empty: they were, or the store needs none.
+        """
         ...
 
-    async def load(self, feed: Feed) -> Returned:
+    async def load(self, feed: Feed, files: LoadFiles) -> Returned:
         """Load the last save that is whole. Raise NoneWhole if there is none."""
         ...
 
@@ -73,6 +86,20 @@ class Store(Protocol):
         ...
 
     async def forget(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class StateCopy:
+    """A live copy of the worker, with the files of that moment. It waits to be saved."""
+
+    copies: Copies
+    files: KeptTree | NotKept
+    cell: int
+    version: int
+
+
+NO_FILES_NEEDED = NotKept("")
+"""A session that ends with its server: its folder lasts as long as its saves."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +115,13 @@ class SaveTarget:
 
 
 class AutoSave:
-    def __init__(self, target: SaveTarget, journal: Journal) -> None:
+    def __init__(self, target: SaveTarget, journal: Journal, files: KeptFiles) -> None:
         self._store = target.store
+        self._files = files
+        self._copied_files: Tree | None = None
+        """Files that the last copy, or the last save that was loaded, has."""
+        self._no_files = ""
+        """Why the last save has no files."""
         self._journal = journal
         self._registry = target.registry
         self._uid = target.uid
@@ -110,7 +142,7 @@ class AutoSave:
         self._failures = 0
         self._writing: asyncio.Task[None] | None = None
         """Writes one save after the other."""
-        self._waiting: tuple[Copies, int, int] | None = None
+        self._waiting: StateCopy | None = None
         self._stale = False
         """Discard the existing save, and the one in progress, before writing another."""
         self._closed = False
@@ -174,22 +206,48 @@ class AutoSave:
         """
         version = self._version
         self._copy_began = self._loop.time()
+        files: KeptTree | NotKept = NO_FILES_NEEDED
         try:
+            if self.durable:
+                files = await self._files.try_take(worker)
             copies = await worker.fork()
-        except errors.IngleError as error:
+        except BaseException as error:
+            self._files.release(files)
+            if not isinstance(error, errors.IngleError):
+                raise
             self._fail(f"it could not be copied: {error.message}")
             return
         finally:
             self._not_before = self._loop.time() + MAX_PAUSE_SECONDS
         self._missing = copies.notices
+        copy = StateCopy(copies, files, cell, version)
         if self._closed:
-            copies.kill()
+            self._drop(copy)
             return
         self._copied = version
-        if self._waiting is not None:
-            self._waiting[0].kill()
-        self._waiting = (copies, cell, version)
+        self._copied_files = files.tree if isinstance(files, KeptTree) else None
+        self._drop_waiting()
+        self._waiting = copy
         self._write()
+
+    async def files_changed(self, worker: Worker) -> bool:
+        """Return whether files have changed since the last copy: others than cells change files too."""
+        if self._copied_files is None:
+            return False
+        files = await self._files.try_take(worker)
+        try:
+            return isinstance(files, KeptTree) and files.tree.entries != self._copied_files.entries
+        finally:
+            self._files.release(files)
+
+    def _drop(self, copy: StateCopy) -> None:
+        copy.copies.kill()
+        self._files.release(copy.files)
+
+    def _drop_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._drop(waiting)
 
     def _write(self) -> None:
         if self._writing is None:
@@ -213,31 +271,33 @@ class AutoSave:
                     await self._forget()
                 if self._waiting is None:
                     continue
-                copies, cell, version = self._waiting
-                self._waiting = None
+                waiting, self._waiting = self._waiting, None
                 try:
-                    (copy,) = await copies.up()
-                    await self._save(copy, cell, version)
+                    await self._save(waiting)
                 except errors.TooLarge as error:
                     self.automatic = False
                     self._fail(f"{error.message}; it is saved on request only")
                 except (errors.IngleError, OSError) as error:
                     self._fail(getattr(error, "message", str(error)))
                 finally:
-                    copies.kill()
+                    self._drop(waiting)
                     now = self._loop.time()
                     self._not_before = min(self._not_before, now + PAUSE_FACTOR * (now - self._copy_began))
         finally:
             self._writing = None
 
-    async def _save(self, copy: Worker, cell: int, version: int) -> None:
-        save = await self._store.save(copy, cell)
+    async def _save(self, waiting: StateCopy) -> None:
+        (copy,) = await waiting.copies.up()
+        save, no_files = await self._store.save(copy, waiting.cell, self._files.packed(waiting.files))
         if self._registry is not None:
             await self._registry.saved(self._uid, save)
         # Only now: a save that is reported must survive any crash.
         self.last = save
-        self._saved = max(self._saved, version)
+        self._saved = max(self._saved, waiting.version)
         self.trouble = ""
+        if no_files and no_files != self._no_files:
+            self._journal.notify(f"the files of this session are not saved with it: {no_files}")
+        self._no_files = no_files
 
     def _fail(self, why: str) -> None:
         why = why.removeprefix(NOT_SAVED)
@@ -248,7 +308,7 @@ class AutoSave:
 
     # --- coming back ---
 
-    async def restore(self, feed: Feed) -> list[str] | None:
+    async def restore(self, worker: Worker, feed: Feed) -> list[str] | None:
         """Load the last save that is whole into a fresh worker. Return its names, or None if there is no save.
 
         Callers were told that the session comes back, so a notice says what became of it in every case.
@@ -256,14 +316,32 @@ class AutoSave:
         """
         await self.wait_written()
         try:
-            return await self._restore(feed)
+            return await self._restore(worker, feed)
         except errors.DataFolderFailed as error:
             # The save may be fine: it can be loaded when the disk works again.
             raise errors.StartFailed(f"the session cannot be brought back: {error.message}") from None
 
-    async def _restore(self, feed: Feed) -> list[str] | None:
+    async def _load_files(self, worker: Worker, saved: LoadableSnapshot) -> list[str]:
+        """Bring the files of a save back. Return notices about those that others than cells have changed since."""
+        if not self.durable:
+            return []
         try:
-            returned = await self._store.load(feed)
+            restored = await self._files.load(worker, saved)
+        except NotKept as why:
+            return [f"the files stay as they are: {why}"]
+        if restored is None:
+            return []
+        self._copied_files = restored.tree
+        return [*_describe_files(restored.changes), *restored.notices]
+
+    async def _restore(self, worker: Worker, feed: Feed) -> list[str] | None:
+        notices: list[str] = []
+
+        async def load_files(saved: LoadableSnapshot) -> None:
+            notices[:] = await self._load_files(worker, saved)
+
+        try:
+            returned = await self._store.load(feed, load_files)
         except NoneWhole as error:
             if self.last is not None:
                 # The next save would replace it.
@@ -290,7 +368,7 @@ class AutoSave:
             gone = "; what its cells printed before the server was started again is gone"
         self._restarted = False
         self._journal.notify(describe_save(returned.save, returned.failed) + gone)
-        for notice in returned.notices:
+        for notice in (*returned.notices, *notices):
             self._journal.notify(notice)
         return returned.names
 
@@ -301,9 +379,7 @@ class AutoSave:
     def forget(self) -> None:
         """Discard all saves: the session has begun anew."""
         self.last = None
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting[0].kill()
+        self._drop_waiting()
         self._saved = self._copied = self._version
         self._stale = True
         self._write()
@@ -323,9 +399,7 @@ class AutoSave:
         self._closed = True
         if keep and self._writing is not None:
             await asyncio.wait({self._writing}, timeout=patience)
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting[0].kill()
+        self._drop_waiting()
         if self._writing is not None:
             self._writing.cancel()
         await self.wait_written()
@@ -351,6 +425,13 @@ def describe_save(save: Save, failed: list[Skipped]) -> str:
     text = f"this session is as it was after cell {save.cell}, saved {age} ago{empty}"
     names = {each.name: _named(each) for each in (*save.missing, *failed)}
     return f"{text}; missing: {some(list(names.values()))}" if names else text
+
+
+def _describe_files(changes: FileChanges) -> list[str]:
+    """Return a sentence about the files that were not as in the save."""
+    groups = (("brought back", [*changes.created, *changes.changed]), ("removed", changes.deleted))
+    parts = [f"{what}: {some(names, MAX_FILES_NAMED)}" for what, names in groups if names]
+    return [f"files that were not as in this save were {'; '.join(parts)}"] if parts else []
 
 
 def _named(each: Skipped) -> str:

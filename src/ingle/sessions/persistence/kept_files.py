@@ -17,11 +17,13 @@ from ingle.sessions.files import connect_agent
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.watch.folders import FolderWatch, FolderWatches
 from ingle.sessions.watch.mark import Mark
+from ingle.snapshots.store import LoadableSnapshot
 from ingle.trees import restore, snapshot
 from ingle.trees.agent import AgentLost, TreeAgent
 from ingle.trees.differences import differences
 from ingle.trees.in_use import InUse, find_in_use
 from ingle.trees.index import Index
+from ingle.trees.packing import PackedFiles, unpack
 from ingle.trees.restore import Restored
 from ingle.trees.store import KeptTree, NotKept
 from ingle.trees.stores import TreeStores
@@ -70,6 +72,33 @@ class KeptFiles:
         self._last = kept
         return store.share(kept)
 
+    async def try_take(self, worker: Worker) -> KeptTree | NotKept:
+        """Keep the folder as it is now, or return why it is not kept."""
+        try:
+            return await self.take(worker)
+        except NotKept as why:
+            return why
+
+    def packed(self, kept: KeptTree | NotKept) -> PackedFiles | str:
+        """Return kept files as a snapshot takes them in, or why there are none."""
+        return str(kept) if isinstance(kept, NotKept) else PackedFiles(self._store, kept)
+
+    async def load(self, worker: Worker, saved: LoadableSnapshot) -> Restored | None:
+        """Bring the files of a snapshot back. Return None if it has none and tells no reason.
+
+        Raise NotKept if they stay as they are, and SnapshotDamaged if they are not as they were saved.
+        """
+        files = saved.manifest.files
+        if files is None:
+            if saved.manifest.no_files:
+                raise NotKept(saved.manifest.no_files)
+            return None
+        kept = await self._stores.in_thread(unpack, saved.name, files, saved.source, self._store)
+        try:
+            return await self.restore(worker, kept)
+        finally:
+            self.release(kept)
+
     async def restore(self, worker: Worker, kept: KeptTree, *, new: bool = False) -> Restored:
         """Bring the folder back. `worker` continues with it, and files that it has open stay the same files.
 
@@ -106,9 +135,10 @@ class KeptFiles:
             self.release(before)
             self.release(now)
 
-    def release(self, kept: KeptTree) -> None:
+    def release(self, kept: KeptTree | NotKept) -> None:
         """Give up a kept tree."""
-        self._stores.release(self._store, kept)
+        if isinstance(kept, KeptTree):
+            self._stores.release(self._store, kept)
 
     def close(self) -> None:
         """Give up what is held for the next tree."""

@@ -37,6 +37,11 @@ class SaveSchedule:
             self._cancel()
             self._timer = asyncio.get_running_loop().call_later(seconds, self._copy_if_quiet)
 
+    def files_changed(self) -> None:
+        """Have the session saved in a moment, if its saves hold its files."""
+        if self._autosave is not None and self._autosave.durable:
+            self.changed()
+
     def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -56,15 +61,27 @@ class SaveSchedule:
         finally:
             self._turns.release(turn)
 
+    async def _copy_if_changed(self, autosave: AutoSave, turn: Turn) -> None:
+        """Have the session copied if its variables or its files are not as in the last copy."""
+        try:
+            worker = self._slot.worker
+            if worker is None or not (autosave.uncopied or await autosave.files_changed(worker)):
+                return
+            if not autosave.uncopied:
+                autosave.changed()
+            autosave.trouble = ""
+            await autosave.copy(worker, self._journal.history.count)
+        finally:
+            self._turns.release(turn)
+
     async def _save(self, autosave: AutoSave) -> bool:
         """Save the session as it is now. Return whether that is on the disk; False while a cell runs."""
-        if autosave.uncopied and self._slot.state is SlotState.UP:
+        if (autosave.uncopied or autosave.durable) and self._slot.state is SlotState.UP:
             try:
                 turn = await self._turns.take("save", 0, first=True)
             except errors.IngleError:
                 return False
-            autosave.trouble = ""
-            await self._copy(autosave, turn)
+            await self._copy_if_changed(autosave, turn)
         await autosave.wait_written()
         return autosave.current
 

@@ -17,7 +17,7 @@ import msgspec
 from ingle import errors
 from ingle.events import Skipped
 from ingle.render.phrases import size
-from ingle.sessions.persistence.autosave import Feed, NoneWhole, Returned
+from ingle.sessions.persistence.autosave import Feed, LoadFiles, NoneWhole, Returned
 from ingle.sessions.persistence.transfer import Transfer
 from ingle.sessions.spec import SessionSpec
 from ingle.snapshots import manifest
@@ -25,6 +25,7 @@ from ingle.snapshots.disk_errors import system_errors
 from ingle.snapshots.manifest import Manifest, Summary
 from ingle.snapshots.registry import Save
 from ingle.snapshots.store import OWNER, LoadCandidates, Snapshots
+from ingle.trees.packing import PackedFiles
 from ingle.workers.worker import Worker
 
 DURABLE, HIBERNATED = "sessions", "resting"
@@ -42,9 +43,11 @@ MAX_SLOW = 64
 
 
 class SaveStore:
-    def __init__(self, home: Path, limit: int) -> None:
+    def __init__(self, home: Path, limit: int, files_limit: int) -> None:
+        """`limit` is the size of one snapshot, `files_limit` the size of all files in all snapshots of a tenant."""
         self._home = home
         self._limit = limit
+        self._files_limit = files_limit
         self._snapshots: dict[str, Snapshots] = {}
         self.executor = ThreadPoolExecutor(AT_ONCE + MAX_SLOW, "ingle-saves")
         self.slots = Slots(AT_ONCE)
@@ -52,7 +55,7 @@ class SaveStore:
     def of(self, tenant: str) -> Snapshots:
         """Return the snapshots of a tenant."""
         if tenant not in self._snapshots:
-            self._snapshots[tenant] = Snapshots(self._home, tenant, self._limit)
+            self._snapshots[tenant] = Snapshots(self._home, tenant, self._limit, self._files_limit)
         return self._snapshots[tenant]
 
     def store(self, spec: SessionSpec, kind: str, name: str, limit: int) -> "SessionStore":
@@ -118,7 +121,7 @@ class SessionStore:
     def _snapshots(self) -> Snapshots:
         return self._saves.of(self._spec.tenant)
 
-    async def save(self, copy: Worker, cell: int) -> Save:
+    async def save(self, copy: Worker, cell: int, files: PackedFiles | str) -> tuple[Save, str]:
         spec, python = self._spec, copy.ready.result().python
 
         def describe(summary: Summary) -> Manifest:
@@ -134,20 +137,20 @@ class SessionStore:
             )
 
         def take(connection: socket.socket) -> tuple[Manifest, int]:
-            return self._snapshots.save(self._name, connection, describe, self._kind, self._limit)
+            return self._snapshots.save(self._name, connection, describe, self._kind, self._limit, files)
 
         try:
             async with self._saves.slots.one():
                 made, _ = await Transfer().save(copy, take, self._executor)
         except errors.TooLarge:
             raise errors.TooLarge(f"it holds more than {size(self._limit)} (durable_size)") from None
-        return _save_of(made)
+        return _save_of(made), made.no_files
 
-    async def load(self, feed: Feed) -> Returned:
+    async def load(self, feed: Feed, files: LoadFiles) -> Returned:
         async with self._saves.slots.one():
-            return await self._load(feed)
+            return await self._load(feed, files)
 
-    async def _load(self, feed: Feed) -> Returned:
+    async def _load(self, feed: Feed, files: LoadFiles) -> Returned:
         loop = asyncio.get_running_loop()
         opening = await loop.run_in_executor(self._executor, self._open)
         try:
@@ -159,6 +162,7 @@ class SessionStore:
                 raise NoneWhole(error.message) from None
             if opened is None:
                 raise NoneWhole("there is none")
+            await files(opened)
             loaded = await feed(msgspec.json.encode(opened.manifest.summary), opened.send, self._executor)
         finally:
             opening.close()

@@ -31,6 +31,17 @@ class Rollback(msgspec.Struct, frozen=True):
     """What it changed in the own folder; None if the files were not brought back."""
 
 
+class SessionCopy(msgspec.Struct, frozen=True):
+    """A live copy of a session, to be saved. The caller ends the worker and releases the files."""
+
+    worker: Worker
+    files: KeptTree | NotKept
+    notices: list[str]
+    """What the copy lacks."""
+    paused: float
+    """Seconds for which the session was held up."""
+
+
 class WorkerCopies:
     def __init__(
         self,
@@ -50,14 +61,23 @@ class WorkerCopies:
         self._files = files
         self._tasks = tasks
 
-    async def copy(self) -> tuple[Worker, list[str], float]:
-        """Return a live copy of the worker, what it lacks, and for how many seconds the session was held up."""
+    async def copy(self) -> SessionCopy:
+        """Return a live copy of the session as it is now. Raise Busy while a cell runs."""
         async with self._worker.use("save") as worker:
             began = time.monotonic()
-            copies = await worker.fork()
+            files = await self._files.try_take(worker)
+            try:
+                copies = await worker.fork()
+            except BaseException:
+                self._files.release(files)
+                raise
         paused = time.monotonic() - began
-        (copy,) = await copies.up()
-        return copy, copies.notices, paused
+        try:
+            (copy,) = await copies.up()
+        except BaseException:
+            self._files.release(files)
+            raise
+        return SessionCopy(copy, files, copies.notices, paused)
 
     async def checkpoint(self, name: str) -> CheckpointInfo:
         """Park a copy of the session as it is now. Raise Busy while a cell runs."""
@@ -76,13 +96,12 @@ class WorkerCopies:
 
     async def _park(self, name: str, worker: Worker) -> tuple[Copies, Parked]:
         """Copy the worker and keep its files. The copy may still be starting."""
-        files = await self._take_files(worker)
+        files = await self._files.try_take(worker)
         moment = self._slot.moment(self._journal.history.count)
         try:
             copies = await worker.fork(folder=self._files.folder)
         except BaseException:
-            if isinstance(files, KeptTree):
-                self._files.release(files)
+            self._files.release(files)
             raise
         notices = list(copies.notices)
         if isinstance(files, KeptTree):
@@ -92,12 +111,6 @@ class WorkerCopies:
         else:
             notices.append(f"the files are not kept: {files}")
         return copies, Parked(name, copies.workers[0], moment, notices, files)
-
-    async def _take_files(self, worker: Worker) -> KeptTree | NotKept:
-        try:
-            return await self._files.take(worker)
-        except NotKept as why:
-            return why
 
     async def checkpoint_automatically(self, worker: Worker) -> None:
         """Park a copy before a cell, in its turn."""

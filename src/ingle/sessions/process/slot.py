@@ -15,7 +15,6 @@ from ingle.events import CellError, Exit
 from ingle.files import FileChanges
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.limits import behind as limit_behind
-from ingle.render.phrases import some
 from ingle.requests import SessionLimits
 from ingle.sessions.cells.input_waits import InputWaits
 from ingle.sessions.cells.journal import Journal
@@ -43,7 +42,6 @@ MAX_STARTS = 4
 MAX_RESTORES = 4
 """More for a session that is restored: each of its two saves may end the worker twice."""
 
-MAX_FILES_NAMED = 5
 REOPEN_SECONDS = 10.0
 """Time for a copy to open its files again. It goes on without them then."""
 
@@ -310,7 +308,7 @@ class ProcessSlot:
                 # A save holds what is left of the library. Then it is loaded for clearing only.
                 await self._load_library(worker, self._library, run=not saved)
             if autosave is not None:
-                names = await autosave.restore(functools.partial(self._calls.load, worker))
+                names = await autosave.restore(worker, functools.partial(self._calls.load, worker))
                 self.restores = False
                 if names is not None:
                     self.names = VariableNames(names)
@@ -439,8 +437,8 @@ class ProcessSlot:
             self._journal.notices.add(f"the files stay as they are: {why}")
             self.on_started()
             return None
-        if restored.failed:
-            self._journal.notices.add(f"files that could not be brought back: {some(restored.failed, MAX_FILES_NAMED)}")
+        for notice in restored.notices:
+            self._journal.notices.add(notice)
         copy.send(messages.Reopen())
         await asyncio.wait({self._started}, timeout=REOPEN_SECONDS)
         self.on_started()
