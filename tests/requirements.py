@@ -111,9 +111,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("9. Interfaces", "http.seed", "http.stream", "http.problems", "log.config"),
     *_proven("10. Safety", "safe.token", "safe.input"),
     *_proven("10. Safety", "safe.isolation"),
-    *_later("11. Files and effects", "saves and forks do not cover the files of a session yet", "files.state"),
-    *_proven("11. Files and effects", "files.changes", "files.archive"),
-    *_later("11. Files and effects", "only files can be compared yet, and only with a checkpoint", "diff.state"),
+    *_proven("11. Files and effects", "files.state", "files.changes", "files.archive", "diff.state"),
     *_later(
         "11. Files and effects", "there are no trials yet", "trial.commit", "trial.discard", "trial.effect", "try.best"
     ),

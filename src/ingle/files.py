@@ -66,11 +66,38 @@ class FileDiff(Struct, frozen=True):
     """Unified diff; empty if only permissions differ; null for what is no text, or large."""
 
 
+class VariableState(Struct, frozen=True):
+    """A variable at one moment."""
+
+    type: str
+    shape: list[int] | None = None
+    length: int | None = None
+    size: int | None = None
+    """Bytes without the objects it refers to; arrays and tables include their data."""
+
+
+class VariableDiff(Struct, frozen=True):
+    """A variable that differs."""
+
+    name: str
+    change: Literal["created", "changed", "deleted"]
+    """`changed`: it was bound again, or its saved bytes differ."""
+    before: VariableState | None
+    """Null for one that was created."""
+    after: VariableState | None
+    """Null for one that was deleted."""
+
+
 class Diff(Struct, frozen=True):
-    """Difference between a checkpoint and the session as it is now."""
+    """Difference between a checkpoint, a fork or a snapshot, and the session as it is now."""
 
     to: str
-    """Name of the checkpoint."""
+    """Name of the checkpoint, fork or snapshot."""
+    kind: Literal["checkpoint", "session", "snapshot"]
+    variables: list[VariableDiff] | None
+    """Variables that differ, sorted by name; null where they could not be compared."""
+    unknown: list[str]
+    """Variables that were not compared in time, or that cannot be saved."""
     files: list[FileDiff] | None
     """Files of the own folder that differ, sorted by path; null where they are not kept."""
     more_files: int

@@ -194,7 +194,7 @@ def test_every_kind_is_a_message_of_the_host_or_of_the_guest() -> None:
     shell = {wire.Run, wire.Signal}
     preparing = {wire.LoadStdlib, wire.EditStdlib, wire.Clear}
     to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork}
-    copying = {wire.ForkSelf, wire.Ends, wire.Rehome, wire.Reopen, wire.Adopt, wire.Save, wire.Load}
+    copying = {wire.ForkSelf, wire.Ends, wire.Rehome, wire.Reopen, wire.Adopt, wire.Save, wire.Load, wire.Compare}
     sandboxes = {wire.Enter, wire.Join, wire.Shell, wire.ServeFiles, wire.Prove}
     sandboxes |= {wire.MakeView, wire.UseView, wire.CloseView}
     staying = {wire.Stay, wire.KeepEnds, wire.ReturnEnds, wire.Reopen}

@@ -143,6 +143,11 @@ class RollbackSession(Struct, forbid_unknown_fields=True):
     ] = "rollback"
 
 
+class CompareSession(Struct, forbid_unknown_fields=True):
+    session_id: SessionId = "main"
+    to: Annotated[str | None, Meta(description="Name of a checkpoint, session or saved session.")] = None
+
+
 class ListSessions(Struct, forbid_unknown_fields=True):
     pass
 

@@ -23,6 +23,7 @@ from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
 from ingle.mcp.facts import Facts, facts_of
 from ingle.mcp.progress import PROGRESS_SECONDS, Progress, Send
+from ingle.render.diff import diff_text
 from ingle.render.model import Text, weight
 from ingle.requests import NewCell, NewSession, NewTask
 from ingle.service import Service
@@ -416,6 +417,9 @@ class Tools:
             return Answer([Text(f"checkpoint {given.checkpoint} of {given.session_id} is dropped.")])
         kept = await self.service.checkpoint(given.session_id, given.checkpoint)
         return Answer([Text(texts.checkpoint_text(given.session_id, kept))], content.data("ingle/checkpoint", kept))
+
+    async def _diff(self, given: arguments.CompareSession, progress: Progress) -> Answer:
+        return Answer([Text(diff_text(await self.service.diff(given.session_id, given.to)))])
 
     async def _add_to_stdlib(self, given: arguments.AddToStdlib, progress: Progress) -> Answer:
         change = await self.service.add_to_stdlib(given.function_code)

@@ -162,6 +162,14 @@ TABLE = (
         destructive=True,
     ),
     Tool(
+        "diff",
+        "Show what changed",
+        "Show how a session differs now from a checkpoint, a fork or a saved session: variables, and files with diffs. "
+        "Without a name: what `rollback_repl_session` would undo.",
+        arguments.CompareSession,
+        **READS,
+    ),
+    Tool(
         "destroy_repl_session",
         "End a session",
         "End a session and everything it started; its variables are lost.",
@@ -211,6 +219,7 @@ DEFAULT = (
     "clear_repl_session",
     "fork_repl_session",
     "rollback_repl_session",
+    "diff",
     "destroy_repl_session",
 )
 """What a model needs daily. Saves and the user's library are listed with `all`."""

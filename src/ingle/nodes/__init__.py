@@ -125,6 +125,13 @@ class SessionHandle(Protocol):
 
     async def rollback(self, checkpoint: str | None) -> RolledBack: ...
 
+    async def diff(self, to: str | None, seconds: float) -> Diff:
+        """Compare a checkpoint, session or snapshot with this session as it is now. Hash variables for `seconds`.
+
+        None: the checkpoint that a rollback would go back to.
+        """
+        ...
+
     async def save(self, target: str, start: str | None) -> Saved:
         """Save the session under a name, or to a file below its folder or the folder `start`."""
         ...
@@ -200,10 +207,6 @@ class Checkpoints(Protocol):
     async def make(self, name: str) -> CheckpointInfo: ...
 
     async def remove(self, name: str) -> None: ...
-
-    async def diff(self, name: str | None) -> Diff:
-        """Compare a checkpoint with the session as it is now. None: the one that a rollback would go back to."""
-        ...
 
     async def list(self) -> list[CheckpointInfo]: ...
 

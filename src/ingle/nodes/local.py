@@ -1,9 +1,12 @@
 """The node on this machine: its sessions live in this process, their workers below it."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import get_args
 
+from ingle import errors
 from ingle.capacity import Capacity, MachineUsage, NetworkUse, SessionUsage
 from ingle.events import (
     AnyEvent,
@@ -27,7 +30,8 @@ from ingle.nodes.tasks import LocalTasks
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell, NewSession
 from ingle.sessions.files import SessionFiles, SessionValue
-from ingle.sessions.manager import Manager
+from ingle.sessions.manager import Manager, key_of, tenant_of
+from ingle.sessions.persistence.comparison import Kind
 from ingle.sessions.process.introspection import Introspection
 from ingle.sessions.session import Session
 from ingle.settings import Settings
@@ -126,6 +130,28 @@ class LocalSession:
         done = await self._session.rollback(checkpoint)
         return RolledBack(done.text, done.checkpoint, self._session.info(), done.files)
 
+    async def diff(self, to: str | None, seconds: float) -> Diff:
+        session = self._session
+        kind, _, name = (to or "").rpartition(":")
+        if kind not in ("", *get_args(Kind)):
+            raise errors.InvalidRequest(
+                f"{(to or '')[:200]!r} is not what to compare with; name a checkpoint, session or snapshot, "
+                "or give its kind and name, as in snapshot:NAME"
+            )
+        if kind == "checkpoint" or (not kind and session.checkpoints.has(name or None)):
+            return await session.diff(name or None, seconds)
+        if kind != "snapshot":
+            with contextlib.suppress(*([] if kind else [errors.SessionNotFound])):
+                other = self._manager.get(key_of(tenant_of(session.key), name))
+                return await session.diff_from(name, "session", await other.moment(seconds), seconds)
+        try:
+            before = await self._snapshots.moment(session, name, seconds)
+        except errors.SnapshotNotFound:
+            if not kind:
+                session.checkpoints.find(name)  # raises an error that names those there are
+            raise
+        return await session.diff_from(name, "snapshot", before, seconds)
+
     async def save(self, target: str, start: str | None) -> Saved:
         return await self._snapshots.save(self._session, target, start)
 
@@ -184,9 +210,6 @@ class LocalCheckpoints:
 
     async def remove(self, name: str) -> None:
         await self._session.checkpoints.remove(name)
-
-    async def diff(self, name: str | None) -> Diff:
-        return await self._session.diff(name)
 
     async def list(self) -> list[CheckpointInfo]:
         return await self._session.checkpoints.list()

@@ -18,12 +18,15 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Restored, Saved, Skipped, SnapshotInfo
+from ingle.files import VariableState
 from ingle.isolation.paths import real_path
 from ingle.isolation.policy import Policy
 from ingle.render.phrases import some
-from ingle.requests import NewSession
+from ingle.requests import Bounds, NewSession
 from ingle.sessions.files import LocalFile, SessionFiles, split_path, system_errors
 from ingle.sessions.manager import NAME, Manager, tenant_of
+from ingle.sessions.persistence.comparison import Moment
+from ingle.sessions.persistence.fingerprints import Fingerprint
 from ingle.sessions.persistence.save_store import MAX_SLOW, Slots
 from ingle.sessions.persistence.transfer import Transfer
 from ingle.sessions.session import Session
@@ -258,6 +261,45 @@ class LocalSnapshots:
             notices=notices,
             files=files,
         )
+
+    # --- comparing ---
+
+    async def moment(self, session: Session, name: str, seconds: float) -> Moment:
+        """Return the files and variables of a snapshot, as a session of the same tenant would load them."""
+        tenant = session.spec.tenant
+        if not NAME.fullmatch(name):
+            raise errors.SnapshotNotFound(name)
+        opening = await self._in_thread(lambda: self._open(self.of(tenant), name, None, False))
+        try:
+            opened = await self._in_thread(opening.next)
+            if opened is None:
+                raise errors.SnapshotNotFound(name)
+            variables = await self._variables(session, opened, seconds)
+            return Moment(await session.kept_files.unpack(opened), variables)
+        finally:
+            opening.close()
+
+    async def _variables(
+        self, session: Session, opened: LoadableSnapshot, seconds: float
+    ) -> dict[str, Fingerprint] | str:
+        """Load a snapshot into a hidden session, and return its variables, or why they are not known."""
+        found = opened.manifest
+        levels = [each for each in (found.isolation, session.spec.grant.isolation) if each in LEVELS]
+        bounds = Bounds(isolation=max(levels, key=LEVELS.index))
+        try:
+            async with self._places.one(), self._manager.scratch(session.spec.tenant, bounds) as scratch:
+                summary = msgspec.json.encode(found.summary)
+                loaded = await scratch.load(summary, opened.send, self._channels)
+                moment = await scratch.moment(seconds)
+        except errors.LoadFailed as error:
+            return error.message
+        session.kept_files.release(moment.files)
+        if isinstance(moment.variables, str):
+            return moment.variables
+        unknown = {each.name: each.type for each in found.summary.skipped}
+        unknown |= {each.name: each.type for each in loaded.failed}
+        lost = {each: Fingerprint(VariableState(kind), 0) for each, kind in unknown.items() if not each.startswith("_")}
+        return lost | moment.variables
 
     # --- the store ---
 

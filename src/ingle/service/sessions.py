@@ -14,6 +14,11 @@ from ingle.service.validation import check_choice, check_environment, check_key,
 from ingle.service.verbs import Verbs
 from ingle.sessions.manager import check_name
 
+DIFF_SECONDS = 5.0
+"""Time for the comparison of variables."""
+
+MAX_DIFF_SECONDS = 600.0
+
 
 class Sessions(Verbs):
     async def create_session(
@@ -120,9 +125,15 @@ class Sessions(Verbs):
         """Remove a checkpoint and free its memory."""
         await self.access.session(session_id, EXECUTE).checkpoints.remove(name)
 
-    async def diff(self, session_id: str, to: str | None = None) -> Diff:
-        """Compare a checkpoint with the session as it is now. Default: the one that `rollback` would go back to."""
-        return await self.access.session(session_id, EXECUTE).checkpoints.diff(to)
+    async def diff(self, session_id: str, to: str | None = None, *, compare_seconds: float = DIFF_SECONDS) -> Diff:
+        """Compare a checkpoint, another session or a snapshot with the session as it is now.
+
+        Default: the checkpoint that `rollback` would go back to. Variables are compared for `compare_seconds`; those
+        after that are `unknown`.
+        """
+        if not 0 <= compare_seconds <= MAX_DIFF_SECONDS:
+            raise errors.InvalidRequest(f"compare_seconds is {compare_seconds}; it must be 0 to {MAX_DIFF_SECONDS:g}")
+        return await self.access.session(session_id, EXECUTE).diff(to, compare_seconds)
 
     async def rollback(self, session_id: str, name: str | None = None) -> RolledBack:
         """Go back to a checkpoint. Default: to before the last cell, or to the newest checkpoint if that is gone."""

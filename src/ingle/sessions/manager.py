@@ -78,7 +78,7 @@ class Manager:
         self.prepared = PreparedWorkers(home, self._data_folder.server, self.egress)
         self._launchers = Launchers(settings, home, self.prepared)
         self.grants = Grants(settings, home, self._launchers, self.telemetry)
-        self.libraries = UserLibraries(home, self._scratch)
+        self.libraries = UserLibraries(home, self.scratch)
         self.shell_sandboxes = ShellSandboxes(self._hidden)
         self.saves = SaveStore(home, settings.max_snapshot, settings.keep_disk)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
@@ -344,7 +344,7 @@ class Manager:
         return self._session(spec, self.grants.launcher(grant))
 
     @contextlib.asynccontextmanager
-    async def _scratch(self, tenant: str, bounds: Bounds) -> AsyncIterator[Session]:
+    async def scratch(self, tenant: str, bounds: Bounds) -> AsyncIterator[Session]:
         """Provide a hidden session for as long as the context lasts."""
         session = await self._hidden("scratch", NewSession(tenant=tenant, bounds=bounds))
         self._making[session.key] = session

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
+import msgspec
+
 from ingle import errors
 from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Result, SessionInfo, Variables, VariableValue
 from ingle.files import Diff
@@ -29,6 +31,7 @@ from ingle.sessions.info import describe_session
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
 from ingle.sessions.persistence.checkpoints import Checkpoints
+from ingle.sessions.persistence.comparison import Comparison, Kind, Moment
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.save_schedule import SaveSchedule
 from ingle.sessions.persistence.worker_copies import Rollback, SessionCopy, WorkerCopies
@@ -107,6 +110,7 @@ class Session:
             self._worker, slot, journal, self.checkpoints, self.saves, self.kept_files, self._tasks
         )
         self._forking = Forking(spec.session_id, slot, self.kept_files)
+        self._comparison = Comparison(self._worker, self.kept_files)
         slot.listener = WorkerEvents(
             spec,
             slot,
@@ -320,10 +324,34 @@ class Session:
         self.last_used = time.monotonic()
         return await self._copies.rollback(name)
 
-    async def diff(self, name: str | None) -> Diff:
-        """Compare a checkpoint with the session as it is now. Default: the one that `rollback` would go back to."""
+    async def moment(self, seconds: float) -> Moment:
+        """Return the files and variables of now, to be compared. Raise Busy while a cell runs."""
         self.last_used = time.monotonic()
-        return await self._copies.diff(name)
+        return await self._comparison.now(seconds)
+
+    async def diff(self, checkpoint: str | None, seconds: float) -> Diff:
+        """Compare a checkpoint with the session as it is now. Default: the one that `rollback` would go back to."""
+        parked = self.checkpoints.find(checkpoint)
+        after = await self.moment(seconds)
+        try:
+            before = await self._comparison.at(self.checkpoints.find(parked.name), seconds)
+        except BaseException:
+            self.kept_files.release(after.files)
+            raise
+        return await self._diff(parked.name, "checkpoint", before, after)
+
+    async def diff_from(self, name: str, kind: Kind, before: Moment, seconds: float) -> Diff:
+        """Compare another moment with the session as it is now. Its files are released."""
+        try:
+            after = await self.moment(seconds)
+        except BaseException:
+            self.kept_files.release(before.files)
+            raise
+        return await self._diff(name, kind, before, after)
+
+    async def _diff(self, name: str, kind: Kind, before: Moment, after: Moment) -> Diff:
+        found = await self._comparison.diff(name, kind, before, after)
+        return msgspec.structs.replace(found, notices=[*found.notices, *self._copies.not_covered("compared")])
 
     # --- ending ---
 

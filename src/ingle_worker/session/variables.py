@@ -81,10 +81,10 @@ def names_of(space: dict[Any, Any]) -> list[str]:
 
     Unchanged definitions of the user's library are left out.
     """
-    return [name for name, _ in _user_names(space)]
+    return [name for name, _ in named_values(space)]
 
 
-def _user_names(space: dict[Any, Any]) -> list[tuple[str, Any]]:
+def named_values(space: dict[Any, Any]) -> list[tuple[str, Any]]:
     # Copied in one step because threads run, and not looked up by name because a key may be any object.
     made = [
         (name, value)
@@ -96,12 +96,18 @@ def _user_names(space: dict[Any, Any]) -> list[tuple[str, Any]]:
 
 def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
     """Return each variable as fields of a message, and the number of those left out."""
-    made = _user_names(space)
+    made = named_values(space)
+    listed = describe_all(made[:MAX_NAMES])
+    return listed, len(made) - len(listed)
+
+
+def describe_all(made: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Return variables as fields of a message, as many as fit."""
     deadline = time.monotonic() + MAX_SECONDS
     libraries = Libraries()
     listed: list[dict[str, Any]] = []
     used = 0
-    for name, value in made[:MAX_NAMES]:
+    for name, value in made:
         variable: dict[str, Any] = {"name": _cut(name), "type": _cut(type_name(value))}
         used += len(variable["name"]) + len(variable["type"]) + 30
         if used > MAX_LISTING_CHARS:
@@ -110,7 +116,7 @@ def listing(space: dict[Any, Any]) -> tuple[list[dict[str, Any]], int]:
             describe(value, variable, libraries)
             used += len(variable.get("preview", ""))
         listed.append(variable)
-    return listed, len(made) - len(listed)
+    return listed
 
 
 def type_name(value: object) -> str:

@@ -48,6 +48,7 @@ from ingle_worker.wire.messages import (
     AskVariable,
     CheckCode,
     Clear,
+    Compare,
     Complete,
     Done,
     EditStdlib,
@@ -257,6 +258,8 @@ class Worker:
                     self._fork(message)
                 case Save():
                     self._snapshots.save(message, self.copies.running)
+                case Compare():
+                    self._snapshots.compare(message, self.copies.running)
                 case Load():
                     self._snapshots.load(message)
                     self._names = set(self._first_names)

@@ -22,7 +22,7 @@ SMALL_CHUNK_BYTES = 1 << 18
 """Chunk size for small pieces of a stream."""
 
 
-def _sha256() -> Any:
+def sha256() -> Any:
     """Return the fastest SHA-256. It is imported from the installation, never from the session's folder."""
     before = sys.path
     sys.path = [each for each in before if each]
@@ -40,7 +40,7 @@ class Offers:
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(True)
-        self._hash = _sha256()
+        self._hash = sha256()
         self._known: set[bytes] = set()
         self._pending: list[tuple[bytes, memoryview]] = []
         self._owned_bytes = 0

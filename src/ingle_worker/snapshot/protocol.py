@@ -8,9 +8,9 @@ from typing import Any
 from ingle_worker.session import traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.link import Link, WireLost
+from ingle_worker.snapshot import fingerprints, provenance, reduce_running, save
 from ingle_worker.snapshot import load as load_module
-from ingle_worker.snapshot import provenance, reduce_running, save
-from ingle_worker.wire.messages import ChannelWanted, Load, Loaded, NotLoaded, Save, SaveFailed
+from ingle_worker.wire.messages import ChannelWanted, Compare, Load, Loaded, NotLoaded, Save, SaveFailed
 
 MAX_FAILED = 10_000
 
@@ -33,16 +33,23 @@ class SnapshotRequests:
 
     def save(self, order: Save, running: list[Any]) -> None:
         """Save the session and exit. Runs in a copy; `running` are the threads of the original. Never returns."""
+        self._send(order.ticket, running, lambda fd: save.save(fd, self._main, self._environment, self._compiler.flags))
+
+    def compare(self, order: Compare, running: list[Any]) -> None:
+        """Send the variables with hashes of their saved bytes, and exit. Runs in a copy. Never returns."""
+        self._send(order.ticket, running, lambda fd: fingerprints.send(fd, self._main, order.seconds))
+
+    def _send(self, ticket: int, running: list[Any], send: Callable[[int], None]) -> None:
         code = 0
         try:
-            fd = self._request_channel(order.ticket)
+            fd = self._request_channel(ticket)
             reduce_running.begin(running)
-            save.save(fd, self._main, self._environment, self._compiler.flags)
+            send(fd)
         except WireLost:
             code = 1
         except BaseException as error:  # user code may have run
             raised = traceback_text.bare(error)
-            self._link.send(SaveFailed(order.ticket, f"{raised.name}: {raised.value}"[:1000]))
+            self._link.send(SaveFailed(ticket, f"{raised.name}: {raised.value}"[:1000]))
             code = 1
         os._exit(code)
 

@@ -80,7 +80,17 @@ def save(fd: int, main: types.ModuleType, environment: Environment, flags: int) 
     _Save(fd, main, environment, flags).run()
 
 
-def _pickled(attempt: Callable[[Any], Any]) -> Any:
+def prepare(main: types.ModuleType) -> None:
+    """Make this copy ready to pickle the session's objects."""
+    sys.modules["__main__"] = main
+    made = types.ModuleType(MODULE)
+    vars(made).update(MAKERS)
+    sys.modules[MODULE] = made
+    definitions.forget()
+    reduce_builtin.forget()
+
+
+def pickled(attempt: Callable[[Any], Any]) -> Any:
     """Pickle with the usual pickler, or with a deeper one if that fails."""
     try:
         return attempt(reduce.Pickler)
@@ -137,12 +147,7 @@ class _Save:
     def run(self) -> None:
         gc.disable()
         states = _random_states()
-        sys.modules["__main__"] = self._main
-        made = types.ModuleType(MODULE)
-        vars(made).update(MAKERS)
-        sys.modules[MODULE] = made
-        definitions.forget()
-        reduce_builtin.forget()
+        prepare(self._main)
         space = {
             name: value
             for name, value in vars(self._main).copy().items()
@@ -207,7 +212,7 @@ class _Save:
 
         def can(value: Any, name: str) -> bool:
             try:
-                _pickled(lambda make: self._dump(make, chunks.NullFile(), value, found, group, lambda buffer: False))
+                pickled(lambda make: self._dump(make, chunks.NullFile(), value, found, group, lambda buffer: False))
             except BaseException as error:  # as above
                 reasons[name] = reduce.why_not(error)
                 return False
@@ -225,7 +230,7 @@ class _Save:
         self, group: groups.Group, names: list[str], keys: list[str], space: dict[str, Any], found: groups.Groups
     ) -> tuple[Any, Any, int]:
         content = ({name: space[name] for name in names}, {key: found.defined[key] for key in keys})
-        made: tuple[Any, Any, int] = _pickled(lambda make: self._pickle(make, content, found, group))
+        made: tuple[Any, Any, int] = pickled(lambda make: self._pickle(make, content, found, group))
         return made
 
     def _pickle(self, make: Any, content: Any, found: groups.Groups, group: groups.Group) -> tuple[Any, Any, int]:

@@ -265,6 +265,17 @@ class Save:
 
 
 @dataclass(frozen=True)
+class Compare:
+    """Order to a copy: request a channel, send its variables with hashes of their saved bytes, and exit.
+
+    Variables are hashed for so many seconds.
+    """
+
+    ticket: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Load:
     """Order to load a snapshot into this session. `data` is its summary; the chunks come over a channel.
 

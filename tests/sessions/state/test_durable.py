@@ -963,7 +963,7 @@ async def test_what_a_later_ingle_has_saved_keeps_its_bytes(service: Service, ho
     await service.save_session("s", "later")
     (path,) = home.glob("snapshots/*/named/later.json")
     now = path.read_bytes()
-    path.write_bytes(now.replace(b'"version":1', b'"version":2'))
+    path.write_bytes(now.replace(b'"version":2', b'"version":3'))
     await service.execute("s", "x = 1")
     await service.save_session("s", "now")
     assert [each.problem is None for each in await service.list_snapshots()] == [False, True]

@@ -110,11 +110,17 @@ def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> N
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
-    """Show how the files of a session differ from a checkpoint; without a name, from the one to roll back to.
+    """Show how a session differs from a checkpoint, a fork or a snapshot; without a name, from the one to roll back to.
 
-    Texts are shown as unified diffs, other files with their sizes. Only files of the session's own folder are compared.
+    Variables are shown with type, shape and size, texts as unified diffs, other files with their sizes.
+    Write snapshot:NAME, session:NAME or checkpoint:NAME where names are the same.
     """
     from urllib.parse import quote
+
+    import msgspec
+
+    from ingle.files import FileDiff, VariableDiff
+    from ingle.render.diff import file_line, variable_line
 
     query = "" if name is None else f"?to={quote(name, safe='')}"
     with plain_failures():
@@ -122,28 +128,18 @@ def diff(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     if as_json:
         _print(said)
         return
+    for each in said["variables"] or []:
+        echo(variable_line(msgspec.convert(each, VariableDiff)))
+    if said["unknown"]:
+        echo(f"not compared: {', '.join(said['unknown'])}")
     for each in said["files"] or []:
-        echo(each["text"].rstrip("\n") if each["text"] else _changed(each))
+        echo(each["text"].rstrip("\n") if each["text"] else file_line(msgspec.convert(each, FileDiff)))
     if said["more_files"]:
         echo(f"and {said['more_files']} more files")
-    if said["files"] == []:
-        echo("no file differs", err=True)
+    if said["files"] == [] and not said["variables"]:
+        echo("nothing differs", err=True)
     for notice in said["notices"]:
         echo(notice, err=True)
-
-
-def _changed(each: dict[str, Any]) -> str:
-    """Return one line about a file that has no diff of its text."""
-    sides = [_side(each[when]) for when in ("before", "after") if each[when] is not None]
-    return f"{each['change']} {each['path']}: {' -> '.join(sides)}"
-
-
-def _side(state: dict[str, Any]) -> str:
-    if state["kind"] == "link":
-        return f"link to {state['target']}"
-    if state["kind"] == "folder":
-        return "empty folder"
-    return f"{state['size']} bytes, mode {state['mode']:o}, sha256 {state['digest'][:12]}"
 
 
 def _line(checkpoint: dict[str, Any]) -> str:

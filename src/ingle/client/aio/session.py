@@ -392,13 +392,16 @@ class AsyncSession(AsyncFiles, AsyncValues):
         await self._attach()
         await self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
 
-    async def diff(self, to: str | None = None) -> Diff:
-        """Return what differs between a checkpoint and the session as it is now: files, with diffs of texts.
+    async def diff(self, to: str | None = None, *, compare_seconds: float | None = None) -> Diff:
+        """Return what differs between a checkpoint, a fork or a snapshot, and the session as it is now.
+
+        Variables are compared for `compare_seconds`; those after that are `unknown`.
 
         Without a name, compare with the checkpoint that `rollback` would return to.
         """
         await self._attach()
-        return read(await self._get("/diff", {} if to is None else {"to": to}), Diff)
+        given = {"to": to, "compare_seconds": None if compare_seconds is None else str(compare_seconds)}
+        return read(await self._get("/diff", {name: text for name, text in given.items() if text is not None}), Diff)
 
     async def rollback(self, name: str | None = None) -> RolledBack:
         """Return to a checkpoint, any number of times.

@@ -392,13 +392,16 @@ class Session(Files, Values):
         self._attach()
         self._connection.request("DELETE", f"{self._path}/checkpoints/{name}")
 
-    def diff(self, to: str | None = None) -> Diff:
-        """Return what differs between a checkpoint and the session as it is now: files, with diffs of texts.
+    def diff(self, to: str | None = None, *, compare_seconds: float | None = None) -> Diff:
+        """Return what differs between a checkpoint, a fork or a snapshot, and the session as it is now.
+
+        Variables are compared for `compare_seconds`; those after that are `unknown`.
 
         Without a name, compare with the checkpoint that `rollback` would return to.
         """
         self._attach()
-        return read(self._get("/diff", {} if to is None else {"to": to}), Diff)
+        given = {"to": to, "compare_seconds": None if compare_seconds is None else str(compare_seconds)}
+        return read(self._get("/diff", {name: text for name, text in given.items() if text is not None}), Diff)
 
     def rollback(self, name: str | None = None) -> RolledBack:
         """Return to a checkpoint, any number of times.

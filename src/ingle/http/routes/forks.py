@@ -7,6 +7,7 @@ from ingle.events import CheckpointInfo, RolledBack, SessionInfo
 from ingle.files import Diff
 from ingle.http.routes.bodies import Name, NoQuery, Positive
 from ingle.http.routes.table import Call, Operation, answer
+from ingle.service.sessions import DIFF_SECONDS
 
 
 class Fork(Struct, forbid_unknown_fields=True):
@@ -30,7 +31,12 @@ class Rollback(Struct, forbid_unknown_fields=True):
 
 class DiffQuery(Struct, forbid_unknown_fields=True):
     to: str | None = None
-    """Checkpoint to compare with. Default: the one that a rollback would go back to."""
+    """Checkpoint, session or snapshot to compare with; `snapshot:NAME` where names are the same.
+
+    Default: the checkpoint that a rollback would go back to.
+    """
+    compare_seconds: float = DIFF_SECONDS
+    """Time for the comparison of variables. Those after that are `unknown`."""
 
 
 class Forks(Struct):
@@ -70,7 +76,7 @@ def operations() -> list[Operation]:
         Operation(
             "GET",
             session + "/diff",
-            "What differs from a checkpoint: files, with unified diffs of texts.",
+            "What differs from a checkpoint, a fork or a snapshot: variables, and files with unified diffs.",
             diff,
             query=DiffQuery,
             answers={200: Diff},
@@ -102,4 +108,5 @@ async def rollback(call: Call[Rollback, NoQuery]) -> Response:
 
 
 async def diff(call: Call[None, DiffQuery]) -> Response:
-    return answer(await call.service.diff(call.session_id, call.query.to))
+    query = call.query
+    return answer(await call.service.diff(call.session_id, query.to, compare_seconds=query.compare_seconds))

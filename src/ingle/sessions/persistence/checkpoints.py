@@ -140,6 +140,10 @@ class Checkpoints:
         if len(self._why_gone) > MAX_REASONS:
             del self._why_gone[next(iter(self._why_gone))]
 
+    def has(self, name: str | None) -> bool:
+        """Return whether there is, or was, a checkpoint of this name. Without a name: True."""
+        return name is None or name in self._parked or name in self._why_gone
+
     def find(self, name: str | None) -> Parked:
         """Return the checkpoint of this name; without a name, the automatic one, or else the newest."""
         if name is None:

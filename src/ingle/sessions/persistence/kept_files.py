@@ -88,12 +88,11 @@ class KeptFiles:
 
         Raise NotKept if they stay as they are, and SnapshotDamaged if they are not as they were saved.
         """
-        files = saved.manifest.files
-        if files is None:
-            if saved.manifest.no_files:
-                raise NotKept(saved.manifest.no_files)
+        if saved.manifest.files is None and not saved.manifest.no_files:
             return None
-        kept = await self._stores.in_thread(unpack, saved.name, files, saved.source, self._store)
+        kept = await self.unpack(saved)
+        if isinstance(kept, NotKept):
+            raise kept
         try:
             return await self.restore(worker, kept)
         finally:
@@ -122,18 +121,30 @@ class KeptFiles:
         finally:
             self._stores.release(store, kept)
 
-    async def differences(self, worker: Worker, before: KeptTree) -> tuple[list[FileDiff], int, list[str]]:
-        """Return what differs now, how much more does, and notices. Raise NotKept if that cannot be told."""
-        store = self._store
-        now = await self.take(worker)
-        # A checkpoint that is dropped meanwhile must not take the files along.
-        store.share(before)
+    async def differences(
+        self, before: KeptTree | NotKept, after: KeptTree | NotKept
+    ) -> tuple[list[FileDiff], int, list[str]]:
+        """Return what differs, how much more does, and notices. Raise NotKept if one of them is not kept."""
+        if isinstance(before, NotKept):
+            raise before
+        if isinstance(after, NotKept):
+            raise after
+        found, more = await self._stores.in_thread(differences, self._store, before, after)
+        return found, more, after.tree.notices
+
+    def share(self, kept: KeptTree | NotKept) -> KeptTree | NotKept:
+        """Hold a kept tree once more. The caller releases it."""
+        return self._store.share(kept) if isinstance(kept, KeptTree) else kept
+
+    async def unpack(self, saved: LoadableSnapshot) -> KeptTree | NotKept:
+        """Return the files of a snapshot, which the caller releases, or why it has none."""
+        files = saved.manifest.files
+        if files is None:
+            return NotKept(saved.manifest.no_files or "the snapshot is older than saved files")
         try:
-            found, more = await self._stores.in_thread(differences, store, before, now)
-            return found, more, now.tree.notices
-        finally:
-            self.release(before)
-            self.release(now)
+            return await self._stores.in_thread(unpack, saved.name, files, saved.source, self._store)
+        except NotKept as why:
+            return why
 
     def release(self, kept: KeptTree | NotKept) -> None:
         """Give up a kept tree."""

@@ -27,6 +27,8 @@ LOAD_SECONDS = 600.0
 
 Result = TypeVar("Result")
 
+Order = messages.Save | messages.Load | messages.Compare
+
 
 class Transfer:
     """One save or load. It owns a copy that is saved, and receives its messages."""
@@ -63,12 +65,8 @@ class Transfer:
 
     async def save(self, copy: Worker, take: Callable[[socket.socket], Result], executor: Executor) -> Result:
         """Have a copy send everything to `take`, which runs in a thread. The copy has ended when this returns."""
-        copy.owner = self
-        ours, theirs = socket.socketpair()
-        refuse_descriptors(ours)
+        ours = await self.open(copy, messages.Save(0))
         try:
-            with theirs:
-                await self._connect(copy, messages.Save(0), theirs)
             return await self._loop.run_in_executor(executor, take, ours)
         except CopyLost as error:
             copy.kill()
@@ -85,6 +83,21 @@ class Transfer:
             ours.close()
             copy.kill()
             await copy.gone
+
+    async def open(self, copy: Worker, order: messages.Save | messages.Compare) -> socket.socket:
+        """Have a copy answer an order over a channel, which the caller closes. If that fails, the copy has ended."""
+        copy.owner = self
+        ours, theirs = socket.socketpair()
+        refuse_descriptors(ours)
+        try:
+            with theirs:
+                await self._connect(copy, order, theirs)
+            return ours
+        except BaseException:
+            ours.close()
+            copy.kill()
+            await copy.gone
+            raise
 
     async def load(
         self,
@@ -116,13 +129,13 @@ class Transfer:
             raise errors.LoadFailed(f"the snapshot could not be loaded: {loaded.problem[:1000]}")
         return loaded
 
-    async def _connect(self, worker: Worker, order: messages.Save | messages.Load, theirs: socket.socket) -> None:
+    async def _connect(self, worker: Worker, order: Order, theirs: socket.socket) -> None:
         self._ticket += 1
         self._wanted = self._loop.create_future()
         worker.send(replace(order, ticket=self._ticket))
         waiting: list[asyncio.Future[Any]] = [self._wanted, worker.gone]
         await asyncio.wait(waiting, timeout=CHANNEL_SECONDS, return_when="FIRST_COMPLETED")
-        failed = errors.SaveFailed if isinstance(order, messages.Save) else errors.LoadFailed
+        failed = errors.LoadFailed if isinstance(order, messages.Load) else errors.SaveFailed
         if not self._wanted.done():
             raise failed("the session's process ended, or did not come to it; try again")
         try:

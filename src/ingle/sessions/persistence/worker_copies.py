@@ -7,7 +7,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import CheckpointInfo
-from ingle.files import Diff, FileChanges
+from ingle.files import FileChanges
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.persistence.checkpoints import AUTO, Checkpoints, Parked
 from ingle.sessions.persistence.kept_files import KeptFiles
@@ -85,9 +85,9 @@ class WorkerCopies:
             copies, parked = await self._park(name, worker)
         await copies.up()
         dropped = self._checkpoints.add(parked)
-        return msgspec.structs.replace(parked.info(), notices=[*parked.notices, *dropped, *self._not_covered("kept")])
+        return msgspec.structs.replace(parked.info(), notices=[*parked.notices, *dropped, *self.not_covered("kept")])
 
-    def _not_covered(self, what: str) -> list[str]:
+    def not_covered(self, what: str) -> list[str]:
         """Return a notice if the session works in another folder than its own, of which no files are kept."""
         now, own = self._slot.cwd, self._files.folder
         if f"{now}/".startswith(f"{own}/"):
@@ -131,7 +131,7 @@ class WorkerCopies:
         self._checkpoints.find(name)  # a wrong name is refused at once
         async with self._worker.use("rollback"):
             parked = self._checkpoints.find(name)
-            text = "; ".join([f"rolled back to {parked.description}", *self._not_covered("rolled back")])
+            text = "; ".join([f"rolled back to {parked.description}", *self.not_covered("rolled back")])
             try:
                 tmp, files = await self._slot.replace(parked, text, self._files)
             except errors.StartFailed:
@@ -143,19 +143,6 @@ class WorkerCopies:
             self.drop_tmp(tmp)
             self._saves.changed()
         return Rollback(parked.info(), text, files)
-
-    async def diff(self, name: str | None) -> Diff:
-        """Compare a checkpoint with the session as it is now. Raise Busy while a cell runs."""
-        self._checkpoints.find(name)  # a wrong name is refused at once
-        async with self._worker.use("diff") as worker:
-            parked = self._checkpoints.find(name)
-            try:
-                if isinstance(parked.files, NotKept):
-                    raise parked.files
-                files, more, notices = await self._files.differences(worker, parked.files)
-            except NotKept as why:
-                return Diff(parked.name, None, 0, [f"the files cannot be compared: {why}"])
-        return Diff(parked.name, files, more, [*notices, *self._not_covered("compared")])
 
     def drop_tmp(self, tmp: str) -> None:
         """Remove the temporary files of a worker that has ended, unless a checkpoint or a fork needs them."""

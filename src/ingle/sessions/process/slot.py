@@ -15,6 +15,7 @@ from ingle.events import CellError, Exit
 from ingle.files import FileChanges
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.limits import behind as limit_behind
+from ingle.render.phrases import some
 from ingle.requests import SessionLimits
 from ingle.sessions.cells.input_waits import InputWaits
 from ingle.sessions.cells.journal import Journal
@@ -30,6 +31,7 @@ from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.spec import ForkedFiles, ForkOrigin, SessionSpec
 from ingle.snapshots.user_library import Library
 from ingle.trees.store import NotKept
+from ingle.trees.tree import MAX_NAMED
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.listener import WorkerListener
 from ingle.workers.views import NoView
@@ -378,7 +380,7 @@ class ProcessSlot:
         except (NotKept, NoView) as why:
             raise errors.StartFailed(f"the files of a fork could not be copied: {why}; try again") from None
         if restored.failed:
-            self._journal.notices.add(f"files that could not be copied: {some(restored.failed, MAX_FILES_NAMED)}")
+            self._journal.notices.add(f"files that could not be copied: {some(restored.failed, MAX_NAMED)}")
         return [] if forked.view is None else forked.view.key
 
     async def replace(self, parked: Parked, text: str, files: KeptFiles) -> tuple[str, FileChanges | None]:

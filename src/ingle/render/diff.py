@@ -1,0 +1,84 @@
+"""The difference between two states of a session as text."""
+
+from ingle.files import Diff, FileDiff, FileState, VariableDiff, VariableState
+from ingle.render.phrases import size
+from ingle.render.terminal_text import clean
+
+MAX_LINES_OF_FILE = 40
+"""Lines of one file's diff that a model reads."""
+
+MAX_LINE_CHARS = 300
+MAX_CHARS = 9000
+"""Characters that a model reads, without notices."""
+
+MAX_VARIABLES = 50
+
+
+def variable_line(each: VariableDiff) -> str:
+    """Return one line about a variable that differs."""
+    sides = [_variable(state) for state in (each.before, each.after) if state is not None]
+    return clean(f"{each.change} {each.name}: {' -> '.join(sides)}")
+
+
+def _variable(state: VariableState) -> str:
+    parts = [state.type]
+    if state.shape is not None:
+        parts.append(" x ".join(map(str, state.shape)) or "scalar")
+    elif state.length is not None:
+        parts.append(f"length {state.length}")
+    if state.size is not None:
+        parts.append(size(state.size))
+    return ", ".join(parts)
+
+
+def file_line(each: FileDiff) -> str:
+    """Return one line about a file that differs."""
+    sides = [_file(state) for state in (each.before, each.after) if state is not None]
+    return clean(f"{each.change} {each.path}: {' -> '.join(sides)}")
+
+
+def _file(state: FileState) -> str:
+    if state.kind == "link":
+        return f"link to {state.target}"
+    if state.kind == "folder":
+        return "empty folder"
+    return f"{state.size} bytes, mode {state.mode:o}, sha256 {state.digest[:12]}"
+
+
+def _file_lines(each: FileDiff) -> list[str]:
+    text = (each.text or "").splitlines()
+    if not text:
+        return [file_line(each)]
+    more = len(text) - MAX_LINES_OF_FILE
+    shown = [clean(line)[:MAX_LINE_CHARS] for line in text[:MAX_LINES_OF_FILE]]
+    return [*shown, f"[{more} more lines of {clean(each.path)}]"] if more > 0 else shown
+
+
+def diff_text(diff: Diff) -> str:
+    """Return what a model reads of a difference: a line for each variable, and the first lines of each text's diff."""
+    lines = [f"compared with the {diff.kind} {diff.to!r}, now:"]
+    variables = diff.variables or []
+    lines += [variable_line(each) for each in variables[:MAX_VARIABLES]]
+    if len(variables) > MAX_VARIABLES:
+        lines.append(f"and {len(variables) - MAX_VARIABLES} more variables")
+    if diff.unknown:
+        names = ", ".join(diff.unknown[:MAX_VARIABLES])
+        lines.append(clean(f"variables that were not compared: {names}"))
+    files = diff.files or []
+    left = MAX_CHARS - sum(map(len, lines))
+    shown = 0
+    for each in files:
+        part = _file_lines(each)
+        if sum(map(len, part)) > left:
+            part = [file_line(each)]
+        left -= sum(map(len, part)) + len(part)
+        if left < 0:
+            break
+        lines += part
+        shown += 1
+    more = diff.more_files + len(files) - shown
+    if more:
+        lines.append(f"and {more} more files")
+    if len(lines) == 1:
+        lines = [f"nothing differs from the {diff.kind} {diff.to!r}"]
+    return "\n".join([*lines, *(f"[{clean(notice)}]" for notice in diff.notices)])

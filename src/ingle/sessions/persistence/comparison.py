@@ -1,0 +1,95 @@
+"""How a session differs from another moment: a checkpoint, another session or a snapshot.
+
+A moment is its files and its variables. Both are of the same instant: the turn is held while the files are kept and the
+worker is copied. All else is done with the copies, and the session goes on.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+from ingle import errors
+from ingle.files import Diff
+from ingle.sessions.persistence import fingerprints
+from ingle.sessions.persistence.checkpoints import Parked
+from ingle.sessions.persistence.fingerprints import Fingerprint
+from ingle.sessions.persistence.kept_files import KeptFiles
+from ingle.sessions.process.exclusive import ExclusiveWorker
+from ingle.trees.store import KeptTree, NotKept
+from ingle.workers.copies import Copies
+from ingle.workers.siblings import Siblings
+
+Kind = Literal["checkpoint", "session", "snapshot"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Files and variables of one instant. The caller releases the files."""
+
+    files: KeptTree | NotKept
+    variables: dict[str, Fingerprint] | str
+    """Or why they are not known."""
+    processes: Siblings | None = None
+    """The process that it is of, and its copies. None if there is no such process."""
+
+
+class Comparison:
+    """Compares one session with other moments."""
+
+    def __init__(self, worker: ExclusiveWorker, files: KeptFiles) -> None:
+        self._worker = worker
+        self._files = files
+
+    async def now(self, seconds: float) -> Moment:
+        """Return the session as it is now, with variables that are hashed for so many seconds. Raise Busy."""
+        async with self._worker.use("diff") as worker:
+            files = await self._files.try_take(worker)
+            try:
+                copies = await worker.fork()
+            except BaseException:
+                self._files.release(files)
+                raise
+            processes = worker.siblings
+        return Moment(files, await _variables(copies, seconds), processes)
+
+    async def at(self, parked: Parked, seconds: float) -> Moment:
+        """Return the moment of a checkpoint."""
+        # A checkpoint that is dropped meanwhile must not take the files along.
+        files = self._files.share(parked.files)
+        try:
+            variables = await _variables(await parked.worker.fork(), seconds)
+        except errors.StartFailed as error:
+            variables = error.message
+        return Moment(files, variables, parked.worker.siblings)
+
+    async def diff(self, name: str, kind: Kind, before: Moment, after: Moment) -> Diff:
+        """Compare two moments. Their files are released."""
+        notices: list[str] = []
+        try:
+            files, more, notices = await self._files.differences(before.files, after.files)
+        except NotKept as why:
+            files, more = None, 0
+            notices = [f"the files cannot be compared: {why}"]
+        finally:
+            self._files.release(before.files)
+            self._files.release(after.files)
+        failed = [each for each in (before.variables, after.variables) if isinstance(each, str)]
+        if failed:
+            notices += [f"the variables cannot be compared: {failed[0]}"]
+        if isinstance(before.variables, str) or isinstance(after.variables, str):
+            return Diff(name, kind, None, [], files, more, notices)
+        related = before.processes is not None and before.processes is after.processes
+        variables, unknown = fingerprints.compare(before.variables, after.variables, related=related)
+        return Diff(name, kind, variables, unknown, files, more, notices)
+
+
+async def _variables(copies: Copies, seconds: float) -> dict[str, Fingerprint] | str:
+    """Return the variables of a new copy, or why they are not known. The copy has ended then."""
+    try:
+        (copy,) = await copies.up()
+        return await fingerprints.take(copy, seconds)
+    except errors.IngleError as error:
+        return error.message
+    except asyncio.CancelledError:
+        copies.kill()
+        raise
