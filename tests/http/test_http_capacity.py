@@ -21,7 +21,7 @@ FEW_FILES = ("sh", "-c", 'ulimit -n 120; exec "$@"', "sh")
 def test_sessions_past_the_open_files_are_refused_by_name_and_the_others_live_on(start: Callable[..., Server]) -> None:
     server = start("--pool", "0", prefix=FEW_FILES)
     (holds,) = re.findall(
-        r"holds   up to (\d+) at once, because this process may open 120 files",
+        r"holds   up to (\d+) sessions at once, because this process may open 120 files",
         "".join(server.said),
     )
     made: list[str] = []
