@@ -133,7 +133,7 @@ class EnvironmentFailed(IngleError):
     code, status = "environment_failed", 422
 
     def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"the environment {name!r} could not be built; what was there before stays:\n{why}")
+        super().__init__(f"the environment {name!r} could not be built, and nothing was changed:\n{why}")
         self.why = why
 
 

@@ -486,6 +486,20 @@ def test_refusals_name_the_command_that_helps(server: Server) -> None:
     )
 
 
+def test_an_empty_list_says_how_to_fill_it(server: Server) -> None:
+    assert outcome("load") == (0, "", "There is no saved session yet; save one with `ingle save SESSION NAME`\n")
+    assert outcome("token", "list") == (
+        0,
+        "",
+        "There is no token for others yet; create one with `ingle token new NAME`\n",
+    )
+    assert server.stop() == 0
+    assert outcome("load")[::2] == (
+        2,
+        "ingle: no service is running; start one with `ingle serve`, or pass --url\n",
+    )
+
+
 def test_tables_tell_units(server: Server) -> None:
     server.make_session("main")
     server.execute("small = 'abc'; large = bytes(3 << 20)")

@@ -74,7 +74,7 @@ def test_an_environment_is_created_used_updated_and_removed(ingle: Callable[...,
 
     code, _, said = ingle("env", "update", "data", "nosuchthing")
     told = said[said.index("ingle: ") :].splitlines()
-    assert (code, told[0]) == (2, "ingle: the environment 'data' could not be built; what was there before stays:")
+    assert (code, told[0]) == (2, "ingle: the environment 'data' could not be built, and nothing was changed:")
     assert 1 <= len(told[1:]) <= 3
     assert "nosuchthing" in told[1]
     assert ingle("run", "--environment", "data", VERSIONS)[1] == "1.0 True\n"

@@ -46,6 +46,13 @@ def test_a_session_can_be_one_that_must_be_new_or_must_exist(client: Client) -> 
     assert client.session(create=True).run("1").ok
 
 
+def test_a_result_is_short_in_a_prompt(client: Client) -> None:
+    with client.session("main") as session:
+        assert repr(session.run("6 * 7")) == "<Result of cell 1 in 'main', ok: '42'>"
+        assert repr(session.run("x = 1")) == "<Result of cell 2 in 'main', ok>"
+        assert repr(session.run("'a' * 200")) == f"<Result of cell 3 in 'main', ok: {chr(34)}'{'a' * 79}{chr(34)}…>"
+
+
 def test_an_existing_session_is_not_used_where_it_is_not_as_asked_for(start) -> None:
     server = start("--isolation", "limits")
     with Client(server.url, server.token) as client, client.session("main") as session:

@@ -45,7 +45,8 @@ async def test_a_file_that_exists_outside_of_the_grants_is_told_with_the_way_to_
     assert told == [
         f"'{data}/table.csv' exists on this machine, but it is in no folder that this session may use; in a terminal, "
         f"`ingle grant '{data}'` grants its folder, `ingle grant '{data}':ro` for reading only (at the start: --folder "
-        f"'{data}'); new sessions have it at once, this one from its next process on"
+        f"'{data}', or Client(folder='{data}') in Python); "
+        "new sessions have it at once, this one from its next process on"
     ]
     created = await notices(service, f"open({str(data / 'new')!r}, 'w')")
     assert f"`ingle grant '{data}'`" in created[0], "its folder exists"

@@ -26,6 +26,9 @@ FIGURES = {
 }
 """Mime types of images, and the ends of their files' names."""
 
+REPR_CHARS = 80
+"""Characters of the text that the short form of a result shows."""
+
 FRAME_HEIGHT = 360
 """Height in pixels of the frame for HTML in a notebook; the user can resize it."""
 
@@ -63,6 +66,11 @@ class Result(events.Result):
     `status` is `ok`, `error`, `interrupted` or `exit`; `running` or `waiting_for_input` if the cell has not ended.
     An exception in the cell is in `error`; only `raise_for_error()` raises.
     """
+
+    def __repr__(self) -> str:
+        text = self.text
+        shown = f": {text[:REPR_CHARS]!r}{'…' if len(text) > REPR_CHARS else ''}" if text else ""
+        return f"<{type(self).__name__} of cell {self.cell} in {self.session_id!r}, {self.status}{shown}>"
 
     @property
     def ok(self) -> bool:

@@ -18,7 +18,8 @@ from ingle.settings import Settings, data_folder
 if TYPE_CHECKING:
     from ingle.service import Service
 
-NOT_FOR_STDIO = ("host", "port", "allowed_hosts")
+NOT_FOR_STDIO = ("host", "port", "allowed_hosts", "auth", "max_connections", "compat", "e2b_debug", "stop_grace")
+"""Settings of the HTTP server."""
 
 
 def session_options(command: Any) -> Any:

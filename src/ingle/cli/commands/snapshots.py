@@ -93,7 +93,7 @@ def _the_service(choice: Choice) -> Target:
     targets = find_targets(choice)
     serving = [target for target in targets if target.info is None or target.info.kind == "serve"]
     if not serving:
-        raise Failure("no service is running that could hold the session; start one with `ingle serve`, or pass --url")
+        raise Failure("no service is running; start one with `ingle serve`, or pass --url")
     if len(serving) > 1:
         raise Failure(several(f"{len(serving)} services are running", serving))
     return serving[0]
@@ -132,6 +132,8 @@ def _upload(target: Target, name: str, file: str) -> None:
 
 
 def _list(snapshots: list[dict[str, Any]]) -> None:
+    if not snapshots:
+        echo("There is no saved session yet; save one with `ingle save SESSION NAME`", err=True)
     for each in snapshots:
         if each.get("problem"):
             echo(f"{each['name']:20} {each['problem']}")

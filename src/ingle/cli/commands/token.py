@@ -86,6 +86,8 @@ def list_tokens(as_json: bool) -> None:
     if as_json:
         echo(msgspec.json.encode({"tokens": [_shown(entry) for entry in entries]}))
         return
+    if not entries:
+        echo("There is no token for others yet; create one with `ingle token new NAME`", err=True)
     for entry in entries:
         about = msgspec.to_builtins(entry.limits) | msgspec.to_builtins(entry.bounds)
         about |= about.pop("limits", {})

@@ -82,7 +82,8 @@ class PathHints:
         shown = shlex.quote(folder)
         return (
             f"{text}; in a terminal, `ingle grant {shown}` grants its folder, `ingle grant {shown}:ro` for reading only"
-            f" (at the start: --folder {shown}); new sessions have it at once, this one from its next process on"
+            f" (at the start: --folder {shown}, or Client(folder={folder!r}) in Python); "
+            "new sessions have it at once, this one from its next process on"
         )
 
     def _is_private(self, real: str) -> bool:
