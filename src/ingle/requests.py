@@ -63,6 +63,10 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """Highest limits. The server's own limits are never raised."""
     checkpoints: str | None = None
     """`auto`: one before each cell; `manual`: on request."""
+    shares: str | None = None
+    """Name of another session of the tenant whose folder and user id it has."""
+    home: str | None = None
+    """Path at which a sandbox shows its own folder, such as `/home/user`. Elsewhere it has the real path."""
     bounds: Bounds = Bounds()
     """What the caller's token allows."""
 

@@ -126,6 +126,8 @@ class CreateSession(Struct, forbid_unknown_fields=True):
     include_stdlib: Annotated[bool, Meta(description="The user's library.")] = True
     checkpoints: Annotated[Literal["manual", "auto"] | None, Meta(description="`auto`: cells can be undone.")] = None
     durable: Annotated[bool, Meta(description="It comes back when the server restarts.")] = False
+    shares: Annotated[str | None, Meta(description="Session whose folder it uses.")] = None
+    home: Annotated[str | None, Meta(description="Path of its folder in a sandbox.")] = None
 
 
 class ForkSession(Struct, forbid_unknown_fields=True):

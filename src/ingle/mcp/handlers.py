@@ -304,15 +304,18 @@ class Tools:
 
     async def _create_repl_session(self, given: arguments.CreateSession, progress: Progress) -> Answer:
         cwd = self._path("cwd", given.cwd or "") or None
+        start = None if given.shares or given.home else self._cwd
         new = NewSession(
             session_id=given.session_id,
             python=self._path("python", given.python) if given.python else None,
             environment=given.environment,
-            cwd=os.path.join(self._cwd, cwd) if cwd and self._cwd else cwd or self._cwd,
+            cwd=os.path.join(self._cwd, cwd) if cwd and self._cwd else cwd or start,
             env=given.env or {},
             include_stdlib=given.include_stdlib,
             checkpoints=given.checkpoints,
-            durable=given.durable or (self._durable and given.session_id == MAIN),
+            durable=given.durable or (self._durable and given.session_id == MAIN and given.shares is None),
+            shares=given.shares,
+            home=given.home,
         )
         info = await self.service.create(new)
         name = info.session_id

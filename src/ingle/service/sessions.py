@@ -36,8 +36,13 @@ class Sessions(Verbs):
         network: str | None = None,
         limits: SessionLimits | None = None,
         checkpoints: str | None = None,
+        shares: str | None = None,
+        home: str | None = None,
     ) -> SessionInfo:
-        """Create a session and wait until it is ready for its first cell."""
+        """Create a session and wait until it is ready for its first cell.
+
+        It `shares` the folder and the user id of another session. In a sandbox it sees its folder as `home`.
+        """
         new = NewSession(
             session_id=session_id,
             python=python,
@@ -51,6 +56,8 @@ class Sessions(Verbs):
             network=network,
             limits=limits or SessionLimits(),
             checkpoints=checkpoints,
+            shares=shares,
+            home=home,
         )
         return await self.create(new)
 

@@ -23,6 +23,7 @@ from ingle.sessions.admission import Admission
 from ingle.sessions.cells.hints import Hints
 from ingle.sessions.data_folder import DataFolder
 from ingle.sessions.descriptors import Descriptors
+from ingle.sessions.forks import sharing
 from ingle.sessions.forks.forking import ForkedCopy
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import SaveTarget
@@ -136,9 +137,8 @@ class Manager:
     async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
         """Return a new session that is ready for its first cell. `prepare` is done before others can find it."""
         self._check_running()
-        start = self.grants.policy.start
-        if start is not None and not (wanted.cwd or wanted.own_folder or wanted.tenant):
-            wanted = msgspec.structs.replace(wanted, cwd=start)
+        original = None if wanted.shares is None else self.get(key_of(wanted.tenant, wanted.shares))
+        wanted = sharing.placed(wanted, original, self.grants.policy.start)
         name = wanted.session_id
         if name is None:
             name = secrets.token_hex(8)
@@ -155,7 +155,7 @@ class Manager:
             if full:
                 await self._hibernation.free_process(lambda: self._live() - 1)
             async with self.admission.start(wanted.tenant):
-                session = self._making[key] = await self._make(wanted, name, key)
+                session = self._making[key] = await self._make(wanted, name, key, original)
                 await self._finish([session], session.start())
             if prepare is not None:
                 await self._finish([session], prepare(session))
@@ -169,12 +169,15 @@ class Manager:
         self._tidy_soon()
         return session
 
-    async def _make(self, wanted: NewSession, name: str, key: str) -> Session:
-        """Return a session that is not started yet."""
+    async def _make(self, wanted: NewSession, name: str, key: str, original: Session | None) -> Session:
+        """Return a session that is not started yet, perhaps with the folder of another one."""
         grant = await self.grants.grant(wanted, key)
         launcher = self.grants.launcher(grant)
-        spec = await self._resolve(wanted, name, key, grant)
+        home = sharing.home_of(wanted, launcher.confinement)
+        spec = await self._resolve(wanted, name, key, grant, home)
         uid = secrets.token_hex(8)
+        if original is not None:
+            spec = sharing.share(spec, original, uid)
         if wanted.durable:
             # A later server must not unpickle it where it is less confined than where it was made.
             made = msgspec.structs.replace(wanted, isolation=grant.isolation)
@@ -182,16 +185,17 @@ class Manager:
             spec = msgspec.structs.replace(spec, folder=self._durable.folder(uid))
             return self._durable_session(spec, launcher, row)
         # Nothing is awaited from here on: the session owns the worker.
-        prepared = self.prepared.take(grant, launcher, spec.tenant)
+        prepared = self.prepared.take(grant, launcher, spec.tenant) if not (spec.folders or spec.home) else None
         folder = self.folder(uid) if prepared is None else prepared.workspace.folders.folder
         spec = msgspec.structs.replace(spec, folder=folder)
         saves = None if wanted.one_off else self._durable.temporary_target(spec, uid)
         return self._session(spec, launcher, prepared=prepared, saves=saves)
 
-    async def _resolve(self, wanted: NewSession, name: str, key: str, grant: Grant) -> SessionSpec:
+    async def _resolve(self, wanted: NewSession, name: str, key: str, grant: Grant, home: str = "") -> SessionSpec:
         """Return the description of a session that is asked for. Its folder is not chosen yet."""
         library = await self.libraries.read(wanted.tenant) if wanted.include_stdlib else None
         env = {child_variables.ENDS_WITH: "this call", **wanted.env} if wanted.one_off else wanted.env
+        env = {"HOME": home, **env} if home else env
         return SessionSpec(
             name,
             Path(),
@@ -203,6 +207,7 @@ class Manager:
             library,
             grant,
             auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
+            home=home,
         )
 
     def _session(
@@ -218,7 +223,7 @@ class Manager:
             workspace = prepared.workspace
         else:
             folders = spec.folders or SessionFolders(spec.folder)
-            workspace = Workspace(folders, launcher, self.grants.bounding, self.egress)
+            workspace = Workspace(folders, launcher, self.grants.bounding, self.egress, spec.home)
         return Session(
             spec,
             launcher,

@@ -23,7 +23,7 @@ class Reach:
     @classmethod
     def of(cls, spec: SessionSpec, workspace: str, confinement: Confinement | None) -> "Reach":
         """Return what a worker with this confinement reaches. Its folders may be newer than the session."""
-        own = [Mount(workspace), *([Mount(spec.cwd)] if spec.cwd is not None else [])]
+        own = [Mount(workspace), *(Mount(each) for each in (spec.cwd, spec.home) if each)]
         newer: list[Mount] = []
         # At the other levels all tenants share a launcher, whose plan has the folders of the first one.
         if confinement is not None and spec.grant.isolation not in OPEN_LEVELS:

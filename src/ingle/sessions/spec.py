@@ -32,6 +32,8 @@ class SessionSpec(msgspec.Struct, frozen=True):
     folders: SessionFolders | None = None
     """Folders of the session's code, if not below `folder`: a fork shares those of its original."""
     auto_checkpoints: bool = False
+    home: str = ""
+    """Path at which the session's code sees its workspace too; empty without one."""
 
     @property
     def tenant(self) -> str:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from ingle_worker.display import images
 from ingle_worker.display.import_hooks import ImportWatcher, loaded
-from ingle_worker.display.mime import Bundle
+from ingle_worker.display.mime import Bundle, add_mimebundle, methods_of
 from ingle_worker.session.output_streams import OutputStreams
 
 PYPLOT = "matplotlib._pylab_helpers"
@@ -231,6 +231,9 @@ class Figures:
         try:
             bundle = Bundle({"text/plain": repr(figure)})
             bundle.add_fitted(PNG, _fit(figure))
+            if "_repr_mimebundle_" in methods_of(type(figure)):
+                # matplotlib has none. Code that adds one to the class shows figures in further forms.
+                add_mimebundle(bundle, figure)
             figure.stale = False
             return bundle
         except Exception as error:  # library code: the figure may contain anything

@@ -172,7 +172,7 @@ def make(value: object) -> Bundle:
         if not table.ask:
             found = frozenset()
     if "_repr_mimebundle_" in found:
-        _add_mimebundle(bundle, value)
+        add_mimebundle(bundle, value)
     if not len(bundle.data) > ("text/plain" in bundle.data):
         for name, mime in METHODS:
             if name in found and not (mime == "image/jpeg" and "image/png" in bundle.data):
@@ -197,7 +197,8 @@ def _text_beside(bundle: Bundle, value: object) -> str:
         return f"<{type(value).__name__} object>"
 
 
-def _add_mimebundle(bundle: Bundle, value: Any) -> None:
+def add_mimebundle(bundle: Bundle, value: Any) -> None:
+    """Add what the value's own `_repr_mimebundle_` returns."""
     try:
         got = value._repr_mimebundle_(include=None, exclude=None)
         metadata: Any = {}

@@ -15,7 +15,7 @@ from ingle_worker.lockdown.plan import Plan
 from ingle_worker.processes import file_agent, linux, task_init
 from ingle_worker.processes.limits import ProcessLimits, lower
 from ingle_worker.wire import messages
-from ingle_worker.wire.constants import PROXY_PORT
+from ingle_worker.wire.constants import HOMES, PROXY_PORT
 
 MAX_LOCKED_BYTES = 8 * 1024**2
 
@@ -176,7 +176,7 @@ class Confinement:
             return
         if self._root:
             # The worker needs only the first folders, and cannot use the staging area: it is not root.
-            first = messages.Enter(order.own[:FIRST_FOLDERS], order.shared, sources=order.sources)
+            first = messages.Enter(order.own[:FIRST_FOLDERS], order.shared, sources=order.sources, home=order.home)
             root_fs.mount_session_folders(self._mounts, first, self._uid, self._gid)
             self._release_worker()
             root_fs.mount_session_folders(
@@ -353,7 +353,10 @@ class Confinement:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | scopes)
             files.read("/")
             # Not /proc: a process could change its name in the kernel's audit log there.
-            writable = ["/tmp", root_fs.VAR_TMP, "/dev", self._mounts.data]
+            # Read-only mounts protect what lies below the data folder and the homes and is not the session's. Landlock
+            # does not look at a mount point itself, so that the rule has to be about the folder above it.
+            homes = {os.path.dirname(home) for home in HOMES}
+            writable = ["/tmp", root_fs.VAR_TMP, "/dev", self._mounts.data, *homes]
             writable += self._mounts.writable
         else:
             files.begin(scopes=landlock.SCOPE_ABSTRACT_SOCKETS | landlock.SCOPE_SIGNALS)

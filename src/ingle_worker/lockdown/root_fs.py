@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ingle_worker.lockdown import kernel_calls
 from ingle_worker.lockdown.real_paths import is_real, open_real
+from ingle_worker.wire.constants import HOMES
 
 if TYPE_CHECKING:
     # Not imported at run time: `boot` is on the critical path of a start.
@@ -269,7 +270,7 @@ def build(layout: Layout) -> None:
     os.mkdir(BUILD_POINT + OLD_ROOT, 0o700)
     kernel_calls.pivot_root(BUILD_POINT, BUILD_POINT + OLD_ROOT)
     os.chdir("/")
-    for place in ("/etc", "/proc", "/tmp", "/run", VAR_TMP, "/home", "/dev/pts", "/dev/shm", STAGED_DATA):
+    for place in ("/etc", "/proc", "/tmp", "/run", VAR_TMP, *HOMES, "/dev/pts", "/dev/shm", STAGED_DATA):
         os.makedirs(place, 0o755, exist_ok=True)
     for _, place in MOVED_MOUNTS:
         os.mkdir(place, 0o700)
@@ -410,6 +411,8 @@ def write_accounts(plan: MountPlan, uid: int, gid: int) -> None:
 def mount_session_folders(plan: MountPlan, order: "messages.Enter", uid: int, gid: int) -> None:
     """Mount the session's folders, named relative to the data folder. Its own folders are created if missing."""
     _bind_own_folders(plan, order.own, uid, gid, STAGED_DATA, order.sources)
+    if order.home:
+        kernel_calls.mount(f"{plan.data}/{order.own[0]}", order.home, flags=kernel_calls.MS_BIND)
     for folder in order.shared:
         _bind_shared(f"{STAGED_DATA}/{folder}", f"{plan.data}/{folder}", uid, gid)
     for folder in order.shown:

@@ -10,6 +10,7 @@ import os
 import socket
 
 from ingle_worker.lockdown import kernel_calls, root_fs
+from ingle_worker.wire.constants import HOMES
 
 NAMESPACES = ("user", "mnt")
 
@@ -44,14 +45,22 @@ def make(own: str, target: str, users: int, uid: int, gid: int) -> None:
     kernel_calls.mount("ingle", around, "tmpfs", root_fs.SAFE, root_fs.SMALL_SIZE)
     os.mkdir(own, 0o700)
     kernel_calls.mount(f"/proc/self/fd/{inside}", own, flags=kernel_calls.MS_BIND)
-    kernel_calls.mount(f"{own}/workspace", target, flags=kernel_calls.MS_BIND)
+    for place in (*_homes(target), target):
+        kernel_calls.mount(f"{own}/workspace", place, flags=kernel_calls.MS_BIND)
     kernel_calls.set_mount(around, root_fs.READ_ONLY, recursive=False)
     os.close(inside)
 
 
+def _homes(folder: str) -> list[str]:
+    """Return the homes that show this folder."""
+    shown = os.stat(folder)
+    return [home for home in HOMES if os.path.samestat(os.stat(home), shown)]
+
+
 def close(own: str, target: str) -> None:
     """Undo the mounts of `make`, inside of the view."""
-    kernel_calls.unmount(target)
+    for place in (*_homes(target), target):
+        kernel_calls.unmount(place)
     kernel_calls.unmount(os.path.dirname(own))
 
 

@@ -17,3 +17,6 @@ PROXY_PORT = 61080
 
 Linux assigns ports only up to 60999 by itself, and no well-known program listens on this one.
 """
+
+HOMES = ("/home/user", "/home/daytona")
+"""Paths at which a sandbox can show a session's own folder. Clients of other servers have them in their code."""

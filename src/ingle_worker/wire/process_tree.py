@@ -67,7 +67,8 @@ class Adopt:
 class Enter:
     """Order to mount these folders of the data folder in the session's sandbox. It comes before `Start`.
 
-    `own` folders are created first. `shared` ones exist already, and `shown` ones are read-only.
+    `own` folders are created first. `shared` ones exist already, and `shown` ones are read-only. The first of `own` is
+    also mounted at the path `home`, if there is one.
     """
 
     own: list[str]
@@ -75,6 +76,7 @@ class Enter:
     shown: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     """Own folders that show another folder of the data folder."""
+    home: str = ""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ POLL_SECONDS = 0.02
 @click.option("--memory", type=Quantity(BYTES, least=1), help="Maximum memory of all its processes.")
 @click.option("--idle-timeout", type=Quantity(SECONDS), help="Time without use after which it counts as idle.")
 @click.option("--checkpoints", type=click.Choice(["manual", "auto"]), help="auto: one before each cell.")
+@click.option("--shares", metavar="SESSION", help="Use the folder of this session of yours.")
+@click.option("--home", metavar="PATH", help="Show its folder at this path of a sandbox, such as /home/user.")
 @click.option("--json", "as_json", is_flag=True, help="Print the session as one JSON document.")
 def new(
     name: str | None,
@@ -56,9 +58,10 @@ def new(
         body["limits"] = {"memory": memory}
     with plain_failures():
         target = find_or_choose(choice, name or "")
-        here = os.getcwd() if target.address.path is not None else None
+        local = target.address.path is not None
+        here = os.getcwd() if local and not (given["shares"] or given["home"]) else None
         try:
-            place = os.path.abspath(cwd) if cwd is not None and here is not None else cwd or here
+            place = os.path.abspath(cwd) if cwd is not None and local else cwd or here
             said = target.ask("POST", "/v1/sessions", body if place is None else {**body, "cwd": place})
         except errors.NotGranted:
             if cwd is not None:

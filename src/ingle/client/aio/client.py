@@ -106,6 +106,8 @@ class AsyncClient(AsyncShell):
         isolation: str | None = None,
         network: str | None = None,
         limits: SessionLimits | dict[str, int] | None = None,
+        shares: str | None = None,
+        home: str | None = None,
         create: bool | None = None,
         keep: bool = False,
     ) -> AsyncSession:
@@ -120,9 +122,9 @@ class AsyncClient(AsyncShell):
         `checkpoints="auto"` stores the state before each cell. A `durable` session is saved after each cell, and
         outlives the service. `environment` names an interpreter with packages, made by `ingle env create`.
         `isolation`, `network` and `limits` (such as `{"memory": 2 * 1024**3}`) can only be stricter than those of the
-        service.
+        service. `shares` names another session, whose folder it uses. In a sandbox it sees its folder as `home`.
         """
-        if cwd is None and self._folder is not None:
+        if cwd is None and self._folder is not None and shares is None and home is None:
             cwd = self._folder.path
         options = {
             "python": python,
@@ -136,6 +138,8 @@ class AsyncClient(AsyncShell):
             "isolation": isolation,
             "network": network,
             "limits": limits,
+            "shares": shares,
+            "home": home,
         }
         return AsyncSession(self._connection, name, options, keep, create)
 

@@ -107,6 +107,8 @@ class Client(Shell):
         isolation: str | None = None,
         network: str | None = None,
         limits: SessionLimits | dict[str, int] | None = None,
+        shares: str | None = None,
+        home: str | None = None,
         create: bool | None = None,
         keep: bool = False,
     ) -> Session:
@@ -121,9 +123,9 @@ class Client(Shell):
         `checkpoints="auto"` stores the state before each cell. A `durable` session is saved after each cell, and
         outlives the service. `environment` names an interpreter with packages, made by `ingle env create`.
         `isolation`, `network` and `limits` (such as `{"memory": 2 * 1024**3}`) can only be stricter than those of the
-        service.
+        service. `shares` names another session, whose folder it uses. In a sandbox it sees its folder as `home`.
         """
-        if cwd is None and self._folder is not None:
+        if cwd is None and self._folder is not None and shares is None and home is None:
             cwd = self._folder.path
         options = {
             "python": python,
@@ -137,6 +139,8 @@ class Client(Shell):
             "isolation": isolation,
             "network": network,
             "limits": limits,
+            "shares": shares,
+            "home": home,
         }
         return Session(self._connection, name, options, keep, create)
 

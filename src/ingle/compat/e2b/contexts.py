@@ -2,14 +2,23 @@
 
 import secrets
 from datetime import UTC, datetime
+from typing import Any
 
 from ingle import errors
+from ingle.compat.e2b.in_session import startup_code
 from ingle.compat.e2b.sandboxes import ID_BYTES, Context, Sandbox
+from ingle.events import SessionInfo
 from ingle.http.auth.principals import Principal
-from ingle.requests import NewSession
+from ingle.requests import NewCell, NewSession
 
 LANGUAGES = ("python", "py", "ipython", "python3")
 PYTHON = "python"
+
+HOME = "/home/user"
+CONTEXT_BYTES = 6
+
+PREPARE_SECONDS = 10.0
+"""Time for the first cell of a context."""
 
 RESTART_SECONDS = 10.0
 """Time for a running cell to end when its context is restarted."""
@@ -28,15 +37,35 @@ def check_language(language: str | None) -> None:
 class Contexts:
     """Makes and finds the contexts of sandboxes."""
 
-    async def begin(self, sandbox: Sandbox, network: str | None, snapshot: str | None) -> None:
+    async def begin(self, sandbox: Sandbox, snapshot: str | None = None) -> None:
         """Create the session of a new sandbox, with the state of a snapshot if one is named."""
         if snapshot is not None:
-            restored = await sandbox.service.load_session(snapshot, sandbox.id)
-            info = restored.session
+            info = (await sandbox.service.load_session(snapshot, sandbox.id)).session
         else:
-            new = NewSession(session_id=sandbox.id, env=sandbox.envs, network=network, own_folder=True)
+            new = NewSession(session_id=sandbox.id, own_folder=True, **self._options(sandbox))
             info = await sandbox.service.create(new)
-        sandbox.contexts[sandbox.id] = Context(sandbox.id, sandbox.id, info.cwd, info.execution_count)
+        sandbox.contexts[sandbox.id] = await self._prepare(sandbox, info, None)
+
+    async def create(self, sandbox: Sandbox, cwd: str | None) -> Context:
+        """Create one more context, in the folder of the sandbox."""
+        name = f"{sandbox.id}.{secrets.token_hex(CONTEXT_BYTES)}"
+        new = NewSession(session_id=name, shares=sandbox.id, **self._options(sandbox))
+        made = await self._prepare(sandbox, await sandbox.service.create(new), cwd)
+        sandbox.contexts[made.id] = made
+        return made
+
+    def _options(self, sandbox: Sandbox) -> dict[str, Any]:
+        return {"env": sandbox.envs, "network": sandbox.network, "home": HOME, "include_stdlib": False}
+
+    async def _prepare(self, sandbox: Sandbox, info: SessionInfo, cwd: str | None) -> Context:
+        """Run the first cell of a session, which makes it show values as E2B does."""
+        name = info.session_id
+        try:
+            result = await sandbox.service.execute_cell(name, NewCell(startup_code(cwd), PREPARE_SECONDS))
+        except BaseException:
+            await sandbox.service.end_session(name)
+            raise
+        return Context(name, name, cwd or info.cwd, result.cell)
 
     async def fork(self, original: Sandbox, names: list[str], principal: Principal) -> list[Sandbox]:
         """Make sandboxes with live copies of the default context."""
@@ -52,6 +81,7 @@ class Contexts:
                 original.template,
                 dict(original.metadata),
                 original.envs,
+                network=original.network,
                 auto_pause=original.auto_pause,
                 started_at=datetime.now(UTC),
             )

@@ -125,9 +125,10 @@ class Control:
             new.template_id,
             new.metadata,
             new.env_vars,
+            network=network,
             auto_pause=new.auto_pause,
         )
-        await self._contexts.begin(sandbox, network, _snapshot_of(new.template_id))
+        await self._contexts.begin(sandbox, _snapshot_of(new.template_id))
         self._sandboxes.add(sandbox, new.timeout)
         return JSONResponse(_created(sandbox), 201)
 

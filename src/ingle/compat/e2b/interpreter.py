@@ -38,6 +38,11 @@ class Execute(Struct):
     env_vars: dict[str, str] | None = None
 
 
+class NewContext(Struct):
+    language: str | None = None
+    cwd: str | None = None
+
+
 class Interpreter:
     """Handlers of the code interpreter."""
 
@@ -49,6 +54,7 @@ class Interpreter:
         return [
             Route("/execute", self._execute, methods=["POST"]),
             Route("/contexts", self._list, methods=["GET"]),
+            Route("/contexts", self._create, methods=["POST"]),
             Route("/contexts/{context_id}", self._remove, methods=["DELETE"]),
             Route("/contexts/{context_id}/restart", self._restart, methods=["POST"]),
         ]
@@ -64,6 +70,12 @@ class Interpreter:
 
     async def _list(self, request: Request) -> Response:
         return JSONResponse([_described(each) for each in sandbox_of(request).contexts.values()])
+
+    async def _create(self, request: Request) -> Response:
+        sandbox = sandbox_of(request)
+        asked = await read_body(request, NewContext, MAX_BODY_BESIDE_CODE)
+        check_language(asked.language)
+        return JSONResponse(_described(await self._contexts.create(sandbox, asked.cwd)))
 
     async def _restart(self, request: Request) -> Response:
         sandbox = sandbox_of(request)

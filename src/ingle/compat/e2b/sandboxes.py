@@ -44,6 +44,8 @@ class Sandbox:
     template: str
     metadata: dict[str, str]
     envs: dict[str, str]
+    network: str | None = None
+    """Widest network access; None is the server's."""
     auto_pause: bool = False
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
     """Gives access to this sandbox alone."""

@@ -101,7 +101,7 @@ class E2b:
                     await self._sandboxes.end(sandbox)
                     break
             sandbox = Sandbox(DEBUG_ID, principal, DEBUG_TEMPLATE, {}, {})
-            await self._contexts.begin(sandbox, None, None)
+            await self._contexts.begin(sandbox)
             self._sandboxes.add(sandbox, 0)
             return sandbox
 

@@ -58,6 +58,10 @@ class Create(Struct, forbid_unknown_fields=True):
     """Highest limits. The server's own limits are never raised."""
     checkpoints: Literal["manual", "auto"] | None = None
     """`auto`: one before each cell; `manual`: on request. Default: the server's."""
+    shares: Name | None = None
+    """Another session, whose folder and user id it gets. Default: a folder of its own."""
+    home: str | None = None
+    """Path at which a sandbox shows its folder, such as `/home/user`. Other levels tell the real path."""
 
     def new_session(self) -> NewSession:
         """Return the request as the service takes it."""
@@ -74,6 +78,8 @@ class Create(Struct, forbid_unknown_fields=True):
             network=self.network,
             limits=self.limits or SessionLimits(),
             checkpoints=self.checkpoints,
+            shares=self.shares,
+            home=self.home,
         )
 
 

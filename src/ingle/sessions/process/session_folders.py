@@ -57,6 +57,10 @@ class SessionFolders:
     def fork_folder(self, name: str) -> Path:
         return self.root / FORKS / name
 
+    def share(self, name: str) -> "SessionFolders":
+        """Return the folders of another session in the same workspace."""
+        return self.fork(name, separate=False, same_path=False)
+
     @property
     def user(self) -> int:
         """User id that owns the files; 0 before the first worker.

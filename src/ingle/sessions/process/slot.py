@@ -93,7 +93,7 @@ class ProcessSlot:
         """Readers of the worker's standard input."""
         self.names = VariableNames()
         """Names of the worker's variables, as far as the host knows."""
-        self.cwd = spec.cwd or workspace.folders.workspace
+        self.cwd = spec.cwd or workspace.home or workspace.folders.workspace
         """Folder that the worker started in."""
         self.restores = False
         """Whether the next worker begins with the last save."""

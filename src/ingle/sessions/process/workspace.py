@@ -23,9 +23,16 @@ class EgressRefused:
 
 class Workspace:
     def __init__(
-        self, folders: SessionFolders, launcher: Launcher, bounding: LimitApplier | None, egress: Egress | None
+        self,
+        folders: SessionFolders,
+        launcher: Launcher,
+        bounding: LimitApplier | None,
+        egress: Egress | None,
+        home: str = "",
     ) -> None:
+        """`home` is the path at which a sandbox shows the folder too; empty without one."""
         self.folders = folders
+        self.home = home
         self._launcher = launcher
         self._bounding = bounding
         self._egress = egress
@@ -49,7 +56,7 @@ class Workspace:
 
     def send_start(self, worker: Worker, cwd: str | None, env: dict[str, str]) -> None:
         """Send the worker its start folder and its environment. May be repeated before the first cell."""
-        worker.send(start_of(self.folders, self._told_tmp, own_root=self.own_root, cwd=cwd, env=env))
+        worker.send(start_of(self.folders, self._told_tmp, own_root=self.own_root, cwd=cwd or self.home, env=env))
 
     def adopt(self, copy: Worker, *, reseed: bool, source: str = "", key: list[int] | None = None) -> None:
         """Give a copy of another session's worker folders of its own.
@@ -85,7 +92,7 @@ class Workspace:
         shown = [f"{self.folders.root}/{SHELL}", *(each.folder for each in within if each.read_only)]
         own = own_folders(self.folders, self._told_tmp, own_root=self.own_root)
         sources = sources_of(self.folders, data) if self.own_root else {}
-        worker.enter(messages.Enter(_below(data, own), _below(data, shared), _below(data, shown), sources))
+        worker.enter(messages.Enter(_below(data, own), _below(data, shared), _below(data, shown), sources, self.home))
 
     def forget_tmp(self) -> str:
         """Return the folder of temporary files of a worker that has ended. The next worker gets another one."""
