@@ -139,7 +139,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "web.flood",
     ),
     *_later("14. Console, terminal, notebooks", "there is no terminal for live sessions yet", "term.attach"),
-    *_later("14. Console, terminal, notebooks", "there is no export to notebooks yet", "nb.export"),
+    *_proven("14. Console, terminal, notebooks", "nb.export"),
     *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.errors"),
     *_later(
         "15. Compatible interfaces",

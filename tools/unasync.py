@@ -12,12 +12,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ingle" / "client" / "aio"
 TARGET = ROOT / "src" / "ingle" / "client" / "sync"
-MODULES = ("attached.py", "client.py", "connection.py", "files.py", "session.py", "shell.py", "values.py")
+MODULES = (
+    "attached.py",
+    "client.py",
+    "connection.py",
+    "files.py",
+    "session.py",
+    "shell.py",
+    "transcripts.py",
+    "values.py",
+)
 
 WORDS = [
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\bAsync(Attached|Client|Connection|Files|Iterator|Session|Shell|Values)\b", r"\1"),
+    (r"\bAsync(Attached|Client|Connection|Files|Iterator|Session|Shell|Transcripts|Values)\b", r"\1"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\baclosing\b", "closing"),
     (r"\baclose\b", "close"),

@@ -1,4 +1,4 @@
-"""Public shapes: how many sessions a node holds, and what they use: CPU, memory, hosts."""
+"""Public shapes: how many sessions a node holds, what they use (CPU, memory, hosts), and counters."""
 
 from msgspec import Struct, field
 
@@ -76,3 +76,29 @@ class NetworkUse(Struct):
     """Hosts that were asked for earlier and are forgotten."""
     notices: list[str] = field(default_factory=list)
     """Why hosts are not known, or of which other sessions some are."""
+
+
+class Histogram(Struct):
+    """Number of values up to each bound; the last count is for values above all bounds."""
+
+    bounds: list[float]
+    counts: list[int]
+    sum: float
+
+
+class Metrics(Struct):
+    """Counters of a node. They do not identify sessions."""
+
+    sessions: dict[str, int]
+    cells: dict[str, int]
+    cell_seconds: Histogram
+    start_seconds: Histogram
+    worker_exits: dict[str, int]
+    output_bytes: int
+    egress: dict[str, int] = field(default_factory=dict)
+    """Connections through the proxy."""
+    egress_bytes: int = 0
+    max_sessions: int = 0
+    """How many sessions may live at once."""
+    starts_waiting: int = 0
+    """Requests for sessions that wait for their turn."""

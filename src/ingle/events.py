@@ -140,6 +140,14 @@ class Notice(Event, frozen=True, gc=False, tag="notice"):
     text: str
 
 
+class Note(Event, frozen=True, gc=False, tag="note", omit_defaults=True):
+    """Text that a caller has put between the cells: Markdown, or with `raw` text that nothing renders."""
+
+    text: str
+    raw: bool = False
+    author: Author | None = None
+
+
 class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
     """The whole result without the streamed text, and how many characters and line ends were streamed."""
 
@@ -152,7 +160,9 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
     """The sequence number of the event of the result's value, if it has one."""
 
 
-AnyEvent = Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Done
+AnyEvent = (
+    Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Note | Done
+)
 
 
 class SessionInfo(Struct):
@@ -179,6 +189,8 @@ class SessionInfo(Struct):
     limits: SessionLimits = SessionLimits()
     environment: str | None = None
     """Name of its environment, if it asked for one."""
+    next_event: int = 1
+    """Number that its next event will have."""
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
@@ -429,32 +441,6 @@ class TaskOutput(Struct):
     stream: str
     lines: list[Line]
     next_line: int | None
-
-
-class Histogram(Struct):
-    """Number of values up to each bound; the last count is for values above all bounds."""
-
-    bounds: list[float]
-    counts: list[int]
-    sum: float
-
-
-class Metrics(Struct):
-    """Counters of a node. They do not identify sessions."""
-
-    sessions: dict[str, int]
-    cells: dict[str, int]
-    cell_seconds: Histogram
-    start_seconds: Histogram
-    worker_exits: dict[str, int]
-    output_bytes: int
-    egress: dict[str, int] = field(default_factory=dict)
-    """Connections through the proxy."""
-    egress_bytes: int = 0
-    max_sessions: int = 0
-    """How many sessions may live at once."""
-    starts_waiting: int = 0
-    """Requests for sessions that wait for their turn."""
 
 
 class Isolation(Struct):

@@ -23,6 +23,7 @@ GROUPS = {
         "ps": "commands.sessions:ps",
         "new": "commands.control:new",
         "logs": "commands.logs:logs",
+        "export": "live.export:export",
         "vars": "commands.sessions:variables",
         "cp": "commands.cp:cp",
         "interrupt": "commands.control:interrupt",

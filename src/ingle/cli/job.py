@@ -6,7 +6,7 @@ import tokenize
 from dataclasses import dataclass, field
 
 from ingle.cli.failure import Failure
-from ingle.render.notebook import InvalidNotebook, Notebook
+from ingle.render.notebook import InvalidNotebook, Notebook, NoteCell
 from ingle.requests import Script
 
 NOTEBOOK = ".ipynb"
@@ -22,6 +22,8 @@ class Step:
     """The next step runs even if this one fails, and the exit code does not tell."""
     place: int = 0
     """Place of its cell in the notebook."""
+    notes: tuple[NoteCell, ...] = ()
+    """Texts of the notebook before the cell."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Job:
     notebook: Notebook | None = None
     keep_going: bool = False
     """Run the next step also after an error."""
+    last_notes: tuple[NoteCell, ...] = ()
+    """Texts of the notebook after the last step."""
     output: str | None = None
     """File to write the executed notebook to."""
     durable: bool = False
@@ -92,5 +96,9 @@ def _of_notebook(source: str, arguments: list[str]) -> Job:
     except (OSError, UnicodeDecodeError, InvalidNotebook) as error:
         raise Failure(f"{source} cannot be run as a notebook: {error}") from None
     script = Script([source, *arguments]) if arguments else None
-    steps = [Step(cell.source, script, cell.may_fail, cell.place) for cell in notebook.code_cells]
-    return Job(steps, notebook=notebook)
+    steps, first = [], 0
+    for cell in notebook.code_cells:
+        notes = tuple(notebook.notes(first, cell.place))
+        steps.append(Step(cell.source, script, cell.may_fail, cell.place, notes))
+        first = cell.place + 1
+    return Job(steps, notebook=notebook, last_notes=tuple(notebook.notes(first)))

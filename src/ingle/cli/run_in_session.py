@@ -7,7 +7,7 @@ running, and the command says how to follow it.
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from ingle import errors
@@ -19,6 +19,7 @@ from ingle.cli.terminal import Lines, Output, no_echo
 from ingle.client import AsyncClient, AsyncSession, OtherEvent, Result
 from ingle.client.address import Folder, file_path, session_path
 from ingle.events import Done, InputWanted
+from ingle.render.notebook import NoteCell
 
 
 def run_in_session(job: Job, target: Target, name: str) -> int:
@@ -116,10 +117,18 @@ class SessionRun:
 
     async def _work(self) -> int:
         for step in self._job.steps:
+            await self._note(step.notes)
             if not await self._run(step):
                 break
+        else:
+            await self._note(self._job.last_notes)
         await self._show.finish()
         return self._show.exit_code
+
+    async def _note(self, notes: Iterable[NoteCell]) -> None:
+        """Put the texts of a notebook into the transcript of the session."""
+        for each in notes:
+            await self._session.note(each.text, raw=each.raw)
 
     async def _run(self, step: Step) -> bool:
         """Run one step to its end. Return whether the next one should run."""

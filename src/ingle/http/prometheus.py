@@ -1,7 +1,7 @@
 """Metrics in the text format of Prometheus. No label names a session: their number is bounded."""
 
 from ingle import __version__
-from ingle.events import Histogram, Metrics
+from ingle.capacity import Histogram, Metrics
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

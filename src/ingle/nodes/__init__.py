@@ -10,7 +10,7 @@ A session's key is its name, or `tenant/name` outside the default tenant. Answer
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.capacity import Capacity, MachineUsage, NetworkUse, SessionUsage
+from ingle.capacity import Capacity, MachineUsage, Metrics, NetworkUse, SessionUsage
 from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import (
     AnyEvent,
@@ -18,7 +18,6 @@ from ingle.events import (
     CheckpointInfo,
     Isolation,
     Load,
-    Metrics,
     Restored,
     Result,
     RolledBack,
@@ -36,7 +35,7 @@ from ingle.files import Diff, FileInfo, FileList, Unpacked
 from ingle.grants import GrantChange, GrantInfo, NewGrant
 from ingle.introspection import Completeness, Completion, Inspection
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import Bounds, NewCell, NewSession, NewTask
+from ingle.requests import Author, Bounds, NewCell, NewSession, NewTask
 
 
 class Node(Protocol):
@@ -154,6 +153,10 @@ class SessionHandle(Protocol):
 
     def cells(self, first: int, count: int) -> AsyncIterator[CellInfo]:
         """Yield which cells ran. Each may have as much code as a request, so they are not gathered."""
+        ...
+
+    async def note(self, text: str, author: Author, *, raw: bool) -> None:
+        """Put a note into the timeline."""
         ...
 
     async def output(self, cell: int, reading: Reading) -> OutputPage: ...

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import get_args
 
 from ingle import errors
-from ingle.capacity import Capacity, MachineUsage, NetworkUse, SessionUsage
+from ingle.capacity import Capacity, MachineUsage, Metrics, NetworkUse, SessionUsage
 from ingle.events import (
     AnyEvent,
     CellInfo,
     CheckpointInfo,
     Isolation,
     Load,
-    Metrics,
     Result,
     RolledBack,
     Saved,
@@ -28,7 +27,7 @@ from ingle.nodes.grants import LocalGrants
 from ingle.nodes.snapshots import LocalSnapshots
 from ingle.nodes.tasks import LocalTasks
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import NewCell, NewSession
+from ingle.requests import Author, NewCell, NewSession
 from ingle.sessions.files import SessionFiles, SessionValue
 from ingle.sessions.manager import Manager, key_of, tenant_of
 from ingle.sessions.persistence.comparison import Kind
@@ -173,6 +172,9 @@ class LocalSession:
 
     def cells(self, first: int, count: int) -> AsyncIterator[CellInfo]:
         return self._session.cells(first, count)
+
+    async def note(self, text: str, author: Author, *, raw: bool) -> None:
+        self._session.note(text, author, raw=raw)
 
     async def output(self, cell: int, reading: Reading) -> OutputPage:
         return await self._session.output(cell, reading)

@@ -26,6 +26,14 @@ class CodeCell:
     may_fail: bool
 
 
+@dataclass(frozen=True)
+class NoteCell:
+    """Text between code cells: Markdown, or raw text."""
+
+    text: str
+    raw: bool
+
+
 class Notebook:
     """A notebook whose code cells run one after another. Everything but their outputs stays as it is."""
 
@@ -62,6 +70,15 @@ class Notebook:
                 tags = cell.get("metadata", {}).get("tags", [])
                 found.append(CodeCell(place, source, MAY_FAIL in tags))
         return found
+
+    def notes(self, first: int, end: int | None = None) -> list[NoteCell]:
+        """Return the texts among the cells from `first` on, before `end`."""
+        kinds = {"markdown": False, "raw": True}
+        return [
+            NoteCell(_joined(cell.get("source", "")), kinds[cell["cell_type"]])
+            for cell in self._cells[first:end]
+            if cell.get("cell_type") in kinds
+        ]
 
     def record(self, place: int, number: int, outputs: list[dict[str, Any]]) -> None:
         """Put number and outputs into the cell at this place. Outputs may change until the notebook is written."""

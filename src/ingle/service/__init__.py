@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
-from ingle.capacity import Capacity, MachineUsage
-from ingle.events import Isolation, Metrics
+from ingle.capacity import Capacity, MachineUsage, Metrics
+from ingle.events import Isolation
 from ingle.isolation.policy import can_be_granted, read_mount
 from ingle.nodes import Node
 from ingle.nodes.local import LocalNode
@@ -26,6 +26,7 @@ from ingle.service.grants import Grants
 from ingle.service.sessions import Sessions
 from ingle.service.shell import Shell
 from ingle.service.snapshots import Snapshots
+from ingle.service.transcripts import Transcripts
 from ingle.settings import Settings, data_folder
 from ingle.snapshots.registry import SERVE
 from ingle_worker.wire import states
@@ -44,7 +45,7 @@ MAX_SENDERS = 100
 """Pairs of interface and client whose services are kept. Clients choose their names."""
 
 
-class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Environments, Grants):
+class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Environments, Grants, Transcripts):
     """All verbs, for one caller, and the start and stop of the node that carries them out."""
 
     def __init__(

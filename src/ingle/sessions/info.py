@@ -48,5 +48,6 @@ def describe_session(
         saved_at=saved.time if saved is not None else None,
         saved_cell=saved.cell if saved is not None else None,
         limits=slot.workspace.limits_in_force(slot.worker, spec.grant.limits),
+        next_event=journal.timeline.next_seq,
         environment=os.path.basename(os.path.dirname(spec.grant.build)) or None,
     )

@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
-from ingle.events import Load, Metrics
+from ingle.capacity import Metrics
+from ingle.events import Load
 from ingle.grants import GrantInfo
 from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.policy import Grant, Policy

@@ -8,7 +8,8 @@ from bisect import bisect_left
 from collections import Counter
 from typing import Any
 
-from ingle.events import Exit, Histogram, Metrics
+from ingle.capacity import Histogram, Metrics
+from ingle.events import Exit
 from ingle.support.audit_log import Audit
 
 logger = logging.getLogger("ingle.sessions")

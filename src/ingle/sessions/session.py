@@ -15,15 +15,15 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import msgspec
 
 from ingle import errors
-from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Result, SessionInfo, Variables, VariableValue
+from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Note, Result, SessionInfo, Variables, VariableValue
 from ingle.files import Diff
 from ingle.output.pages import OutputPage, Reading
-from ingle.requests import NewCell
+from ingle.requests import Author, NewCell
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.file_changes import FileTracker
 from ingle.sessions.cells.hints import NO_HINTS, Hints
 from ingle.sessions.cells.journal import Journal
-from ingle.sessions.cells.runner import CellRunner
+from ingle.sessions.cells.runner import CellRunner, visible
 from ingle.sessions.cells.turns import CELL, Turns
 from ingle.sessions.files import SessionFiles, SessionValue
 from ingle.sessions.forks.forking import ForkedCopy, Forking
@@ -210,6 +210,13 @@ class Session:
         if number is None:
             self.calls.interrupt()
         return number
+
+    def note(self, text: str, author: Author | None, *, raw: bool) -> None:
+        """Put a note into the timeline."""
+        self.last_used = time.monotonic()
+        if self.journal.timeline.exhausted:
+            raise errors.TooLarge("this session's share of the disk for output is used up; raise timeline_disk")
+        self.journal.append(Note, visible(text), raw, author)
 
     # --- between cells ---
 

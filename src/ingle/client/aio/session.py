@@ -12,14 +12,14 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
-from ingle.capacity import NetworkUse, SessionUsage
 from ingle.client.address import deadline_after, file_path, time_left
 from ingle.client.aio.attached import POLL_SECONDS
 from ingle.client.aio.files import AsyncFiles
 from ingle.client.aio.io import EventStream, aclosing, call
 from ingle.client.aio.shell import AsyncShell
+from ingle.client.aio.transcripts import AsyncTranscripts
 from ingle.client.aio.values import AsyncValues
-from ingle.client.decode import bundle_of, kind_of, read
+from ingle.client.decode import OtherEvent, bundle_of, kind_of, read
 from ingle.client.results import Result
 from ingle.events import (
     CellError,
@@ -40,6 +40,7 @@ from ingle.events import (
 )
 from ingle.files import Diff
 from ingle.introspection import Completeness, Completion, Inspection
+from ingle.render.notebook import InvalidNotebook, Notebook, Outputs
 from ingle.requests import Limits, Script
 
 QUEUE_SECONDS = 3600.0
@@ -60,7 +61,7 @@ class CheckpointList(Struct):
     checkpoints: list[CheckpointInfo]
 
 
-class AsyncSession(AsyncFiles, AsyncValues):
+class AsyncSession(AsyncFiles, AsyncValues, AsyncTranscripts):
     """A session, made by `AsyncClient.session`. It finds or creates the session of that name on first use.
 
     As a context manager it ends a session that it created; an existing one keeps running, and so does one with
@@ -146,6 +147,35 @@ class AsyncSession(AsyncFiles, AsyncValues):
             await self._input(text or "", text is None, 0.0)
         except errors.NotWaiting:
             pass  # the cell was interrupted meanwhile, or another client answered
+
+    async def run_notebook(self, text: str, *, timeout: float | None = None, keep_going: bool = False) -> str:
+        """Run the code cells of a notebook one after another, and return it with their outputs.
+
+        The first exception ends the run, except in a cell with the tag `raises-exception` and with `keep_going`.
+        Markdown of the notebook becomes notes of the transcript. `timeout` is that of each cell.
+        """
+        try:
+            notebook = Notebook.parse(text)
+        except InvalidNotebook as error:
+            raise errors.InvalidRequest(f"the notebook cannot be run: {error}") from None
+        outputs, first = Outputs(), 0
+        for cell in notebook.code_cells:
+            for note in notebook.notes(first, cell.place):
+                await self.note(note.text, raw=note.raw)
+            first = cell.place + 1
+            shown, failed = outputs.begin_cell(), False
+            async for event in self.stream(cell.source, timeout=timeout):
+                if event.cell is not None:
+                    notebook.record(cell.place, event.cell, shown)
+                if isinstance(event, Done):
+                    failed = not event.result.success
+                elif not isinstance(event, OtherEvent):
+                    outputs.take(event)
+            if failed and not (cell.may_fail or keep_going):
+                return notebook.text()
+        for note in notebook.notes(first):
+            await self.note(note.text, raw=note.raw)
+        return notebook.text()
 
     async def stream(
         self,
@@ -296,16 +326,6 @@ class AsyncSession(AsyncFiles, AsyncValues):
         )
 
     # --- the session ---
-
-    async def usage(self) -> SessionUsage:
-        """Return the CPU and memory that the session used in the last half hour, with its limit."""
-        await self._attach()
-        return read(await self._get("/usage"), SessionUsage)
-
-    async def network(self) -> NetworkUse:
-        """Return the hosts that the session has reached and was refused, with the flags that would allow them."""
-        await self._attach()
-        return read(await self._get("/network"), NetworkUse)
 
     async def variables(self) -> Variables:
         """Return each variable with type, shape or length, size and preview, without running the session's code."""

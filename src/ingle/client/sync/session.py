@@ -13,14 +13,14 @@ from typing import Any
 from msgspec import Struct
 
 from ingle import errors
-from ingle.capacity import NetworkUse, SessionUsage
 from ingle.client.address import deadline_after, file_path, time_left
-from ingle.client.decode import bundle_of, kind_of, read
+from ingle.client.decode import OtherEvent, bundle_of, kind_of, read
 from ingle.client.results import Result
 from ingle.client.sync.attached import POLL_SECONDS
 from ingle.client.sync.files import Files
 from ingle.client.sync.io import EventStream, call, closing
 from ingle.client.sync.shell import Shell
+from ingle.client.sync.transcripts import Transcripts
 from ingle.client.sync.values import Values
 from ingle.events import (
     CellError,
@@ -41,6 +41,7 @@ from ingle.events import (
 )
 from ingle.files import Diff
 from ingle.introspection import Completeness, Completion, Inspection
+from ingle.render.notebook import InvalidNotebook, Notebook, Outputs
 from ingle.requests import Limits, Script
 
 QUEUE_SECONDS = 3600.0
@@ -61,7 +62,7 @@ class CheckpointList(Struct):
     checkpoints: list[CheckpointInfo]
 
 
-class Session(Files, Values):
+class Session(Files, Values, Transcripts):
     """A session, made by `Client.session`. It finds or creates the session of that name on first use.
 
     As a context manager it ends a session that it created; an existing one keeps running, and so does one with
@@ -146,6 +147,35 @@ class Session(Files, Values):
             self._input(text or "", text is None, 0.0)
         except errors.NotWaiting:
             pass  # the cell was interrupted meanwhile, or another client answered
+
+    def run_notebook(self, text: str, *, timeout: float | None = None, keep_going: bool = False) -> str:
+        """Run the code cells of a notebook one after another, and return it with their outputs.
+
+        The first exception ends the run, except in a cell with the tag `raises-exception` and with `keep_going`.
+        Markdown of the notebook becomes notes of the transcript. `timeout` is that of each cell.
+        """
+        try:
+            notebook = Notebook.parse(text)
+        except InvalidNotebook as error:
+            raise errors.InvalidRequest(f"the notebook cannot be run: {error}") from None
+        outputs, first = Outputs(), 0
+        for cell in notebook.code_cells:
+            for note in notebook.notes(first, cell.place):
+                self.note(note.text, raw=note.raw)
+            first = cell.place + 1
+            shown, failed = outputs.begin_cell(), False
+            for event in self.stream(cell.source, timeout=timeout):
+                if event.cell is not None:
+                    notebook.record(cell.place, event.cell, shown)
+                if isinstance(event, Done):
+                    failed = not event.result.success
+                elif not isinstance(event, OtherEvent):
+                    outputs.take(event)
+            if failed and not (cell.may_fail or keep_going):
+                return notebook.text()
+        for note in notebook.notes(first):
+            self.note(note.text, raw=note.raw)
+        return notebook.text()
 
     def stream(
         self,
@@ -296,16 +326,6 @@ class Session(Files, Values):
         )
 
     # --- the session ---
-
-    def usage(self) -> SessionUsage:
-        """Return the CPU and memory that the session used in the last half hour, with its limit."""
-        self._attach()
-        return read(self._get("/usage"), SessionUsage)
-
-    def network(self) -> NetworkUse:
-        """Return the hosts that the session has reached and was refused, with the flags that would allow them."""
-        self._attach()
-        return read(self._get("/network"), NetworkUse)
 
     def variables(self) -> Variables:
         """Return each variable with type, shape or length, size and preview, without running the session's code."""

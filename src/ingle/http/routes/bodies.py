@@ -207,6 +207,17 @@ class CellsQuery(Struct, forbid_unknown_fields=True):
     """Most cells to return."""
 
 
+class ExportQuery(Struct, forbid_unknown_fields=True):
+    format: str = "ipynb"
+    """`ipynb`, `py`, `md` or `html`."""
+
+
+class Note(Struct, forbid_unknown_fields=True):
+    text: str
+    raw: bool = False
+    """Text that nothing renders. Default: Markdown."""
+
+
 class CellQuery(Struct, forbid_unknown_fields=True, rename={"from_event": "from"}):
     wait: float = 0.0
     """Seconds to wait for the end of the cell."""

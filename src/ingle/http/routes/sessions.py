@@ -7,7 +7,8 @@ from ingle.capacity import NetworkUse, SessionUsage
 from ingle.events import SessionInfo
 from ingle.http.routes import bodies
 from ingle.http.routes.bodies import NoBody, NoQuery
-from ingle.http.routes.table import SESSION, Call, Operation, answer, answer_list
+from ingle.http.routes.table import SESSION, Call, Media, Operation, answer, answer_list
+from ingle.render.export import FORMATS, POLICY
 
 
 class SessionList(Struct):
@@ -24,6 +25,17 @@ def operations() -> list[Operation]:
         ),
         Operation(
             "GET", SESSION + "/network", "Hosts it has reached and was refused.", network, answers={200: NetworkUse}
+        ),
+        Operation(
+            "GET",
+            SESSION + "/export",
+            "All cells with their outputs: a notebook, a script, Markdown or a page.",
+            export,
+            query=bodies.ExportQuery,
+            answers={200: [Media(each) for each in FORMATS.values()]},
+        ),
+        Operation(
+            "POST", SESSION + "/notes", "Put a note between the cells.", note, body=bodies.Note, answers={204: None}
         ),
         Operation("DELETE", SESSION, "End a session.", end, answers={200: SessionInfo}, headers=("Idempotency-Key",)),
         Operation("POST", SESSION + "/clear", "Reset its namespace.", clear, body=NoBody, answers={200: SessionInfo}),
@@ -49,6 +61,24 @@ async def usage(call: Call[None, NoQuery]) -> Response:
 
 async def network(call: Call[None, NoQuery]) -> Response:
     return answer(await call.service.network(call.session_id))
+
+
+async def export(call: Call[None, bodies.ExportQuery]) -> Response:
+    form = call.query.format
+    data = await call.service.export(call.session_id, form)
+    # A browser saves it. Opened in the origin of this server, it could still do nothing.
+    headers = {
+        "content-disposition": f'attachment; filename="{call.session_id}.{form}"',
+        "content-security-policy": f"sandbox; {POLICY}",
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-store",
+    }
+    return Response(data, headers=headers, media_type=FORMATS[form])
+
+
+async def note(call: Call[bodies.Note, NoQuery]) -> Response:
+    await call.service.note(call.session_id, call.body.text, raw=call.body.raw)
+    return Response(status_code=204)
 
 
 async def end(call: Call[None, NoQuery]) -> Response:

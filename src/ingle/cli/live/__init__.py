@@ -1,0 +1,1 @@
+"""Commands that show live sessions: attach, top, export."""

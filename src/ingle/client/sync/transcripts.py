@@ -1,0 +1,37 @@
+# Generated from ../aio/transcripts.py by tools/unasync.py: edit that file, and run the script.
+"""Transcript of a session as files and notes, and what the session uses."""
+
+from ingle.capacity import NetworkUse, SessionUsage
+from ingle.client.decode import read
+from ingle.client.sync.attached import Attached
+
+EXPORT_SECONDS = 600.0
+"""Maximum time of an export: a transcript may have many megabytes."""
+
+
+class Transcripts(Attached):
+    """Methods for the transcript and the usage of a session."""
+
+    def export(self, format: str = "ipynb") -> bytes:
+        """Return all cells so far with their outputs.
+
+        The format is `ipynb`, `py`, `md`, or `html`: a page that runs no script.
+        """
+        self._attach()
+        path = f"{self._path}/export"
+        return self._connection.request("GET", path, query={"format": format}, wait=EXPORT_SECONDS)
+
+    def note(self, text: str, *, raw: bool = False) -> None:
+        """Put a note between the cells of the transcript: Markdown, or with `raw` text that nothing renders."""
+        self._attach()
+        self._connection.request("POST", f"{self._path}/notes", body={"text": text, "raw": raw})
+
+    def usage(self) -> SessionUsage:
+        """Return the CPU and memory that the session used in the last half hour, with its limit."""
+        self._attach()
+        return read(self._connection.request("GET", f"{self._path}/usage"), SessionUsage)
+
+    def network(self) -> NetworkUse:
+        """Return the hosts that the session has reached and was refused, with the flags that would allow them."""
+        self._attach()
+        return read(self._connection.request("GET", f"{self._path}/network"), NetworkUse)
