@@ -93,6 +93,18 @@ def test_an_environment_is_created_used_updated_and_removed(ingle: Callable[...,
     )
 
 
+def test_a_second_environment_uses_the_wheels_of_the_first(
+    ingle: Callable[..., tuple[int, str, str]], wheels: Path
+) -> None:
+    assert ingle("env", "create", "first", "ingle_hearth")[0] == 0
+    for wheel in wheels.iterdir():
+        wheel.unlink()
+    code, said, steps = ingle("env", "create", "second", "ingle_hearth")
+    assert code == 0, said
+    assert "reusing ingle_hearth-2.0" in steps
+    assert ingle("run", "--environment", "second", VERSIONS)[1] == "2.0 True\n"
+
+
 def test_an_environment_in_use_is_not_removed_and_its_sessions_are_named(
     ingle: Callable[..., tuple[int, str, str]], start: Callable[..., Server]
 ) -> None:

@@ -50,6 +50,8 @@ async def test_a_file_that_exists_outside_of_the_grants_is_told_with_the_way_to_
     ]
     created = await notices(service, f"open({str(data / 'new')!r}, 'w')")
     assert f"`ingle grant '{data}'`" in created[0], "its folder exists"
+    refused = f"raise PermissionError(13, 'Permission denied', {str(data / 'table.csv')!r})"
+    assert await notices(service, refused) == told, "which other levels raise"
     assert (await service.execute("s", "1")).notices == []
 
 

@@ -139,7 +139,7 @@ def _memory(root: Path) -> Iterator[Bound]:
             total = int(line.split()[1]) * 1024
     limit = _lowest(root, MEMORY, "memory.max", "memory.limit_in_bytes")
     for number, name, remedy in (
-        (total, "of this machine", "use a machine with more"),
+        (total, "of this machine", "use a machine with more memory"),
         (limit, "that this control group may use", "raise it (MemoryMax= in systemd)"),
     ):
         if number is not None:
