@@ -140,12 +140,11 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     *_later("14. Console, terminal, notebooks", "there is no terminal for live sessions yet", "term.attach"),
     *_proven("14. Console, terminal, notebooks", "nb.export"),
-    *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.errors"),
+    *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.jupyter", "compat.errors"),
     *_later(
         "15. Compatible interfaces",
         "only the API of E2B is offered yet",
         "compat.daytona",
-        "compat.jupyter",
         "compat.fusion",
     ),
     *_later("16. Many machines", "there is one node only", "node.same", "node.lost", "node.once", "node.drain"),

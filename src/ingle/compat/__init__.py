@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 
 from ingle import errors
 from ingle.compat.e2b.translation import E2b
+from ingle.compat.jupyter.translation import Jupyter
 from ingle.http.translations import Protocols, Translation
 from ingle.service import Service
 
 TABLE: dict[str, Callable[[Service], Translation]] = {
     "e2b": E2b,
+    "jupyter": Jupyter,
 }
 """Translations by the names that the setting `compat` takes."""
 

@@ -108,7 +108,9 @@ class Outputs:
                 self._stream("stdout" if isinstance(event, Stdout) else "stderr", event.text)
             case ResultShown():
                 output = {"data": data_of(event.data), "execution_count": event.cell}
-                self._current.append({**output, "metadata": _metadata(event.metadata), "output_type": "execute_result"})
+                self._current.append(
+                    {**output, "metadata": metadata_of(event.metadata), "output_type": "execute_result"}
+                )
             case DisplayShown():
                 self._display(event)
             case ErrorRaised():
@@ -127,7 +129,7 @@ class Outputs:
             last["text"] += text if len(text) <= left else f"{text[:left]}\n… more output was left out …\n"
 
     def _display(self, event: DisplayShown) -> None:
-        shown = {"data": data_of(event.data), "metadata": _metadata(event.metadata), "output_type": "display_data"}
+        shown = {"data": data_of(event.data), "metadata": metadata_of(event.metadata), "output_type": "display_data"}
         known = self._with_id.setdefault(event.display_id, []) if event.display_id is not None else []
         if event.update:
             for each in known:
@@ -151,7 +153,7 @@ def _value(mime: str, text: str) -> Any:
     return text
 
 
-def _metadata(metadata: Metadata) -> dict[str, Any]:
+def metadata_of(metadata: Metadata) -> dict[str, Any]:
     """Return the metadata without `full`, which names a file of the server."""
     return {
         mime: {name: value for name, value in each.items() if name != "full"} if isinstance(each, dict) else each

@@ -1,0 +1,1 @@
+"""The API of Jupyter Server and Kernel Gateway, on sessions."""
