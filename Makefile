@@ -23,7 +23,7 @@ ARGS ?=
 .PHONY: help run test test-unit test-both-levels test-sandbox test-compat lint docs bench soak dist clean
 
 help:
-	@echo 'make run     start the service            (ARGS="--port 9000" is handed on)'
+	@echo 'make run     start the service, and open its page   (ARGS="--port 9000" is handed on)'
 	@echo 'make test    run all tests                (ARGS="-k stdin" is handed on)'
 	@echo 'make test-unit         run the tests that start no process, in half a minute'
 	@echo 'make test-both-levels  run in a sandbox the tests that can differ by isolation level'
@@ -40,7 +40,7 @@ help:
 	@echo 'PYTHON=python3.12 picks the interpreter when .venv is made; run "make clean" first to change it.'
 
 run: $(STAMP_RUN)
-	@$(BIN)/ingle serve $(ARGS)
+	@$(BIN)/ingle serve --open $(ARGS)
 
 test: $(STAMP_DEV)
 	@$(PYTEST) $(ARGS)

@@ -73,7 +73,7 @@ def test_a_wrong_token_is_told_and_a_right_one_leads_on(browser: httpx.Client, q
         rf"ingle-{port}=[\w-]{{43}}; Path=/; HttpOnly; SameSite=Strict; Max-Age={sign_ins.LIFETIME_SECONDS}", cookie
     )
     assert quiet_server.token not in cookie
-    assert "The HTTP interface" in browser.get("/").text
+    assert "/app/main.js" in browser.get("/").text
     docs = browser.get("/docs")
     assert docs.status_code == 200
     assert re.fullmatch(STRICT, docs.headers["content-security-policy"])

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from ingle import errors
+from ingle.http.auth.credentials import Credentials
 from ingle.http.auth.guard import Guard, check_bind
 from ingle.http.auth.principals import Principals
-from ingle.http.auth.sign_ins import SignIns
 from ingle.http.problems import ProblemMiddleware
 from ingle.service import Service
 from support.processes import marked_processes
@@ -162,7 +162,7 @@ async def test_a_websocket_passes_the_same_guard(
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "extensions": extensions,
     }
-    await ProblemMiddleware(Guard(inner, principals("secret"), SignIns()))(scope, receive, send)
+    await ProblemMiddleware(Guard(inner, Credentials(principals("secret"))))(scope, receive, send)
     if status is None:
         assert (reached, sent) == (["/v1/sessions/main/events"], [])
     elif extensions:

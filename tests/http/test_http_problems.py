@@ -13,6 +13,7 @@ import pytest
 from ingle import errors
 from ingle.callers import Caller
 from ingle.http.app import make_app
+from ingle.http.auth.credentials import Credentials
 from ingle.http.auth.principals import Principals
 from ingle.http.problems import RangeNotSatisfiable
 from ingle.service import Service
@@ -189,7 +190,7 @@ class FailingService(Service):
 
 async def ask_failing(failure: Exception) -> httpx.Response:
     service = FailingService(failure)
-    transport = httpx.ASGITransport(make_app(service, Principals(service, "secret")))
+    transport = httpx.ASGITransport(make_app(service, Credentials(Principals(service, "secret"))))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         return await client.get("/v1/sessions", headers={"Authorization": "Bearer secret"})
 

@@ -16,6 +16,8 @@ GROUPS = {
     "Services": {
         "serve": "commands.serve:serve",
         "mcp": "commands.mcp:mcp",
+        "open": "console.open:open_console",
+        "share": "console.share:share",
         "grant": "commands.grant:grant",
         "token": "commands.token:token",
     },

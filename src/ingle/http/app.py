@@ -10,9 +10,13 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ingle import errors
+from ingle.http.auth.credentials import Credentials
 from ingle.http.auth.guard import SERVICE, Guard, Owner
 from ingle.http.auth.principals import Principals
-from ingle.http.auth.sign_ins import SignIns
+from ingle.http.console import overview
+from ingle.http.console.administration import Administration
+from ingle.http.console.pages import Pages
+from ingle.http.console.shares import ShareRoutes
 from ingle.http.problems import ProblemMiddleware
 from ingle.http.routes import (
     bodies,
@@ -42,23 +46,22 @@ EVENTS = re.compile(r"/v1/sessions/(?P<session_id>[^/]+)/events")
 
 def make_app(
     service: Service,
-    principals: Principals,
+    credentials: Credentials,
     allowed_hosts: Iterable[str] = (),
     mounted: Mapping[str, ASGIApp] | None = None,
     translations: Sequence[Translation] = (),
 ) -> ASGIApp:
     """Make the whole application, with the apps that others mount by path. It starts and stops nothing."""
-    sign_ins = SignIns()
-    own = make_routes(service, SignIn(principals, sign_ins), mounted)
+    own = make_routes(service, credentials, mounted)
     others = Translations(translations)
-    guard = Guard(_translated(own, others), principals, sign_ins, allowed_hosts, others)
+    guard = Guard(_translated(own, others), credentials, allowed_hosts, others)
     return ProblemMiddleware(guard, others)
 
 
 def make_open_app(service: Service, translation: Translation) -> ASGIApp:
     """Make an application of one translation alone, for a port of the loopback interface that needs no token."""
     others = Translations([translation])
-    guard = Guard(_translated(_nothing, others), Principals(service, None), SignIns(), (), others)
+    guard = Guard(_translated(_nothing, others), Credentials(Principals(service, None)), (), others)
     return ProblemMiddleware(guard, others)
 
 
@@ -75,19 +78,29 @@ async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
     raise errors.NotFound(f"there is no route {scope['path'][:200]!r} on this port")
 
 
-def make_local_app(service: Service) -> ASGIApp:
-    """Make the application for a unix socket: the kernel tells who connects, and no web page can."""
-    return ProblemMiddleware(Owner(make_routes(service, None), service))
+def make_local_app(service: Service, credentials: Credentials | None = None) -> ASGIApp:
+    """Make the application for a unix socket: the kernel tells who connects, and no web page can.
+
+    `credentials` are those of the pages of the same server, if it has pages.
+    """
+    owner = credentials.principals.owner if credentials is not None else None
+    return ProblemMiddleware(Owner(make_routes(service, credentials), service, owner))
 
 
-def make_routes(service: Service, sign_in: SignIn | None, mounted: Mapping[str, ASGIApp] | None = None) -> ASGIApp:
+def make_routes(
+    service: Service, credentials: Credentials | None, mounted: Mapping[str, ASGIApp] | None = None
+) -> ASGIApp:
     others = mounted or {}
     limit = service.settings.max_code + MAX_BODY_BESIDE_CODE
-    router = make_router(operations(service, sign_in), limit)
+    router = make_router(operations(service, credentials), limit)
+    overviews = overview.Overviews()
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            await watch(scope, receive, send)
+            if scope["path"] == overview.PATH:
+                await overviews.follow(scope[SERVICE], receive, send)
+            else:
+                await watch(scope, receive, send)
         elif (session_id := execute.session_of(scope)) is not None:
             await execute.execute(session_id, limit, scope, receive, send)
         elif (app := others.get(scope["path"])) is not None:
@@ -103,16 +116,19 @@ def make_routes(service: Service, sign_in: SignIn | None, mounted: Mapping[str, 
 async def watch(scope: Scope, receive: Receive, send: Send) -> None:
     found = EVENTS.fullmatch(scope["path"])
     if found is None:
-        raise errors.NotFound("the only WebSocket is /v1/sessions/{id}/events?from=N")
+        raise errors.NotFound(f"the WebSockets are /v1/sessions/{{id}}/events?from=N and {overview.PATH}")
     query = bodies.read_query(Request({**scope, "type": "http"}), bodies.EventsQuery)
     await Watch(scope[SERVICE], found["session_id"], query.first).run(scope, receive, send)
 
 
-def operations(service: Service, sign_in: SignIn | None = None) -> list[Operation]:
-    """Return every operation, in the order of the reference. Without `sign_in` nobody can sign in."""
+def operations(service: Service, credentials: Credentials | None = None) -> list[Operation]:
+    """Return every operation, in the order of the reference. Without credentials nobody can sign in."""
     rows = [
         *ServerState(service).operations(),
-        *(sign_in or SignIn(None, SignIns())).operations(),
+        *Pages().operations(),
+        *SignIn(credentials).operations(),
+        *ShareRoutes(credentials).operations(),
+        *Administration(credentials).operations(),
         *sessions.operations(),
         *forks.operations(),
         *cells.operations(),

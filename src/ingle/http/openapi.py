@@ -39,6 +39,9 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "file": {"type": "string", "minLength": 1},
     "task_id": {"type": "string", "minLength": 1},
     "grant_id": {"type": "string", "minLength": 1},
+    "share_id": {"type": "string", "minLength": 1},
+    "version": {"type": "string", "minLength": 1},
+    "view": {"type": "string", "minLength": 1},
 }
 
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")

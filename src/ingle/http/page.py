@@ -6,11 +6,10 @@ from html import escape
 
 from starlette.responses import HTMLResponse
 
-from ingle import __version__
-
 STYLE = """
 :root { color-scheme: light dark }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem; font-weight: 600 }
 code, h2 { font-family: ui-monospace, monospace } h2 { font-size: 1rem; margin: 2rem 0 .25rem }
 table { border-collapse: collapse; width: 100% } td, th { text-align: left; padding: .15rem .75rem .15rem 0 }
 td { border-top: 1px solid #8884; vertical-align: top }
@@ -31,24 +30,10 @@ HEADERS = {
 }
 
 
-def make_page(title: str, body: str, status: int = 200) -> HTMLResponse:
-    """Return a page. `body` is HTML; the title is text."""
+def make_page(title: str, body: str, status: int = 200, head: str = "") -> HTMLResponse:
+    """Return a page. `body` and `head` are HTML; the title is text."""
     text = (
         '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>{body}"
+        f"{head}<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>{body}"
     )
     return HTMLResponse(text, status, HEADERS)
-
-
-def home_page(caller: str, signs_out: bool) -> HTMLResponse:
-    """Return the page of a signed-in browser: where to look."""
-    leave = "<form method=post action=/v1/signout><button>Sign out</button></form>" if signs_out else ""
-    return make_page(
-        f"ingle {__version__}",
-        f"<p>You are signed in as <b>{escape(caller)}</b>.</p><ul>"
-        "<li><a href=/docs>The HTTP interface</a>: every operation with its fields"
-        "<li><a href=/v1/sessions>The sessions</a> as JSON"
-        "<li><a href=/v1/shell>The shell tasks</a> as JSON"
-        "<li><a href=/v1/snapshots>The saved sessions</a> as JSON"
-        f"<li><a href=/healthz>The state of the server</a> as JSON</ul>{leave}",
-    )

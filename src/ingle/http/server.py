@@ -28,16 +28,19 @@ from starlette.types import ASGIApp
 
 from ingle import __version__, errors
 from ingle.http.app import MAX_BODY_BESIDE_CODE, make_app, make_local_app, make_open_app
-from ingle.http.auth import tokens_file
+from ingle.http.auth import codes, tokens_file
+from ingle.http.auth.credentials import Credentials
 from ingle.http.auth.guard import check_bind
 from ingle.http.auth.principals import Principals
 from ingle.http.auth.server_token import VARIABLE, Token, find_token
+from ingle.http.auth.sign_in_page import SIGN_IN_LINK
 from ingle.http.limits import ConnectionLimit, HttpProtocol, WebSocketProtocol
 from ingle.http.translations import Protocols
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.support.allocator import return_freed_memory
 from ingle.support.background import run_forever
+from ingle.support.browser import open_page
 from ingle.support.running_servers import Announcement
 
 BACKLOG = 2048
@@ -79,8 +82,12 @@ def serve(
     until_eof: bool = False,
     mounts: Mounts | None = None,
     protocols: Callable[[Service], Protocols] | None = None,
+    opens: bool = False,
 ) -> int:
-    """Serve until a signal, or until the end of standard input if asked. Return the exit code."""
+    """Serve until a signal, or until the end of standard input if asked. Return the exit code.
+
+    `opens`: open the page in this user's browser, where there is one.
+    """
     return_freed_memory()
     check_bind(settings.host, settings.allowed_hosts, open=settings.auth == "none")
     token = find_token(home) if settings.auth == "token" else None
@@ -92,7 +99,7 @@ def serve(
     make_protocols = protocols or (lambda service: Protocols())
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(settings, home, token, listener, until_eof, mounts or _no_mounts, make_protocols))
+            runner.run(_serve(settings, home, token, listener, until_eof, mounts or _no_mounts, make_protocols, opens))
     except CannotListen as error:
         print(f"ingle: {error}", file=sys.stderr)
         return 1
@@ -131,6 +138,7 @@ async def _serve(
     until_eof: bool,
     mounts: Mounts,
     make_protocols: Callable[[Service], Protocols],
+    opens: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -145,12 +153,13 @@ async def _serve(
     open_listeners = {port: listen(OPEN_HOST, port) for port in protocols.open_ports}
     await service.start()
     shown = url(settings.host, listener)
+    principals = Principals(service, None) if token is None else Principals(service, token.value, home)
+    credentials = Credentials(principals)
     try:
-        async with local_listener(service, home, kind, shown), mounts(service) as mounted:
-            principals = Principals(service, None) if token is None else Principals(service, token.value, home)
+        async with local_listener(service, home, kind, shown, credentials), mounts(service) as mounted:
             if token is not None:
                 principals.take(await asyncio.to_thread(tokens_file.read, home))
-            app = make_app(service, principals, settings.allowed_hosts, mounted, protocols.translations)
+            app = make_app(service, credentials, settings.allowed_hosts, mounted, protocols.translations)
             capacity = await service.capacity()
             tcp = Listener(service, app, listener, ConnectionLimit(capacity.connections))
             without_token = [
@@ -161,7 +170,10 @@ async def _serve(
                 each.open()
                 await each.opened()
             held, files = (await service.isolation()).sentence, (await service.reach()).files
-            print(banner(shown, token, held, files, capacity.sentence), file=sys.stderr, flush=True)
+            page = shown + sign_in_path(credentials)
+            print(banner(shown, token, held, files, capacity.sentence, page), file=sys.stderr, flush=True)
+            if opens:
+                await asyncio.to_thread(open_page, page)
             # Loaded modules stay for ever, so the garbage collector need not walk them.
             gc.collect()
             gc.freeze()
@@ -268,7 +280,9 @@ async def _no_mounts(service: Service) -> AsyncIterator[Mapping[str, ASGIApp]]:
 
 
 @asynccontextmanager
-async def local_listener(service: Service, home: Path, kind: str, url: str | None = None) -> AsyncIterator[Path]:
+async def local_listener(
+    service: Service, home: Path, kind: str, url: str | None = None, credentials: Credentials | None = None
+) -> AsyncIterator[Path]:
     """Open the socket under `run/` by which this user's other commands reach the service. Yield its path.
 
     Every kind of server opens one. Leaving the context removes the socket. Clients that are connected still get their
@@ -282,7 +296,8 @@ async def local_listener(service: Service, home: Path, kind: str, url: str | Non
         (await making).close()
         raise
     try:
-        local = Listener(service, make_local_app(service), announcement.listener, ConnectionLimit(0, local=True))
+        app = make_local_app(service, credentials)
+        local = Listener(service, app, announcement.listener, ConnectionLimit(0, local=True))
         local.open()
         await local.opened()
         await asyncio.to_thread(announcement.announce, url)
@@ -325,10 +340,18 @@ def url(host: str, listener: socket.socket) -> str:
     return f"http://{shown}:{listener.getsockname()[1]}"
 
 
-def banner(url: str, token: Token | None, held: str, files: str, holds: str) -> str:
+def sign_in_path(credentials: Credentials) -> str:
+    """Return the path that signs the owner's browser in, with a code that works once."""
+    if credentials.principals.anybody is not None:
+        return "/"
+    return f"{SIGN_IN_LINK}?code={credentials.codes.make(credentials.principals.owner)}"
+
+
+def banner(url: str, token: Token | None, held: str, files: str, holds: str, page: str) -> str:
     """Return the text shown at the start: the address, how to sign in, how to stop. It never holds the token.
 
     `held` says how code is confined, `files` which folders it may use, and `holds` how many sessions there may be.
+    `page` is the address for a browser, with a code that works once.
     """
     if token is None:
         where = "none needed, by anybody on this machine"
@@ -336,6 +359,7 @@ def banner(url: str, token: Token | None, held: str, files: str, holds: str) -> 
         where = f"the one in {VARIABLE}" if token.file is None else str(token.file)
     return (
         f"ingle {__version__} listens on {url}\n"
+        f"  open    {page}  (once, within {codes.LIFETIME_SECONDS // 60} minutes; later: ingle open)\n"
         f"  token   {where}\n"
         f"  try     {_command()} run -s main '6 * 7'\n"
         f"  code    {held}\n"

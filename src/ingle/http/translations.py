@@ -16,7 +16,7 @@ from ingle import errors
 from ingle.http.auth.principals import Principal, Principals
 
 PRINCIPAL = "ingle.principal"
-"""Key of the scope at which the guard stores the caller of a request to a translation."""
+"""Key of the scope at which the guard stores the `Principal` that makes a request."""
 
 _FOUND = "ingle.translation"
 

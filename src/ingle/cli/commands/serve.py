@@ -86,12 +86,14 @@ def settings_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @settings_options
 @click.option("--no-auth", is_flag=True, help="Same as --auth none: requests need no token. On loopback only.")
+@click.option("--open", "opens", is_flag=True, help="Open the console in your browser, where there is one.")
 @click.option("--until-eof", is_flag=True, help="End when standard input ends, for a parent program.")
-def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
+def serve(no_auth: bool, opens: bool, until_eof: bool, **given: Any) -> None:
     """Serve sessions over HTTP until Ctrl-C.
 
     Requests need the token in the file `token` of the data folder, which the first start creates, or the one in
-    INGLE_TOKEN. The first lines printed show the URL, the place of the token, and a command to try.
+    INGLE_TOKEN. The first lines printed show the URL, a link that signs a browser in once, the place of the token, and
+    a command to try.
     """
     with plain_failures():
         settings = load_settings({**given, "auth": "none"} if no_auth else given)
@@ -101,5 +103,5 @@ def serve(no_auth: bool, until_eof: bool, **given: Any) -> None:
         from ingle.support.logs import logging_to
 
         with logging_to(settings):
-            code = run_server(settings, data_folder(), until_eof, mounted, protocols)
+            code = run_server(settings, data_folder(), until_eof, mounted, protocols, opens)
     raise SystemExit(code)

@@ -1,8 +1,8 @@
 """Guard of every request and WebSocket: checks Host, Origin, and token or cookie before any route is found.
 
-Only `/healthz` and signing in need no token. A cookie counts for requests of this server's own pages alone. A web page
-of another site is refused before its token is checked, also when its host name was made to resolve to this machine (DNS
-rebinding).
+Only `/healthz` and signing in need no token. A cookie counts for requests of this server's own pages alone. A read-only
+link counts for the routes that it shows. A web page of another site is refused before its token is checked, also when
+its host name was made to resolve to this machine (DNS rebinding).
 """
 
 import asyncio
@@ -17,10 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ingle import errors
 from ingle.callers import DEFAULT_TENANT, OWNER, Meter
 from ingle.callers import SERVICE as SERVICE
-from ingle.http.auth.principals import Principal, Principals
+from ingle.http.auth import shares
+from ingle.http.auth.credentials import Credentials
+from ingle.http.auth.principals import Principal
 from ingle.http.auth.sender import sent
-from ingle.http.auth.sign_in_page import SIGN_IN, sign_in_page, wants_page
-from ingle.http.auth.sign_ins import BrowserRequest, SignIns
+from ingle.http.auth.sign_in_page import SIGN_IN, SIGN_IN_LINK, ended_link_page, sign_in_page, wants_page
+from ingle.http.auth.sign_ins import BrowserRequest
 from ingle.http.translations import NO_TRANSLATIONS, PRINCIPAL, Translations
 from ingle.service import Service
 
@@ -29,7 +31,7 @@ PEER = "ingle.peer"
 
 OPEN_PATH = "/healthz"
 
-OPEN_PATHS = (OPEN_PATH, SIGN_IN)
+OPEN_PATHS = (OPEN_PATH, SIGN_IN, SIGN_IN_LINK)
 """Paths that need no token."""
 
 WILDCARDS = ("", "0.0.0.0", "::")
@@ -110,14 +112,13 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        principals: Principals,
-        sign_ins: SignIns,
+        credentials: Credentials,
         allowed_hosts: Iterable[str] = (),
         translations: Translations = NO_TRANSLATIONS,
     ) -> None:
         self._app = app
-        self._principals = principals
-        self._sign_ins = sign_ins
+        self._credentials = credentials
+        self._principals = credentials.principals
         self._translations = translations
         named = frozenset(plain_host(host) for host in allowed_hosts)
 
@@ -139,6 +140,12 @@ class Guard:
             if not wants_page(scope) or self._translations.find(scope) is not None:
                 raise
             await sign_in_page(scope["path"])(scope, receive, send)
+            return
+        except errors.NotFound:
+            # A link that has ended, or the session it showed.
+            if not wants_page(scope):
+                raise
+            await ended_link_page()(scope, receive, send)
             return
         if principal is not None:
             scope[SERVICE] = sent(principal.service, scope)
@@ -180,6 +187,8 @@ class Guard:
                 )
         if scope["path"] in OPEN_PATHS:
             return None
+        if scope["path"].startswith(shares.PREFIX):
+            return await self._credentials.shares.open(scope)
         if self._principals.anybody is not None:
             return self._principals.anybody
         if (translation := self._translations.find(scope)) is not None:
@@ -202,7 +211,7 @@ class Guard:
     def _signed_in(self, scope: Scope) -> Principal | None:
         """Return the caller whose cookie the request has."""
         browser = BrowserRequest(scope)
-        principal = self._sign_ins.find(browser.cookies)
+        principal = self._credentials.sign_ins.find(browser.cookies)
         if principal is not None and not browser.from_own_page:
             raise errors.Forbidden(
                 "a cookie counts only for requests from this server's own pages; a proxy must pass on the Host header"
@@ -213,12 +222,15 @@ class Guard:
 class Owner:
     """Replaces the guard on the unix socket, where the kernel has checked that the owner connects."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, principal: Principal | None = None) -> None:
+        """`principal` is the owner as browsers are signed in; None where there is nothing to sign in to."""
         self._app = app
         self._service = service
+        self._principal = principal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[SERVICE] = sent(self._service, scope)
+        scope[PRINCIPAL] = self._principal
         await self._app(scope, receive, send)
 
 

@@ -33,6 +33,14 @@ class Principal:
         self.meter = None if per_minute is None else Meter(per_minute)
         self._open: set[asyncio.Timeout] = set()
         """Requests that are being answered."""
+        self._dependants: list[Principal] = []
+
+    def dependant(self, caller: Caller) -> "Principal":
+        """Return a principal for another caller, which is revoked with this one."""
+        made = Principal(self.service, caller, b"")
+        self._dependants = [each for each in self._dependants if not each.caller.revoked]
+        self._dependants.append(made)
+        return made
 
     @contextlib.asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
@@ -55,13 +63,15 @@ class Principal:
         self.caller.revoked = True
         for bound in self._open:
             bound.reschedule(0.0)
+        for dependant in self._dependants:
+            dependant.revoke()
 
 
 class Principals:
     def __init__(self, service: Service, token: str | None, home: Path | None = None) -> None:
         """`token` is the owner's; with None every caller is the owner. `home` holds the tokens of others."""
         self._service = service
-        self._home = home
+        self.home = home
         self._looking = asyncio.Lock()
         self._asked = self._answered = 0
         """Number of wishes to look at the file, and how many of them were met by a look that began later."""
@@ -69,11 +79,12 @@ class Principals:
         self._told: tuple[int, int] | None = (0, 0)
         self._entries: dict[str, tokens_file.Entry] = {}
         self._by_index: dict[bytes, Principal] = {}
+        self.owner = Principal(service, OWNER, b"" if token is None else digest(token.encode()))
         self.anybody: Principal | None = None
         if token is None:
-            self.anybody = Principal(service, OWNER, b"")
+            self.anybody = self.owner
         else:
-            self._add(Principal(service, OWNER, digest(token.encode())))
+            self._add(self.owner)
 
     def _add(self, principal: Principal) -> None:
         self._by_index[principal.digest[:INDEX_BYTES]] = principal
@@ -81,7 +92,7 @@ class Principals:
     async def find(self, token: bytes) -> Principal | None:
         """Return the caller with this token. Look at the file again for one that may be new."""
         found = self._known(token)
-        if found is None and self._home is not None and token.startswith(tokens_file.PREFIX.encode()):
+        if found is None and self.home is not None and token.startswith(tokens_file.PREFIX.encode()):
             await self.look()
             found = self._known(token)
         return found
@@ -124,11 +135,11 @@ class Principals:
                 self._answered = asked
 
     async def _look(self) -> None:
-        assert self._home is not None
-        stamp = await asyncio.to_thread(tokens_file.stamp, self._home)
+        assert self.home is not None
+        stamp = await asyncio.to_thread(tokens_file.stamp, self.home)
         try:
             if stamp != self._seen:
-                self.take(await asyncio.to_thread(tokens_file.read, self._home))
+                self.take(await asyncio.to_thread(tokens_file.read, self.home))
                 self._seen = stamp
         except (errors.IngleError, ValueError, KeyError) as error:
             # The known tokens stay in force until the file can be read again.

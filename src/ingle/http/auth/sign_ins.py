@@ -119,6 +119,11 @@ class BrowserRequest:
         return bool(self._origins) or self._site == b"same-origin"
 
     @property
+    def from_other_site(self) -> bool:
+        """Whether a page of another origin led here."""
+        return self._site not in (b"", b"none", b"same-origin")
+
+    @property
     def from_other_page(self) -> bool:
         """Whether a page of another origin made the request. Programs that are no browsers do not say."""
         return not self.from_own_page and bool(self._origins or self._site)

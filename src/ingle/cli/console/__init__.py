@@ -1,0 +1,1 @@
+"""Commands about the console, the page of `ingle serve`."""

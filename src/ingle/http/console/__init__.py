@@ -1,0 +1,1 @@
+"""The console: pages for people, and the routes that only they use."""

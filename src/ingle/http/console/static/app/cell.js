@@ -1,0 +1,101 @@
+// One cell of the transcript: who ran it, its code, what came of it, and the answer it waits for.
+import { html, useEffect, useRef, useState } from "./lib.js";
+import { attempt, get, mayAct, post, query, sessionPath } from "./api.js";
+import { Code } from "./code.js";
+import { Bundle, Failure, Text } from "./output.js";
+import { plain, styled } from "./ansi.js";
+import { age, byWhom, bytes, clock, duration, moment, now } from "./format.js";
+
+const LINES = 400;
+
+const WORDS = {
+  ok: "", error: "failed", interrupted: "interrupted", exit: "exited", running: "running",
+  waiting_for_input: "waiting for you", waiting_for_approval: "waiting for approval",
+};
+
+function Elapsed({ cell }) {
+  if (!cell.running) return cell.seconds === null ? null : html`<span title="Time it took">${duration(cell.seconds)}</span>`;
+  return html`<span>${cell.started ? duration(Math.max(0, Math.floor(now.value - cell.started))) : ""}</span>`;
+}
+
+/** The answer to `input()` or `getpass`, typed where it is asked. */
+export function Answer({ session, prompt, secret, label = "" }) {
+  const field = useRef(null);
+  const [busy, setBusy] = useState(false);
+  const send = async (event, eof = false) => {
+    event.preventDefault();
+    setBusy(true);
+    await attempt(() => post(sessionPath(session, "input"), { text: eof ? "" : field.current.value, eof, wait: 0 }));
+    if (field.current) field.current.value = "";
+    setBusy(false);
+  };
+  return html`<form class="answer" onSubmit=${send}>
+    <label>${label}<span class="prompt">${plain(prompt || "") || "The cell asks for input:"}</span>
+      <input ref=${field} type=${secret ? "password" : "text"} autocomplete="off" spellcheck="false" disabled=${busy || !mayAct()} /></label>
+    ${mayAct() && html`<button class="primary" disabled=${busy}>Answer</button>
+      <button type="button" class="quiet" title="End of input, as Ctrl-D" onClick=${(event) => send(event, true)}>End</button>`}
+  </form>`;
+}
+
+/** The lines between the ends of a long output, a page at a time. */
+function More({ session, cell, stream, from, close }) {
+  const [page, setPage] = useState(null);
+  const [first, setFirst] = useState(from);
+  useEffect(() => {
+    attempt(() => get(query(sessionPath(session, "cells", cell.number, "output"), { stream, from_line: first, lines: LINES, raw: true })))
+      .then((found) => found && setPage(found));
+  }, [first]);
+  if (!page) return html`<p class="muted">Loading…</p>`;
+  return html`<div class="more-lines" role="region" aria-label="Lines of the output" tabindex="0">
+    <pre class="text numbered">${page.lines.map((line) => html`<span class="number">${line.number}</span>${styled([line.text])}${"\n"}`)}</pre>
+    <p><button disabled=${first <= 1} onClick=${() => setFirst(Math.max(1, first - LINES))}>Earlier</button>${" "}
+      <button disabled=${!page.next_line} onClick=${() => setFirst(page.next_line)}>Later</button>${" "}
+      <button class="quiet" onClick=${close}>Close</button></p></div>`;
+}
+
+function Files({ changes }) {
+  if (!changes) return null;
+  const named = [["created", "+"], ["changed", "~"], ["deleted", "−"]].flatMap(([kind, sign]) => (changes[kind] || []).map((name) => [sign, name]));
+  if (!named.length) return null;
+  return html`<p class="effects" title="Files that this cell created, changed or deleted">${named.slice(0, 8).map(([sign, name]) =>
+    html`<span>${sign} ${plain(name)}</span>`)}${named.length > 8 ? html`<span>and ${named.length - 8} more</span>` : ""}</p>`;
+}
+
+export function CellView({ timeline, cell, selected }) {
+  cell.version.value;
+  const [more, setMore] = useState(null);
+  const place = useRef(null);
+  useEffect(() => {
+    if (cell.loaded) return;
+    const observer = new IntersectionObserver(([seen]) => { if (seen.isIntersecting) { timeline.want(cell); observer.disconnect(); } }, { rootMargin: "400px" });
+    observer.observe(place.current);
+    return () => observer.disconnect();
+  }, [cell]);
+  const words = WORDS[cell.status] ?? cell.status;
+  return html`<article class="cell ${cell.status} ${selected ? "selected" : ""}" ref=${place} id=${`cell-${cell.number}`} aria-label=${`Cell ${cell.number}`}>
+    <header>
+      <span class="number" title=${cell.started ? moment(cell.started) : ""}>${cell.number}</span>
+      ${cell.author && html`<span class="author" title=${`Run by ${cell.author.name} via ${cell.author.via}`}>${byWhom(cell.author)}</span>`}
+      ${words && html`<span class="badge ${cell.status}">${words}</span>`}
+      <span class="spacer"></span>
+      ${cell.memory ? html`<span title="Change of memory">${cell.memory > 0 ? "+" : "−"}${bytes(Math.abs(cell.memory))}</span>` : ""}
+      <${Elapsed} cell=${cell} />
+      ${cell.started && html`<time title=${moment(cell.started)}>${now.value - cell.started < 3600 ? age(cell.started) : clock(cell.started)}</time>`}
+    </header>
+    <${Code} code=${cell.code} />
+    ${cell.left > 0 && html`<p class="muted">${cell.left} earlier outputs of this cell are not shown.</p>`}
+    ${cell.parts.map((part, at) => html`<div class="part ${part.background ? "background" : ""}" key=${at}>
+      ${part.background && html`<p class="muted">Later, from the background:</p>`}
+      ${part.kind === "text"
+        ? html`<${Text} part=${part} onMore=${(from) => setMore({ stream: part.stream, from })} />`
+        : html`<${Bundle} data=${part.data} about=${part.about} session=${timeline.id} />`}</div>`)}
+    ${more && html`<${More} session=${timeline.id} cell=${cell} stream=${more.stream} from=${more.from} close=${() => setMore(null)} />`}
+    ${cell.flooded && cell.running && html`<p class="muted">This cell prints very much. Its newest lines come once a second.</p>`}
+    ${!cell.loaded && html`<p class="muted placeholder">…</p>`}
+    ${cell.error && html`<${Failure} error=${cell.error} />`}
+    ${cell.exit && html`<p class="failure">${plain(cell.exit.message || `the process ended: ${cell.exit.signal || `exit code ${cell.exit.code}`}`)}</p>`}
+    ${cell.prompt !== null && cell.running && html`<${Answer} session=${timeline.id} prompt=${cell.prompt} secret=${cell.secret} />`}
+    <${Files} changes=${cell.files} />
+    ${cell.notices.map((notice) => html`<p class="notice">${plain(notice)}</p>`)}
+  </article>`;
+}
