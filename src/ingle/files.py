@@ -23,6 +23,8 @@ class FileInfo(Struct, frozen=True):
     kind: str
     size: int
     modified: float
+    mode: int = 0
+    """Permissions."""
 
 
 class FileList(Struct):

@@ -67,6 +67,7 @@ class FakeLauncher:
 class FakeWorkspace:
     def __init__(self) -> None:
         self.folders = SimpleNamespace(workspace="/workspace", user=0)
+        self.home = ""
         self.tmp = ""
 
     def use(self, launcher: Any) -> None:

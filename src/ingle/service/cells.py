@@ -195,7 +195,7 @@ class Cells(Verbs):
         first = 1
         if cell > 1:
             # A cell begins after the previous one has ended. A result from the highest event on holds no text.
-            with contextlib.suppress(errors.CellForgotten):
+            with contextlib.suppress(errors.CellForgotten, errors.CellElsewhere):
                 first = (await session.wait(cell - 1, 0.0, sys.maxsize)).next_event
         async for event in session.events(first):
             if event.cell == cell:

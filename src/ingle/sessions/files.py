@@ -38,10 +38,10 @@ LIST_BOUNDS = Bounds(elements=6 * wire.MAX_LISTED + 100, text=4 * MAX_LIST_BYTES
 SILENCE_SECONDS = 30.0
 """How long the agent may take to answer, or to accept the next bytes."""
 
-FOLDER_VERBS = frozenset({"list", "pack", "unpack"})
+FOLDER_VERBS = frozenset({"list", "pack", "unpack", "stat"})
 """Verbs for which an empty path is the folder itself."""
 
-WRITING_VERBS = frozenset({"write", "remove", "unpack"})
+WRITING_VERBS = frozenset({"write", "remove", "unpack", "make_folder", "move"})
 
 UNREACHABLE = (
     "the session could not serve its files: it may have ended, or be at its limit of processes or memory; "
@@ -52,8 +52,9 @@ UNREACHABLE = (
 Name = Annotated[str, Meta(max_length=6 * MAX_NAME_BYTES)]
 Word = Annotated[str, Meta(max_length=100)]
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Entry = tuple[Name, Literal["file", "folder", "link", "other"], Size, float]
-"""Name, kind, size and time of change."""
+Mode = Annotated[int, Meta(ge=0, le=0o7777)]
+Entry = tuple[Name, Literal["file", "folder", "link", "other"], Size, float, Mode]
+"""Name, kind, size, time of change and permissions."""
 
 
 class Failed(Struct, frozen=True):
@@ -73,7 +74,7 @@ class Opened(Failed, frozen=True):
 
 
 class Written(Failed, frozen=True):
-    info: Entry = ("", "file", 0, 0.0)
+    info: Entry = ("", "file", 0, 0.0, 0)
     new: bool = False
 
 
@@ -292,15 +293,37 @@ class SessionFiles:
             written: Written = await agent.receive_reply(Written)
             _check(path, written)
             self._changed()
-            _, kind, size, modified = written.info
-            return FileInfo(path, kind, size, modified), written.new
+            return FileInfo(path, *written.info[1:]), written.new
 
-    async def remove(self, path: str) -> None:
-        """Remove a file, a link itself, or an empty folder."""
-        request = self._request("remove", path)
+    async def remove(self, path: str, *, whole: bool = False) -> None:
+        """Remove a file, a link itself, or a folder: an empty one, or with `whole` all of it."""
+        request = self._request("remove", path, whole=whole)
         async with self._agent() as agent:
             _check(path, await agent.ask(request, Failed))
             self._changed()
+
+    async def stat(self, path: str) -> FileInfo:
+        """Describe a file, a folder, or a link itself."""
+        return (await self._describe("stat", path))[0]
+
+    async def make_folder(self, path: str) -> tuple[FileInfo, bool]:
+        """Make a folder and those around it. Return what it is now, and whether it is new."""
+        return await self._describe("make_folder", path)
+
+    async def move(self, path: str, target: str) -> FileInfo:
+        """Move a file or a folder to another path, and replace a file there."""
+        to = self._request("move", target)
+        more = {"to_root": to["root"], "to_fixed": to["fixed"], "to_path": to["path"]}
+        return (await self._describe("move", path, target, **more))[0]
+
+    async def _describe(self, verb: str, path: str, target: str = "", **more: Any) -> tuple[FileInfo, bool]:
+        request = self._request(verb, path, **more)
+        async with self._agent() as agent:
+            done: Written = await agent.ask(request, Written)
+        _check(path, done)
+        if verb in WRITING_VERBS:
+            self._changed()
+        return FileInfo(target or path, *done.info[1:]), done.new
 
     async def pack(self, path: str) -> "SessionArchive":
         """Begin to read a file or a folder as a tar stream; the caller closes it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ingle import errors
 from ingle.grants import OPEN_LEVELS
-from ingle.isolation.levels import Confinement
+from ingle.isolation.levels import TMP, Confinement
 from ingle.isolation.policy import Mount
 from ingle.sessions.spec import SessionSpec
 
@@ -24,6 +24,8 @@ class Reach:
     def of(cls, spec: SessionSpec, workspace: str, confinement: Confinement | None) -> "Reach":
         """Return what a worker with this confinement reaches. Its folders may be newer than the session."""
         own = [Mount(workspace), *(Mount(each) for each in (spec.cwd, spec.home) if each)]
+        if confinement is not None and confinement.has_own_root:
+            own.append(Mount(TMP))
         newer: list[Mount] = []
         # At the other levels all tenants share a launcher, whose plan has the folders of the first one.
         if confinement is not None and spec.grant.isolation not in OPEN_LEVELS:

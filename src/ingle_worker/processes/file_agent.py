@@ -114,7 +114,13 @@ def _open_folder(request: "dict[str, Any]", parts: "list[str]", make: bool = Fal
 
 def _info(name: str, about: os.stat_result) -> "list[Any]":
     plain = name.encode("utf-8", "backslashreplace").decode()
-    return [plain, _KINDS.get(stat.S_IFMT(about.st_mode), "other"), about.st_size, about.st_mtime]
+    return [
+        plain,
+        _KINDS.get(stat.S_IFMT(about.st_mode), "other"),
+        about.st_size,
+        about.st_mtime,
+        stat.S_IMODE(about.st_mode),
+    ]
 
 
 # --- the verbs ---
@@ -246,11 +252,58 @@ def _unpack(connection: socket.socket, request: "dict[str, Any]") -> None:
 def _remove(connection: socket.socket, request: "dict[str, Any]") -> None:
     *way, name = request["path"]
     folder = _open_folder(request, way)
-    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        os.rmdir(name, dir_fd=folder)
-    else:
+    if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=folder)
+    elif request["whole"]:
+        _remove_whole(folder, name)
+    else:
+        os.rmdir(name, dir_fd=folder)
     _reply(connection, {})
+
+
+def _remove_whole(folder: int, name: str) -> None:
+    for way, folders, files, fd in os.fwalk(name, topdown=False, dir_fd=folder, follow_symlinks=False):
+        del way
+        for each in files:
+            os.unlink(each, dir_fd=fd)
+        for each in folders:
+            if stat.S_ISDIR(os.stat(each, dir_fd=fd, follow_symlinks=False).st_mode):
+                os.rmdir(each, dir_fd=fd)
+            else:
+                os.unlink(each, dir_fd=fd)
+    os.rmdir(name, dir_fd=folder)
+
+
+def _stat(connection: socket.socket, request: "dict[str, Any]") -> None:
+    if not request["path"]:
+        about = os.fstat(_open_root(request))
+        name = "."
+    else:
+        *way, name = request["path"]
+        about = os.stat(name, dir_fd=_open_folder(request, way), follow_symlinks=False)
+    _reply(connection, {"info": _info(name, about)})
+
+
+def _make_folder(connection: socket.socket, request: "dict[str, Any]") -> None:
+    *way, name = request["path"]
+    folder = _open_folder(request, way, make=True)
+    try:
+        os.mkdir(name, 0o755, dir_fd=folder)
+        new = True
+    except FileExistsError:
+        new = False
+    about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    _reply(connection, {"info": _info(name, about), "new": new})
+
+
+def _move(connection: socket.socket, request: "dict[str, Any]") -> None:
+    *way, name = request["path"]
+    source = _open_folder(request, way)
+    *way, new_name = request["to_path"]
+    target = _open_folder({"root": request["to_root"], "fixed": request["to_fixed"]}, way, make=True)
+    os.rename(name, new_name, src_dir_fd=source, dst_dir_fd=target)
+    about = os.stat(new_name, dir_fd=target, follow_symlinks=False)
+    _reply(connection, {"info": _info(new_name, about)})
 
 
 def _tree(connection: socket.socket, request: "dict[str, Any]") -> None:
@@ -270,6 +323,9 @@ _VERBS = {
     "read": _read,
     "write": _write,
     "remove": _remove,
+    "stat": _stat,
+    "make_folder": _make_folder,
+    "move": _move,
     "pack": _pack,
     "unpack": _unpack,
     "tree": _tree,

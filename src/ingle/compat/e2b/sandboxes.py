@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from ingle import errors
 from ingle.http.auth.principals import Principal
@@ -19,6 +20,10 @@ ID_BYTES = 10
 DEFAULT_SECONDS = 300
 MAX_SECONDS = 30 * 86400
 """Life of a sandbox: without a request for another one, and the longest."""
+
+MAX_PROCESSES = 1000
+FIRST_PID = 1000
+"""Commands that are remembered for each sandbox, and the number of the first one."""
 
 PAUSED = "The sandbox is paused; connect to it to resume it"
 
@@ -54,8 +59,9 @@ class Sandbox:
     paused: bool = False
     contexts: dict[str, "Context"] = field(default_factory=dict)
     """By id. The first is the default one."""
-    tasks: dict[int, str] = field(default_factory=dict)
-    """Shell tasks by the process id that the client knows."""
+    processes: dict[int, "Process"] = field(default_factory=dict)
+    """By the process id that the client knows."""
+    watchers: dict[str, "Watcher"] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
     """Ends its life, or pauses it."""
 
@@ -66,6 +72,40 @@ class Sandbox:
     @property
     def tenant(self) -> str:
         return self.principal.caller.tenant
+
+    def new_pid(self) -> int:
+        """Return a number that no process of the sandbox has had. The oldest of many processes is forgotten."""
+        if len(self.processes) >= MAX_PROCESSES:
+            del self.processes[next(iter(self.processes))]
+        return max(self.processes, default=FIRST_PID - 1) + 1
+
+
+@dataclass(frozen=True)
+class Process:
+    """A command: a shell task."""
+
+    task_id: str
+    config: dict[str, Any]
+    """As the client gave it."""
+    tag: str | None
+    pty: bool
+
+
+@dataclass(eq=False)
+class Watcher:
+    """A program in the session that reports changes of a folder."""
+
+    task_id: str
+    path: str
+    include_entry: bool
+    next_event: int = 1
+    rest: str = ""
+    """Beginning of a line whose end has not come yet."""
+
+    def take(self, text: str) -> list[str]:
+        """Return the lines that are complete with this text."""
+        *lines, self.rest = (self.rest + text).split("\n")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -98,6 +138,9 @@ class Sandboxes:
             raise SandboxNotFound(sandbox_id)
         return found
 
+    def has(self, sandbox_id: str) -> bool:
+        return sandbox_id in self._rows
+
     def with_token(self, sandbox_id: str, token: str) -> Sandbox | None:
         """Return the sandbox that this token gives access to."""
         found = self._rows.get(sandbox_id)
@@ -126,17 +169,17 @@ class Sandboxes:
         sandbox.paused = True
         if sandbox.timer is not None:
             sandbox.timer.cancel()
-        for task_id in sandbox.tasks.values():
+        for process in sandbox.processes.values():
             try:
-                await sandbox.service.shell_pause(task_id)
+                await sandbox.service.shell_pause(process.task_id)
             except errors.IngleError:
                 continue  # it is over
 
     async def resume(self, sandbox: Sandbox) -> None:
         sandbox.paused = False
-        for task_id in sandbox.tasks.values():
+        for process in sandbox.processes.values():
             try:
-                await sandbox.service.shell_resume(task_id)
+                await sandbox.service.shell_resume(process.task_id)
             except errors.IngleError:
                 continue  # it is over
 

@@ -12,9 +12,12 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
+from ingle.compat.e2b import connect
 from ingle.compat.e2b.contexts import Contexts
 from ingle.compat.e2b.control import Control
+from ingle.compat.e2b.filesystem import Filesystem
 from ingle.compat.e2b.interpreter import Interpreter
+from ingle.compat.e2b.processes import Processes
 from ingle.compat.e2b.requests import ACCESS_HEADER, ID_HEADER, KEY_HEADER, SANDBOX, TRAFFIC_HEADER, header
 from ingle.compat.e2b.sandboxes import Sandbox, Sandboxes, SandboxNotRunning
 from ingle.http.auth.principals import Principal, Principals
@@ -22,7 +25,8 @@ from ingle.http.translations import PRINCIPAL
 from ingle.service import Service
 
 INTERPRETER_PATHS = ("/execute", "/contexts")
-SANDBOX_PATHS = (*INTERPRETER_PATHS, "/health")
+RPC_PATHS = ("/process.Process", "/filesystem.Filesystem")
+SANDBOX_PATHS = (*INTERPRETER_PATHS, *RPC_PATHS, "/files", "/health")
 CONTROL_PATHS = ("/sandboxes", "/v2/sandboxes", "/snapshots", "/templates", "/v2/templates", "/v3/templates")
 
 DEBUG_ID = "debug_sandbox_id"
@@ -43,7 +47,8 @@ class E2b:
         self._sandboxes = Sandboxes()
         self._contexts = Contexts()
         interpreter = Interpreter(self._contexts, service.settings.max_code)
-        self._sandbox_routes = Router([*interpreter.routes()], redirect_slashes=False)
+        inside = [*Filesystem(service.settings.max_file).routes(), *Processes().routes()]
+        self._sandbox_routes = Router([*interpreter.routes(), *inside], redirect_slashes=False)
         self._control_routes = Router(Control(self._sandboxes, self._contexts).routes(), redirect_slashes=False)
 
     @property
@@ -60,10 +65,10 @@ class E2b:
         if not _is_about_sandbox(scope):
             return None
         token = header(scope, TRAFFIC_HEADER) or header(scope, ACCESS_HEADER)
-        sandbox = self._sandboxes.with_token(header(scope, ID_HEADER), token)
-        if sandbox is None and scope["path"] == "/health":
-            # A client asks whether its sandbox lives, and must not take a sandbox that ended for a wrong token.
+        if not self._sandboxes.has(header(scope, ID_HEADER)):
+            # A client must not take a sandbox that ended for a wrong token.
             raise SandboxNotRunning(NOT_FOUND)
+        sandbox = self._sandboxes.with_token(header(scope, ID_HEADER), token)
         return None if sandbox is None else sandbox.principal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,6 +116,8 @@ class E2b:
         return Response(status_code=204)
 
     def refuse(self, scope: Scope, error: errors.IngleError) -> Response:
+        if scope["path"].startswith(RPC_PATHS):
+            return connect.refuse(scope, error)
         status = 400 if error.status == 422 else error.status
         if isinstance(error, SandboxNotRunning):
             body = {"sandboxId": header(scope, ID_HEADER), "message": error.message, "code": status}

@@ -8,6 +8,11 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 
+def watch_code() -> str:
+    """Return the program that reports changes of a folder."""
+    return (FOLDER / "watch.py").read_text("utf-8")
+
+
 def startup_code(cwd: str | None) -> str:
     """Return the first cell of a context. It leaves no name behind, and ends in the folder `cwd` if that exists."""
     startup, charts = ((FOLDER / name).read_text("utf-8") for name in ("startup.py", "charts.py"))

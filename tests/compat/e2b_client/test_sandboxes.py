@@ -1,0 +1,149 @@
+"""Life of a sandbox: made, listed, joined, paused, forked, saved, measured and ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from e2b import AuthenticationException, SandboxException, SandboxNotFoundException, SandboxQuery, SandboxState
+from e2b_code_interpreter import AsyncSandbox, Sandbox
+from serving import Server
+
+pytestmark = pytest.mark.req("compat.sandboxes")
+
+
+def test_a_sandbox_is_described_and_listed(sandbox: Sandbox) -> None:
+    other = Sandbox.create(metadata={"purpose": "list"})
+    try:
+        info = other.get_info()
+        assert (info.sandbox_id, info.metadata, info.state) == (
+            other.sandbox_id, {"purpose": "list"}, SandboxState.RUNNING
+        )  # fmt: skip
+        listed = Sandbox.list(query=SandboxQuery(metadata={"purpose": "list"})).next_items()
+        assert [each.sandbox_id for each in listed] == [other.sandbox_id]
+        pages = Sandbox.list(limit=1)
+        ids = []
+        while pages.has_next:
+            ids += [each.sandbox_id for each in pages.next_items()]
+        assert {sandbox.sandbox_id, other.sandbox_id} <= set(ids)
+    finally:
+        other.kill()
+
+
+def test_a_sandbox_is_joined_by_its_id(sandbox: Sandbox) -> None:
+    sandbox.run_code("x = 1")
+    again = Sandbox.connect(sandbox.sandbox_id)
+    assert again.run_code("x").text == "1"
+    assert again.is_running() is True
+
+
+def test_a_sandbox_that_was_killed_is_gone() -> None:
+    sandbox = Sandbox.create()
+    assert sandbox.kill() is True
+    assert sandbox.kill() is False
+    assert sandbox.is_running() is False
+    with pytest.raises(SandboxNotFoundException):
+        Sandbox.connect(sandbox.sandbox_id)
+    with pytest.raises(Exception, match="sandbox"):
+        sandbox.run_code("1")
+
+
+def test_a_kill_ends_a_run_that_is_under_way() -> None:
+    sandbox = Sandbox.create()
+    begun = threading.Event()
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            code = "print(1, flush=True)\nimport time; time.sleep(60)"
+            sandbox.run_code(code, on_stdout=lambda each: begun.set())
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(20)
+    sandbox.kill()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_sandbox_ends_after_its_time() -> None:
+    sandbox = Sandbox.create(timeout=300)
+    sandbox.set_timeout(1)
+    deadline = time.monotonic() + 20
+    while sandbox.is_running():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_paused_sandbox_keeps_its_state(sandbox: Sandbox) -> None:
+    sandbox.run_code("x = [1]; open('f', 'w').write('kept')")
+    sandbox.pause()
+    assert sandbox.get_info().state == SandboxState.PAUSED
+    assert sandbox.is_running() is False
+    with pytest.raises(Exception, match="sandbox"):
+        sandbox.run_code("x")
+    again = Sandbox.connect(sandbox.sandbox_id)
+    assert again.run_code("x, open('f').read()").text == "([1], 'kept')"
+
+
+async def test_async_a_paused_sandbox_keeps_its_state(async_sandbox: AsyncSandbox) -> None:
+    await async_sandbox.run_code("x = 1")
+    await async_sandbox.pause()
+    again = await AsyncSandbox.connect(async_sandbox.sandbox_id)
+    assert (await again.run_code("x")).text == "1"
+
+
+def test_forks_go_on_from_the_same_state(sandbox: Sandbox) -> None:
+    sandbox.run_code("x = 1; open('f', 'w').write('both')")
+    forks = sandbox.fork(count=3)
+    try:
+        for number, fork in enumerate(forks):
+            assert isinstance(fork, Sandbox)
+            assert fork.run_code(f"x += {number}; x, open('f').read()").text == f"({1 + number}, 'both')"
+            fork.files.write("f", str(number))
+        assert sandbox.run_code("x, open('f').read()").text == "(1, 'both')"
+        assert [fork.files.read("f") for fork in forks] == ["0", "1", "2"]
+    finally:
+        for fork in forks:
+            fork.kill()
+
+
+def test_a_snapshot_is_a_template_for_new_sandboxes(sandbox: Sandbox) -> None:
+    sandbox.run_code("x = {'kept': 1}")
+    snapshot = sandbox.create_snapshot()
+    other = Sandbox.create(template=snapshot.snapshot_id)
+    try:
+        assert other.run_code("x['kept']").text == "1"
+    finally:
+        other.kill()
+    listed = Sandbox.list_snapshots().next_items()
+    assert snapshot.snapshot_id in [each.snapshot_id for each in listed]
+    assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
+    assert Sandbox.delete_snapshot(snapshot.snapshot_id) is False
+    with pytest.raises(SandboxException):
+        Sandbox.create(template=snapshot.snapshot_id)
+
+
+def test_metrics_tell_memory_and_processors(sandbox: Sandbox) -> None:
+    (metric,) = sandbox.get_metrics()
+    assert metric.cpu_count >= 1
+    assert metric.mem_used > 0
+
+
+def test_a_wrong_key_and_another_tenant_see_nothing(sandbox: Sandbox, server: Server) -> None:
+    with pytest.raises(AuthenticationException):
+        Sandbox.create(api_key="wrong")
+    with pytest.raises(SandboxNotFoundException):
+        Sandbox.connect(sandbox.sandbox_id, api_key=server.other_token)
+    assert Sandbox.list(api_key=server.other_token).next_items() == []
+    assert Sandbox.kill(sandbox.sandbox_id, api_key=server.other_token) is False
+
+
+def test_what_needs_a_virtual_machine_is_refused() -> None:
+    with pytest.raises(SandboxException, match="needs a virtual machine"):
+        Sandbox.create(volume_mounts={"/data": "volume"})
+    with pytest.raises(SandboxException, match="snapshot"):
+        Sandbox.create(template="my-template")
