@@ -137,8 +137,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "web.safe",
         "web.flood",
     ),
-    *_later("14. Console, terminal, notebooks", "there is no terminal for live sessions yet", "term.attach"),
-    *_proven("14. Console, terminal, notebooks", "nb.export"),
+    *_proven("14. Console, terminal, notebooks", "term.attach", "nb.export"),
     *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.jupyter", "compat.errors"),
     *_later(
         "15. Compatible interfaces",

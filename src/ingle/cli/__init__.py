@@ -24,6 +24,7 @@ GROUPS = {
     "Sessions": {
         "ps": "commands.sessions:ps",
         "new": "commands.control:new",
+        "attach": "live.attach:attach",
         "logs": "commands.logs:logs",
         "export": "live.export:export",
         "vars": "commands.sessions:variables",
