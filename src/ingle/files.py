@@ -6,8 +6,9 @@ from msgspec import Struct, field
 
 
 class FileChanges(Struct, frozen=True, gc=False):
-    """Files of the session's folder that a cell created, changed and deleted: sorted paths relative to that folder.
+    """Files that were created, changed and deleted, in the session's own folder and in tracked ones: sorted paths.
 
+    They are relative to the folder that the session starts in; those of files elsewhere are full.
     A rollback also names empty folders, with a slash at the end.
     """
 
@@ -58,7 +59,7 @@ class FileDiff(Struct, frozen=True):
     """A file, link or empty folder that differs."""
 
     path: str
-    """Relative to the session's own folder."""
+    """Relative to the folder that the session starts in; in full elsewhere."""
     change: Literal["created", "changed", "deleted"]
     before: FileState | None
     """Null for one that was created."""

@@ -39,6 +39,8 @@ class GrantInfo(Struct, frozen=True):
     """`settings`: since the start of the server. `owner`: added since then."""
     start: bool = False
     """Whether the owner's sessions start in this folder."""
+    tracked: bool = False
+    """Whether checkpoints keep the files of this folder, and rollbacks bring them back."""
 
 
 class GrantList(Struct):
@@ -71,6 +73,8 @@ class NewGrant(Struct, frozen=True, forbid_unknown_fields=True):
     """HOST or HOST:PORT."""
     read_only: bool = False
     """Grant a folder for reading only."""
+    tracked: bool = False
+    """Have checkpoints keep the files of the folder, and rollbacks bring them back. For sessions made from now on."""
     tenants: Tenants = "owner"
     """Whose sessions may use the folder. A host is for all sessions."""
 

@@ -144,11 +144,14 @@ class Settings:
     )
     folder: list[str] = setting(  # noqa: RUF009
         [],
-        "Folder of yours that sessions may use, DIR, or DIR:ro for reading only; yours start in the first.",
+        "Folder of yours that sessions may use, DIR, or DIR:ro for reading only; yours start in the first. "
+        "DIR:tracked: rollbacks bring its files back, as for each DIR of `ingle mcp`; DIR:shared: they do not.",
         word="DIR",
     )
     mount: list[str] = setting(  # noqa: RUF009
-        [], "Folders of the host that sessions may use, each DIR, or DIR:ro for reading only."
+        [],
+        "Folders of the host that sessions may use, each DIR, DIR:ro for reading only, or DIR:tracked: "
+        "rollbacks bring its files back.",
     )
     keep_env: list[str] = setting(  # noqa: RUF009
         [], "Environment variables of the server that confined sessions see, in addition to PATH and the locale."

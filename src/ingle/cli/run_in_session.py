@@ -28,8 +28,7 @@ def run_in_session(job: Job, target: Target, name: str) -> int:
     async def main() -> int:
         if job.folders and target.address.path is not None:
             for folder in map(Folder.read, job.folders):
-                wanted = {"folder": folder.path, "read_only": folder.read_only}
-                change = target.ask("POST", "/v1/grants", wanted)
+                change = target.ask("POST", "/v1/grants", folder.grant)
                 if (name, "next_process") in [(each["session_id"], each["when"]) for each in change["sessions"]]:
                     later = f"session {name} is confined, and has {folder.path} from its next process on, not now"
                     await Output().write(2, f"ingle: {later}; exit() in a cell starts one, without the variables\n")

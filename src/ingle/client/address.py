@@ -27,6 +27,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
 
 
 READ_ONLY = ":ro"
+TRACKED = ":tracked"
+SHARED = ":shared"
 
 AGENT = "ingle-python"
 """What a client calls itself if its user gives it no name."""
@@ -41,19 +43,29 @@ class Folder:
     path: str
     """Absolute."""
     read_only: bool = False
+    tracked: bool | None = None
+    """Whether checkpoints keep its files. None: as the service does by itself."""
 
     @classmethod
     def read(cls, given: "str | os.PathLike[str]") -> "Folder":
-        """Return the folder that was written as `DIR` or `DIR:ro`."""
+        """Return the folder that was written as `DIR`, `DIR:ro`, `DIR:tracked` or `DIR:shared`."""
         text = os.fspath(given)
-        path = os.path.abspath(os.path.expanduser(text.removesuffix(READ_ONLY)))
+        suffix = next((each for each in (READ_ONLY, TRACKED, SHARED) if text.endswith(each)), "")
+        path = os.path.abspath(os.path.expanduser(text.removesuffix(suffix)))
         if not os.path.isdir(path):
             raise InvalidRequest(f"there is no folder {path!r}; create it, or name another")
-        return cls(path, text.endswith(READ_ONLY))
+        return cls(path, suffix == READ_ONLY, suffix == TRACKED if suffix in (TRACKED, SHARED) else None)
 
     @property
     def text(self) -> str:
-        return self.path + (READ_ONLY if self.read_only else "")
+        if self.read_only:
+            return self.path + READ_ONLY
+        return self.path + ("" if self.tracked is None else TRACKED if self.tracked else SHARED)
+
+    @property
+    def grant(self) -> dict[str, str | bool]:
+        """The request that grants it."""
+        return {"folder": self.path, "read_only": self.read_only, "tracked": bool(self.tracked)}
 
 
 @dataclass(frozen=True)

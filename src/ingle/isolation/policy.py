@@ -28,6 +28,8 @@ from ingle.settings import LEVELS, NETWORKS, Settings
 logger = logging.getLogger(__name__)
 
 READ_ONLY = ":ro"
+TRACKED = ":tracked"
+SHARED = ":shared"
 
 NO_LIMITS = SessionLimits()
 
@@ -51,6 +53,8 @@ class Mount:
 
     folder: str
     read_only: bool = False
+    tracked: bool = False
+    """Whether checkpoints keep its files, and rollbacks bring them back."""
 
     def holds(self, path: str) -> bool:
         return path == self.folder or path.startswith(self.folder.rstrip("/") + "/")
@@ -73,6 +77,11 @@ class Grant:
     mounts: tuple[Mount, ...] = ()
     """Folders in addition to its own. A nested folder comes after its parent, and its rights take precedence."""
 
+    @property
+    def tracked(self) -> tuple[str, ...]:
+        """Folders whose files checkpoints keep."""
+        return tuple(mount.folder for mount in self.mounts if mount.tracked)
+
 
 NOTHING_ASKED = (None, None, None, None, SessionLimits())
 MAX_CACHED_GRANTS = 1000
@@ -83,19 +92,25 @@ NO_GRANT = Grant()
 
 
 def read_mount(text: str) -> Mount:
-    """Return the mount that the operator wrote as `DIR` or `DIR:ro`."""
+    """Return the mount that the operator wrote as `DIR`, `DIR:ro`, `DIR:tracked` or `DIR:shared`."""
     read_only = text.endswith(READ_ONLY)
-    path = _written_folder(text)
+    path = written_folder(text)
     folder = os.path.realpath(path)
     if not os.path.isdir(folder):
         raise InvalidRequest(f"there is no folder {path!r} to grant; create it, or name another")
     if folder == "/":
         raise InvalidRequest("the whole file system cannot be granted; name the folders that sessions need")
-    return Mount(folder, read_only)
+    return Mount(folder, read_only, text.endswith(TRACKED))
 
 
-def _written_folder(text: str) -> str:
-    return os.path.expanduser(text.removesuffix(READ_ONLY))
+def written_folder(text: str) -> str:
+    """Return the folder without what is written about its rights."""
+    return os.path.expanduser(text.removesuffix(READ_ONLY).removesuffix(TRACKED).removesuffix(SHARED))
+
+
+def tracked(text: str) -> str:
+    """Return a folder that the operator wrote, as a tracked one unless something else is written."""
+    return text if text.endswith((READ_ONLY, TRACKED, SHARED)) else text + TRACKED
 
 
 def can_be_granted(folder: str, home: Path) -> bool:
@@ -120,7 +135,7 @@ class Policy:
         self._home = os.path.realpath(home)
         self._owners = tuple(read_mount(text) for text in (*settings.folder, *more_folders))
         self._shared = tuple(read_mount(text) for text in settings.mount)
-        self._written = tuple(os.path.abspath(_written_folder(text)) for text in settings.mount)
+        self._written = tuple(os.path.abspath(written_folder(text)) for text in settings.mount)
         """Granted folders as the operator wrote them: links on the way to them are no secret."""
         own = {mount.folder for mount in self._owners}
         self.mounts = (*self._owners, *(mount for mount in self._shared if mount.folder not in own))

@@ -157,7 +157,7 @@ TABLE = (
         "Go back to an earlier state",
         "Restore all variables of a session to a checkpoint, any number of times. Without a name it undoes the last "
         "cell, even one that crashed, if the session has checkpoints=`auto`, else it uses the newest checkpoint. "
-        "Files of its own folder go back too, others stay.",
+        "Files of its own folder and of tracked ones go back too, others stay.",
         arguments.RollbackSession,
         destructive=True,
     ),

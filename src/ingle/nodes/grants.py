@@ -20,7 +20,7 @@ from ingle.grants import (
     When,
     grant_id,
 )
-from ingle.isolation.policy import READ_ONLY, Mount
+from ingle.isolation.policy import READ_ONLY, SHARED, TRACKED, Mount
 from ingle.sessions.manager import Manager
 from ingle.sessions.process.grants import folder_grant
 from ingle.sessions.session import Session
@@ -44,7 +44,9 @@ class LocalGrants:
             before = next((each for each in listed if each.id == wanted.id), None)
             grant = wanted
             if before is not None:
-                grant = msgspec.structs.replace(before, read_only=before.read_only and wanted.read_only)
+                read_only = before.read_only and wanted.read_only
+                tracked = (before.tracked or wanted.tracked) and not read_only
+                grant = msgspec.structs.replace(before, read_only=read_only, tracked=tracked)
             if before is None:
                 await self._manager.regrant([*listed, grant])
             elif grant != before:
@@ -76,7 +78,10 @@ def _read(new: NewGrant) -> GrantInfo:
     assert new.folder is not None
     if "\0" in new.folder or not os.path.isabs(new.folder):
         raise InvalidRequest(f"{new.folder[:200]!r} is not a folder to grant; give an absolute path")
-    return folder_grant(new.folder + (READ_ONLY if new.read_only else ""), new.tenants, "owner")
+    if new.read_only and new.tracked:
+        raise InvalidRequest("a folder is either read_only or tracked; leave one of them out")
+    suffix = READ_ONLY if new.read_only else TRACKED if new.tracked else SHARED
+    return folder_grant(new.folder + suffix, new.tenants, "owner")
 
 
 def _when_added(grant: GrantInfo, session: Session) -> When:

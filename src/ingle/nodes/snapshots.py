@@ -35,7 +35,7 @@ from ingle.snapshots import disk_errors, manifest
 from ingle.snapshots.manifest import Manifest, Summary
 from ingle.snapshots.pack import write_whole
 from ingle.snapshots.store import LoadableSnapshot, LoadCandidates, Snapshots
-from ingle.trees.store import NotKept
+from ingle.trees.store import NotKept, Trees
 from ingle.workers.worker import Worker
 
 SUFFIX = ".ingle"
@@ -275,7 +275,7 @@ class LocalSnapshots:
             if opened is None:
                 raise errors.SnapshotNotFound(name)
             variables = await self._variables(session, opened, seconds)
-            return Moment(await session.kept_files.unpack(opened), variables)
+            return Moment(Trees(await session.kept_files.unpack(opened)), variables)
         finally:
             opening.close()
 
@@ -293,7 +293,7 @@ class LocalSnapshots:
                 moment = await scratch.moment(seconds)
         except errors.LoadFailed as error:
             return error.message
-        session.kept_files.release(moment.files)
+        session.kept_files.release(moment.files.own)
         if isinstance(moment.variables, str):
             return moment.variables
         unknown = {each.name: each.type for each in found.summary.skipped}

@@ -12,7 +12,7 @@ from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
 from ingle.capacity import Capacity, MachineUsage, Metrics
 from ingle.events import Isolation
-from ingle.isolation.policy import can_be_granted, read_mount
+from ingle.isolation.policy import can_be_granted, read_mount, tracked
 from ingle.nodes import Node
 from ingle.nodes.local import LocalNode
 from ingle.requests import Author
@@ -80,13 +80,19 @@ class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Envir
         return cls(settings, LocalNode(settings, home, place), workspace=home / "workspace")
 
     @classmethod
-    def beginning_in(cls, folder: str, settings: Settings, home: Path, kind: str) -> tuple["Service", str | None]:
+    def beginning_in(
+        cls, folder: str, settings: Settings, home: Path, kind: str, *, track: bool = False
+    ) -> tuple["Service", str | None]:
         """Return a service whose sessions start in the first of `settings.folder`, or else in this folder.
+
+        With `track`, the files of these folders belong to checkpoints, unless a folder says otherwise.
 
         Also return where they start. None: this folder cannot be granted, and each starts in its own.
         """
         if not settings.folder and can_be_granted(folder, home):
             settings = replace(settings, folder=[folder])
+        if track:
+            settings = replace(settings, folder=[tracked(each) for each in settings.folder])
         if settings.folder:
             start: str | None = read_mount(settings.folder[0]).folder
         else:

@@ -20,7 +20,7 @@ from ingle.files import Diff
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, NewCell
 from ingle.sessions.cells.cell import RunningCell
-from ingle.sessions.cells.file_changes import FileTracker
+from ingle.sessions.cells.file_changes import FileTracker, Root, roots_of
 from ingle.sessions.cells.hints import NO_HINTS, Hints
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner, visible
@@ -30,6 +30,7 @@ from ingle.sessions.forks.forking import ForkedCopy, Forking
 from ingle.sessions.info import describe_session
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
+from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Checkpoints
 from ingle.sessions.persistence.comparison import Comparison, Kind, Moment
 from ingle.sessions.persistence.kept_files import KeptFiles
@@ -100,17 +101,23 @@ class Session:
             spec, launcher, workspace, self.calls, journal, telemetry, self.autosave, prepared, free_process
         )
         self._worker = ExclusiveWorker(self.turns, slot, journal, self.autosave, self._tasks, make_room)
-        self._tracker = FileTracker(watches, spec.cwd or workspace.folders.place, project=spec.cwd is not None)
+        folders, tracked = workspace.folders, spec.grant.tracked
+        start = spec.cwd or folders.workspace
+        roots = roots_of(Root(folders.place, folders.workspace, False), spec.cwd, tracked)
+        self._tracker = FileTracker(watches, roots, start, trees.changes, spec.key)
         self.runner = CellRunner(spec, settings, self.turns, slot, journal, telemetry, self._tracker)
         self.usage = Usage(spec, slot, self.runner)
         self.saves = SaveSchedule(self.autosave, self.turns, slot, journal, self.checkpoints, self._tasks)
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
         self._introspection = Introspection(spec.session_id, self._worker, slot, self.calls)
+        self._folders = CheckpointFiles(
+            self.kept_files, trees, watches, tracked, key=spec.key, tenant=spec.tenant, start=start
+        )
         self._copies = WorkerCopies(
-            self._worker, slot, journal, self.checkpoints, self.saves, self.kept_files, self._tasks
+            self._worker, slot, journal, self.checkpoints, self.saves, self.kept_files, self._folders, self._tasks
         )
         self._forking = Forking(spec.session_id, slot, self.kept_files)
-        self._comparison = Comparison(self._worker, self.kept_files)
+        self._comparison = Comparison(self._worker, self._folders)
         slot.listener = WorkerEvents(
             spec,
             slot,
@@ -343,7 +350,7 @@ class Session:
         try:
             before = await self._comparison.at(self.checkpoints.find(parked.name), seconds)
         except BaseException:
-            self.kept_files.release(after.files)
+            self._folders.release(after.files)
             raise
         return await self._diff(parked.name, "checkpoint", before, after)
 
@@ -352,7 +359,7 @@ class Session:
         try:
             after = await self.moment(seconds)
         except BaseException:
-            self.kept_files.release(before.files)
+            self._folders.release(before.files)
             raise
         return await self._diff(name, kind, before, after)
 
@@ -375,7 +382,7 @@ class Session:
         self.runner.end(states.EXIT, Exit(message="the session was ended"))
         self.slot.move(SlotState.ENDED)
         self._tracker.close()
-        self.kept_files.close()
+        self._folders.close()
         await self.journal.close_images()
         await self.saves.close(keep=keep, patience=self._settings.exit_grace)
         self._tasks.cancel()

@@ -99,18 +99,25 @@ _failed = msgspec.json.Decoder(Failed)
 class TreeAgent:
     """Connection to an agent. The caller closes it."""
 
-    def __init__(self, connection: socket.socket, root: str, make: Sequence[str] = ()) -> None:
+    def __init__(
+        self, connection: socket.socket, root: str, make: Sequence[str] = (), *, tracked: bool = False
+    ) -> None:
         """Open the folder `root`. Raise NotKept if the agent cannot. The folders of `make` are made first."""
         connection.settimeout(SILENCE_SECONDS)
         self._socket = connection
+        self.tracked = tracked
+        """Whether the folder is a tracked one, of which ignored entries are left alone."""
         self._send({"verb": "tree", "root": root, "fixed": True, "make": list(make)})
         failed = self._receive(_failed)
         if failed.errno:
             raise NotKept(f"the folder cannot be opened: {os.strerror(failed.errno)}")
 
-    def entries(self, most: int) -> list[Seen]:
-        """Return all entries. Raise NotKept above so many."""
-        self._send({"do": "list"})
+    def entries(self, most: int, rules: dict[str, str] | None = None) -> list[Seen]:
+        """Return all entries. Raise NotKept above so many.
+
+        In a tracked folder, ignored entries are left out: by these rules, or by those that are in the folder now.
+        """
+        self._send({"do": "list", "tracked": self.tracked, "rules": rules})
         found: list[Seen] = []
         while part := self._receive(_seen):
             found += part

@@ -25,6 +25,8 @@ from ingle_worker.wire import trees as wire
 MAX_ENTRIES = 2_000_000
 """Size of a folder that can be brought back, however much was added to it since."""
 
+RULES_FILE = ".gitignore"
+
 Step = list[Any]
 
 
@@ -88,22 +90,45 @@ def restore(agent: TreeAgent, store: TreeStore, tree: Tree, index: Index, use: I
 
     With `why_not`, change nothing: raise NotKept with this reason if there is a difference.
     """
-    seen = agent.entries(MAX_ENTRIES)
+    # By the rules of that moment: those of now may be about other files, which would be removed.
+    seen = agent.entries(MAX_ENTRIES, _rules(store, tree) if agent.tracked else None)
     steps = plan(seen, _digests(agent, store, tree, index, use.writable, seen), tree, use.opened)
     if steps and why_not:
         raise NotKept(why_not)
     failed: list[str] = []
+    carried_out: list[Step] = []
     for batch in batches(steps):
         began = time.time_ns()
         for step, done in zip(batch, _apply(agent, store, tree, batch), strict=True):
             what, path = step[0], step[1]
             if done.errno:
-                if not (what == wire.REMOVE and done.errno == errno.ENOENT):
+                stays = done.errno == errno.ENOENT or (agent.tracked and done.errno == errno.ENOTEMPTY)
+                if not (what == wire.REMOVE and stays):  # a folder with ignored files stays
                     failed.append(f"{visible(path)} ({os.strerror(done.errno)})")
-            elif what in (wire.WRITE_FILE, wire.SET_ATTRIBUTES):
+                continue
+            carried_out.append(step)
+            if what in (wire.WRITE_FILE, wire.SET_ATTRIBUTES):
                 index.learn(path, done.stamp, tree.entries[path].digest, began, use.writable)
     index.keep_only(set(tree.entries))
-    return Restored(_changes(seen, steps), failed, tree)
+    return Restored(_changes(seen, carried_out), failed, tree)
+
+
+def _rules(store: TreeStore, tree: Tree) -> dict[str, str]:
+    """Return the texts of the ignore rules in a tree, by the paths of their folders. Raise NotKept for too many."""
+    found: dict[str, str] = {}
+    left = wire.MAX_RULES_BYTES
+    for path, entry in tree.entries.items():
+        folder, _, name = path.rpartition("/")
+        if name == RULES_FILE and entry.kind == "file" and entry.size <= wire.MAX_RULES_FILE_BYTES:
+            left -= entry.size
+            if left < 0:
+                raise NotKept("the ignore rules of the folder are too long")
+            fd = store.open(entry.digest)
+            try:
+                found[f"{folder}/" if folder else ""] = os.read(fd, entry.size).decode("latin-1")
+            finally:
+                os.close(fd)
+    return found
 
 
 def _digests(

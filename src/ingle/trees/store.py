@@ -11,8 +11,8 @@ import os
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingle.render.phrases import size
@@ -42,6 +42,15 @@ class KeptTree:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.holders = 1
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Files of a session at one moment, or why they are not kept."""
+
+    own: KeptTree | NotKept
+    tracked: Mapping[str, KeptTree | NotKept] = field(default_factory=dict)
+    """Those of tracked folders, by folder."""
 
 
 class TreeStore:

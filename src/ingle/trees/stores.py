@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from ingle.settings import Settings
 from ingle.support import remove_tree
+from ingle.trees.folder_changes import FolderChanges
 from ingle.trees.snapshot import Bounds
 from ingle.trees.store import KeptTree, TreeStore
 
@@ -25,6 +26,8 @@ class TreeStores:
         self._quota = settings.keep_disk
         self.bounds = Bounds(settings.keep_files, settings.keep_bytes)
         self._stores: dict[str, TreeStore] = {}
+        self.changes = FolderChanges()
+        """Of tracked folders, by all sessions."""
         self._executor = ThreadPoolExecutor(THREADS, "ingle-trees")
 
     def of(self, tenant: str) -> TreeStore:

@@ -5,6 +5,7 @@ Copies are made all or none. If the caller gives up meanwhile, they are ended.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,21 +71,21 @@ class Forks:
         """Return whether an order is under way."""
         return self._current is not None
 
-    async def make(self, origin: "Worker", count: int, folder: str) -> Copies:
+    async def make(self, origin: "Worker", count: int, folder: str, tracked: Sequence[str]) -> Copies:
         """Make copies of `origin`. Raises StartFailed, and then there are none."""
-        making = asyncio.get_running_loop().create_task(self._make(origin, count, folder))
+        making = asyncio.get_running_loop().create_task(self._make(origin, count, folder, tracked))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             making.add_done_callback(_end_unwanted)
             raise
 
-    async def _make(self, origin: "Worker", count: int, folder: str) -> Copies:
+    async def _make(self, origin: "Worker", count: int, folder: str, tracked: Sequence[str]) -> Copies:
         async with self._lock:
             if not origin.alive:
                 raise StartFailed("the session's process has ended, and cannot be copied")
             self._tickets += 1
-            self._current = Forking(origin, self._tickets, count, folder)
+            self._current = Forking(origin, self._tickets, count, folder, tracked)
             try:
                 return await self._current.run()
             finally:
@@ -113,8 +114,9 @@ def _end_unwanted(making: "asyncio.Task[Copies]") -> None:
 class Forking:
     """One fork order under way."""
 
-    def __init__(self, origin: "Worker", ticket: int, count: int, folder: str) -> None:
+    def __init__(self, origin: "Worker", ticket: int, count: int, folder: str, tracked: Sequence[str]) -> None:
         self._origin = origin
+        self._tracked = list(tracked)
         self._folder = folder
         self._loop = asyncio.get_running_loop()
         self.ticket = ticket
@@ -128,7 +130,7 @@ class Forking:
         """Make the copies and wait until the worker goes on. Raises StartFailed, and then there are none."""
         origin = self._origin
         until = time.monotonic() + FORK_PATIENCE_SECONDS
-        origin.send(messages.ForkSelf(self.ticket, self._slots, until, self._folder))
+        origin.send(messages.ForkSelf(self.ticket, self._slots, until, self._folder, self._tracked))
         try:
             # The worker itself ends what it has begun.
             ends: list[asyncio.Future[Any]] = [self._copied, origin.gone]

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ingle.events import Exit
@@ -189,12 +189,12 @@ class Worker:
         finally:
             os.close(fd)
 
-    async def fork(self, count: int = 1, folder: str = "") -> Copies:
+    async def fork(self, count: int = 1, folder: str = "", tracked: Sequence[str] = ()) -> Copies:
         """Make live copies between cells, which may still be starting. Raises StartFailed, and then there are none.
 
-        In files below `folder` that are open, each copy has a position of its own.
+        In files below `folder` and `tracked` folders that are open, each copy has a position of its own.
         """
-        return await self.forks.make(self, count, folder)
+        return await self.forks.make(self, count, folder, tracked)
 
     def make_sibling(self, slot: int) -> "Worker":
         """Return the host's side of a copy that is to be made."""

@@ -139,7 +139,7 @@ class LiveCopies:
                 else:
                     if mine is not None:
                         self._become(*mine)
-                        self.files.separate(order.folder)
+                        self.files.separate(order.folder, order.tracked)
                         return True
                 if failed:
                     # The next batch would fail too.

@@ -40,7 +40,8 @@ class TreeAgent:
 
     def _serve(self, request: "dict[str, Any]", fds: "list[int]") -> None:
         if request["do"] == "list":
-            for part in listing.entries(self._root):
+            ignoring = listing.Ignoring(request["rules"]) if request["tracked"] else None
+            for part in listing.entries(self._root, ignoring):
                 self._send(part)
             self._send([])
         elif request["do"] == "fetch":

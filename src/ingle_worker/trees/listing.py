@@ -1,16 +1,21 @@
-"""Lists all entries below an open folder. No link is followed, and no other file system is entered."""
+"""Lists all entries below an open folder. No link is followed, and no other file system is entered.
+
+Entries that ignore rules are about are left out, if the host asks for that.
+"""
 
 import os
 import stat
 from collections.abc import Iterator
 from typing import Any
 
+from ingle_worker.trees.ignore import NAME, Rules, ignored
 from ingle_worker.wire.trees import (
     FILE,
     FOLDER,
     LINK,
     MAX_DEPTH,
     MAX_ENTRIES_PER_MESSAGE,
+    MAX_RULES_FILE_BYTES,
     NOT_KEPT,
     encode_path,
 )
@@ -18,10 +23,46 @@ from ingle_worker.wire.trees import (
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def entries(root: int) -> "Iterator[list[list[Any]]]":
+class Ignoring:
+    """Ignore rules on the way to the folder that is listed now."""
+
+    def __init__(self, given: "dict[str, str] | None") -> None:
+        """`given` are texts of rules by the paths of their folders; None: they are read from the folders."""
+        self._given = given
+        self._rules: list[Rules] = []
+
+    def enter(self, folder: int, prefix: str) -> bool:
+        """Add the rules of a folder. Return whether there are some."""
+        text = self._given.get(prefix) if self._given is not None else _read_rules(folder)
+        if text:
+            self._rules.append(Rules(text, prefix))
+        return bool(text)
+
+    def leave(self) -> None:
+        self._rules.pop()
+
+    def hides(self, path: str, name: str, is_folder: bool) -> bool:
+        return ignored(self._rules, path, name, is_folder)
+
+
+def _read_rules(folder: int) -> str:
+    try:
+        fd = os.open(NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return ""
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_RULES_FILE_BYTES:
+            return ""
+        return os.read(fd, MAX_RULES_FILE_BYTES).decode("latin-1")
+    finally:
+        os.close(fd)
+
+
+def entries(root: int, ignoring: "Ignoring | None" = None) -> "Iterator[list[list[Any]]]":
     """Yield entries in parts, each folder before its contents. Other processes may change the folder meanwhile."""
     part: list[list[Any]] = []
-    for entry in _below(root, "", os.fstat(root).st_dev, 1):
+    for entry in _inside(root, "", os.fstat(root).st_dev, 1, ignoring):
         part.append(entry)
         if len(part) == MAX_ENTRIES_PER_MESSAGE:
             yield part
@@ -30,7 +71,18 @@ def entries(root: int) -> "Iterator[list[list[Any]]]":
         yield part
 
 
-def _below(folder: int, prefix: str, device: int, depth: int) -> "Iterator[list[Any]]":
+def _inside(folder: int, prefix: str, device: int, depth: int, ignoring: "Ignoring | None") -> "Iterator[list[Any]]":
+    """Yield what is below a folder. Its ignore rules hold for that long."""
+    if ignoring is None or not ignoring.enter(folder, prefix):
+        yield from _below(folder, prefix, device, depth, ignoring)
+        return
+    try:
+        yield from _below(folder, prefix, device, depth, ignoring)
+    finally:
+        ignoring.leave()
+
+
+def _below(folder: int, prefix: str, device: int, depth: int, ignoring: "Ignoring | None") -> "Iterator[list[Any]]":
     folders: list[tuple[str, str, os.stat_result]] = []
     with os.scandir(folder) as found:
         for each in found:
@@ -41,6 +93,8 @@ def _below(folder: int, prefix: str, device: int, depth: int) -> "Iterator[list[
             name = each.name
             path = prefix + (name if name.isascii() else encode_path(name))
             kind = stat.S_IFMT(about.st_mode)
+            if ignoring is not None and ignoring.hides(path, name, kind == stat.S_IFDIR):
+                continue
             if kind == stat.S_IFREG:
                 yield _entry(FILE, path, about)
             elif kind == stat.S_IFDIR:
@@ -68,7 +122,7 @@ def _below(folder: int, prefix: str, device: int, depth: int) -> "Iterator[list[
             continue
         try:
             yield _entry(FOLDER, path, os.fstat(inside))
-            yield from _below(inside, path + "/", device, depth + 1)
+            yield from _inside(inside, path + "/", device, depth + 1, ignoring)
         finally:
             os.close(inside)
 

@@ -29,14 +29,15 @@ class OpenFiles:
             self._paths = {}
             self._cwd = ""
 
-    def separate(self, folder: str) -> None:
-        """Give this process its own positions in all open files below the folder. Does nothing without a folder."""
+    def separate(self, folder: str, tracked: "list[str]") -> None:
+        """Give this process its own positions in all open files below the folders. Does nothing without a folder."""
         if not folder:
             return
         known, self._paths = self._paths, {}
         written: dict[tuple[int, int, int], int] = {}
         """By inode, flags and position: descriptors of one open file have all three in common."""
-        for fd, path in _opened_below(folder + "/"):
+        folders = (folder, *tracked)
+        for fd, path in _opened_below(*folders):
             try:
                 about, flags = os.fstat(fd), fcntl.fcntl(fd, fcntl.F_GETFL)
                 if stat.S_ISDIR(about.st_mode) or flags & os.O_PATH:
@@ -60,7 +61,7 @@ class OpenFiles:
                 self._paths[fd] = known[fd]
         if not self._cwd:
             cwd = working_directory()
-            self._cwd = cwd if cwd == folder or cwd.startswith(folder + "/") else ""
+            self._cwd = cwd if _is_below(cwd, folders) else ""
 
     def leave(self) -> None:
         """Remember the working directory. A process that enters a mount namespace starts at its root."""
@@ -94,7 +95,7 @@ class OpenFiles:
         """Return notices of what a copy still shares with the original, of whose files below `source` it has copies."""
         prefix = source + "/"
         mapped = sorted({path for path in _mapped_together() if path.startswith(prefix)})
-        deleted = [path for _, path in _opened_below("/") if path.endswith(DELETED) and not path.startswith("/dev/")]
+        deleted = [path for _, path in _opened_below("") if path.endswith(DELETED) and not path.startswith("/dev/")]
         deleted = [path.removesuffix(DELETED) for path in deleted if path.removesuffix(DELETED) not in mapped]
         return [
             *_named("files that are mapped, and shared with the original", mapped),
@@ -169,7 +170,12 @@ def working_directory() -> str:
         return ""
 
 
-def _opened_below(prefix: str) -> list[tuple[int, str]]:
+def _is_below(path: str, folders: "tuple[str, ...]") -> bool:
+    """Return whether a path is one of the folders, or lies in one. The root is written as nothing."""
+    return path in folders or path.startswith(tuple(f"{folder}/" for folder in folders))
+
+
+def _opened_below(*folders: str) -> list[tuple[int, str]]:
     """Return descriptors with the paths of their files."""
     found = []
     try:
@@ -181,7 +187,7 @@ def _opened_below(prefix: str) -> list[tuple[int, str]]:
             path = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue
-        if path.startswith(prefix) or path == prefix[:-1]:
+        if _is_below(path, folders):
             found.append((int(name), path))
     return sorted(found)
 

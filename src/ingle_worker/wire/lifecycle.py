@@ -53,6 +53,8 @@ class ForkSelf:
     until: float
     folder: str = ""
     """Files below this folder that are open get positions of their own in the copies."""
+    tracked: list[str] = field(default_factory=list)
+    """More folders of that kind."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 Each message is a length and JSON. Descriptors come with a request: one per file, in the order of the files.
 
-host  -> agent   {"do": "list"}
+host  -> agent   {"do": "list", "tracked": …, "rules": …}
 agent -> host    lists of entries, in several messages; an empty list ends them
+                 `tracked`: without entries that are ignored. `rules` are texts by the paths of their folders, or null:
+                 the agent reads the files `.gitignore`
 host  -> agent   {"do": "fetch", "files": [[path, limit], …]}, with a descriptor to write each file to
 agent -> host    [[errno, mode, inode, size, modified, changed, steady], …]
 host  -> agent   {"do": "apply", "steps": [[step, path, …], …]}, with a descriptor to read each `file` from
@@ -21,6 +23,11 @@ MAX_FILES_PER_MESSAGE = 64
 MAX_ENTRIES_PER_MESSAGE = 1000
 MAX_MESSAGE_BYTES = 16 * 1024**2
 MAX_DEPTH = 100
+MAX_RULES_FILE_BYTES = 64 * 1024
+"""Size of a file with ignore rules. A larger one has none."""
+
+MAX_RULES_BYTES = 4 * 1024**2
+"""Size of all ignore rules of a folder."""
 
 FILE, FOLDER, LINK, NOT_KEPT = "f", "d", "l", "x"
 """Kinds of entries. An entry is [kind, path, mode, inode, size, modified, changed, text].

@@ -84,7 +84,7 @@ def checkpoint(session: str, name: str | None, choice: Choice, delete: bool, as_
 def rollback(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
     """Return a session to a checkpoint, or with automatic checkpoints to before its last cell.
 
-    The files of its own folder return too.
+    The files of its own folder and of tracked folders return too.
     """
     with plain_failures():
         said = find_session(choice, session).ask(

@@ -13,7 +13,7 @@ MAX_NAMED = 20
 
 
 @click.command(epilog="Example: ingle grant ~/data:ro; ingle grant --host api.example.com; ingle grant --remove ~/data")
-@click.argument("folders", nargs=-1, metavar="[DIR[:ro]]...")
+@click.argument("folders", nargs=-1, metavar="[DIR[:ro|:tracked]]...")
 @click.option("--host", "hosts", multiple=True, metavar="HOST[:PORT]", help="Grant a host; may be repeated.")
 @click.option("--remove", is_flag=True, help="Remove these grants, each a folder, a host or an id of --list.")
 @click.option("--list", "lists", is_flag=True, help="List the grants.")
@@ -32,6 +32,9 @@ def grant(
     as_json: bool,
 ) -> None:
     """Let sessions of a running server use a folder or host, without a restart.
+
+    DIR:ro grants a folder for reading only. The files of DIR:tracked belong to checkpoints: a rollback brings them
+    back, in sessions made from now on.
 
     New sessions have it at once. So do live ones that see all your files anyway (isolation none or limits), and for
     hosts all live ones. A confined process cannot get another folder: its session has the folder from its next process
@@ -88,7 +91,7 @@ def _change(target: Target, kind: str, text: str, remove: bool, all_tenants: boo
         from ingle.client.address import Folder
 
         folder = Folder.read(text)
-        wanted = {"folder": folder.path, "read_only": folder.read_only, "tenants": "all" if all_tenants else "owner"}
+        wanted = {**folder.grant, "tenants": "all" if all_tenants else "owner"}
     answer = target.ask("POST", "/v1/grants", wanted)
     return answer
 
@@ -97,7 +100,9 @@ def _find(grants: list[dict[str, Any]], kind: str, text: str, all_tenants: bool)
     """Return the id of the grant that the user means."""
     import os
 
-    path = os.path.realpath(os.path.expanduser(text.removesuffix(":ro")))
+    from ingle.isolation.policy import written_folder
+
+    path = os.path.realpath(written_folder(text))
     same = [each for each in grants if each["kind"] == kind and each["name"] in (text, path)]
     wanted = [each for each in same if (each["tenants"] == "all") == all_tenants] or same
     found = [each["id"] for each in [*(each for each in grants if each["id"] == text), *wanted]]
@@ -109,7 +114,7 @@ def _find(grants: list[dict[str, Any]], kind: str, text: str, all_tenants: bool)
 def _sentences(change: dict[str, Any], remove: bool) -> list[str]:
     """Return what a change did, and for which sessions."""
     grant = change["grant"]
-    rights = " for reading" if grant.get("read_only") else ""
+    rights = " for reading" if grant.get("read_only") else " and tracked" if grant.get("tracked") else ""
     lines = [f"{grant['name']} is {'no longer granted' if remove else f'granted{rights}'}. New sessions follow that."]
     texts = {
         "now": "no longer have it" if remove else "have it now",
@@ -134,6 +139,7 @@ def _table(grants: list[dict[str, Any]]) -> list[str]:
     rows = [("ID", "KIND", "RIGHTS", "SESSIONS", "SINCE", "NAME")]
     for each in grants:
         rights = "read" if each.get("read_only") else "read, write" if each["kind"] == FOLDER else "connect"
+        rights += ", tracked" if each.get("tracked") else ""
         since = "start" if each.get("source") == "settings" else "later"
         rows.append((each["id"], each["kind"], rights, each["tenants"], since, each["name"]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -150,7 +156,8 @@ def _save(grant: dict[str, Any], remove: bool) -> str:
         name, value = "allow_host", grant["name"]
     else:
         name = "folder" if grant["tenants"] == "owner" else "mount"
-        value = grant["name"] + (":ro" if grant.get("read_only") else "")
+        suffix = ":ro" if grant.get("read_only") else ":tracked" if grant.get("tracked") else ""
+        value = grant["name"] + suffix
     try:
         text = file.read_text("utf-8") if file.exists() else ""
         draft = file.with_suffix(".draft")

@@ -126,7 +126,7 @@ class AsyncConnection:
             return Address(LOCAL_URL, path=found.path)
         address = Address(LOCAL_URL, path=found.path)
         if self._folder is not None:
-            wanted = {"folder": self._folder.path, "read_only": self._folder.read_only}
+            wanted = self._folder.grant
             MinimalClient(address).request("POST", "/v1/grants", wanted, timeout=GRANT_SECONDS)
         return address
 

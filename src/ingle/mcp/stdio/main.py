@@ -73,7 +73,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     _watch_parent(loop, stop.set)
     settings = dataclasses.replace(settings, exit_grace=min(settings.exit_grace, EXIT_GRACE_SECONDS))
-    service, start = Service.beginning_in(folder, settings, home, "mcp")
+    service, start = Service.beginning_in(folder, settings, home, "mcp", track=True)
     if start is None:
         logger.warning(
             "sessions start in their own folders, because %s cannot be granted; name a folder with --folder DIR", folder

@@ -7,13 +7,14 @@ others.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ingle import errors
 from ingle.events import CheckpointInfo
 from ingle.render.phrases import duration
 from ingle.support import processes
-from ingle.trees.store import KeptTree, NotKept
+from ingle.trees.store import KeptTree, NotKept, Trees
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.worker import Worker
 
@@ -52,7 +53,13 @@ class Parked:
     """What of the session the copy lacks."""
     files: KeptTree | NotKept = NO_FILES
     """Files of the own folder at that moment, or why they are not kept."""
+    tracked: Mapping[str, KeptTree | NotKept] = field(default_factory=dict)
+    """Files of tracked folders, by folder."""
     created_at: float = field(default_factory=time.time)
+
+    @property
+    def trees(self) -> Trees:
+        return Trees(self.files, self.tracked)
 
     @property
     def what(self) -> str:

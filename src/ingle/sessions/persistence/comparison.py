@@ -11,11 +11,11 @@ from typing import Literal
 from ingle import errors
 from ingle.files import Diff
 from ingle.sessions.persistence import fingerprints
+from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Parked
 from ingle.sessions.persistence.fingerprints import Fingerprint
-from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.exclusive import ExclusiveWorker
-from ingle.trees.store import KeptTree, NotKept
+from ingle.trees.store import Trees
 from ingle.workers.copies import Copies
 from ingle.workers.siblings import Siblings
 
@@ -26,7 +26,7 @@ Kind = Literal["checkpoint", "session", "snapshot"]
 class Moment:
     """Files and variables of one instant. The caller releases the files."""
 
-    files: KeptTree | NotKept
+    files: Trees
     variables: dict[str, Fingerprint] | str
     """Or why they are not known."""
     processes: Siblings | None = None
@@ -36,14 +36,14 @@ class Moment:
 class Comparison:
     """Compares one session with other moments."""
 
-    def __init__(self, worker: ExclusiveWorker, files: KeptFiles) -> None:
+    def __init__(self, worker: ExclusiveWorker, files: CheckpointFiles) -> None:
         self._worker = worker
         self._files = files
 
     async def now(self, seconds: float) -> Moment:
         """Return the session as it is now, with variables that are hashed for so many seconds. Raise Busy."""
         async with self._worker.use("diff") as worker:
-            files = await self._files.try_take(worker)
+            files = await self._files.take(worker)
             try:
                 copies = await worker.fork()
             except BaseException:
@@ -55,7 +55,7 @@ class Comparison:
     async def at(self, parked: Parked, seconds: float) -> Moment:
         """Return the moment of a checkpoint."""
         # A checkpoint that is dropped meanwhile must not take the files along.
-        files = self._files.share(parked.files)
+        files = self._files.share(parked.trees)
         try:
             variables = await _variables(await parked.worker.fork(), seconds)
         except errors.StartFailed as error:
@@ -64,12 +64,8 @@ class Comparison:
 
     async def diff(self, name: str, kind: Kind, before: Moment, after: Moment) -> Diff:
         """Compare two moments. Their files are released."""
-        notices: list[str] = []
         try:
             files, more, notices = await self._files.differences(before.files, after.files)
-        except NotKept as why:
-            files, more = None, 0
-            notices = [f"the files cannot be compared: {why}"]
         finally:
             self._files.release(before.files)
             self._files.release(after.files)

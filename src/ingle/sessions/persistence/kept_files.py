@@ -1,4 +1,4 @@
-"""Files of a session's own folder: kept with its state, and brought back with it.
+"""Files of one folder, a session's own or a tracked one: kept with its state, and brought back with it.
 
 The folder is listed only if something in it may have changed. The watch of the folder tells that, except for files that
 a process has mapped or open for writing. Both are cheap to find out.
@@ -9,12 +9,11 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ingle import errors
 from ingle.files import FileDiff
 from ingle.sessions.files import connect_agent
-from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.watch.folders import FolderWatch, FolderWatches
 from ingle.sessions.watch.mark import Mark
 from ingle.snapshots.store import LoadableSnapshot
@@ -37,8 +36,36 @@ SHARED = "another session shares the folder, a fork or the original"
 T = TypeVar("T")
 
 
+class Place(Protocol):
+    """Where kept files are."""
+
+    @property
+    def workspace(self) -> str:
+        """The folder, as the session sees it."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """The folder, as the host sees it."""
+        ...
+
+    @property
+    def workspace_shared(self) -> bool:
+        """Whether another session uses the folder, so that its files must not be brought back."""
+        ...
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders around it that a worker has to make."""
+        ...
+
+
 class KeptFiles:
-    def __init__(self, stores: TreeStores, tenant: str, folders: SessionFolders, watches: FolderWatches) -> None:
+    def __init__(
+        self, stores: TreeStores, tenant: str, folders: Place, watches: FolderWatches, *, tracked: bool = False
+    ) -> None:
+        """`tracked`: the folder is a granted one, of which ignored files are left alone."""
+        self._tracked = tracked
         self._stores = stores
         self._store = stores.of(tenant)
         self._folders = folders
@@ -98,13 +125,16 @@ class KeptFiles:
         finally:
             self.release(kept)
 
-    async def restore(self, worker: Worker, kept: KeptTree, *, new: bool = False) -> Restored:
+    async def restore(
+        self, worker: Worker, kept: KeptTree, *, new: bool = False, why_not: str | None = None
+    ) -> Restored:
         """Bring the folder back. `worker` continues with it, and files that it has open stay the same files.
 
-        Raise NotKept if that is not possible, or a fork would lose its files. A `new` folder is made.
+        Raise NotKept if that is not possible, or a fork would lose its files, or with the reason `why_not` if there
+        are differences. A `new` folder is made.
         """
         store, index = self._store, self._index
-        why_not = SHARED if self._folders.workspace_shared else ""
+        why_not = why_not or (SHARED if self._folders.workspace_shared else "")
         # A checkpoint that is dropped meanwhile must not take the files along.
         store.share(kept)
         self._forget_last()
@@ -177,7 +207,7 @@ class KeptFiles:
     async def _set_mark(self) -> None:
         """Follow all changes from now on."""
         if self._watch is None:
-            self._watch = self._watches.watch(self._folders.place, project=False)
+            self._watch = self._watches.watch(self._folders.place, project=self._tracked)
             if self._watch is None:
                 return
             self._watch.add(self._mark)
@@ -189,7 +219,9 @@ class KeptFiles:
         make = [*self._folders.folders, self.folder] if new else []
         async with self._connection(worker) as connection:
             try:
-                return await self._stores.in_thread(lambda: work(TreeAgent(connection, self.folder, make)))
+                return await self._stores.in_thread(
+                    lambda: work(TreeAgent(connection, self.folder, make, tracked=self._tracked))
+                )
             except OSError as error:
                 raise NotKept(f"they could not be stored: {error.strerror}") from None
 

@@ -9,6 +9,7 @@ from ingle import errors
 from ingle.events import CheckpointInfo
 from ingle.files import FileChanges
 from ingle.sessions.cells.journal import Journal
+from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import AUTO, Checkpoints, Parked
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.save_schedule import SaveSchedule
@@ -51,6 +52,7 @@ class WorkerCopies:
         checkpoints: Checkpoints,
         saves: SaveSchedule,
         files: KeptFiles,
+        folders: CheckpointFiles,
         tasks: Tasks,
     ) -> None:
         self._worker = worker
@@ -59,6 +61,7 @@ class WorkerCopies:
         self._checkpoints = checkpoints
         self._saves = saves
         self._files = files
+        self._folders = folders
         self._tasks = tasks
 
     async def copy(self) -> SessionCopy:
@@ -88,29 +91,25 @@ class WorkerCopies:
         return msgspec.structs.replace(parked.info(), notices=[*parked.notices, *dropped, *self.not_covered("kept")])
 
     def not_covered(self, what: str) -> list[str]:
-        """Return a notice if the session works in another folder than its own, of which no files are kept."""
-        now, own = self._slot.cwd, self._files.folder
-        if f"{now}/".startswith(f"{own}/"):
+        """Return a notice if the session works in a folder of which no files are kept."""
+        now = self._slot.cwd
+        if self._folders.covers(now):
             return []
-        return [f"files in {now} are not {what}: checkpoints cover the session's own folder and no other"]
+        return [f"files in {now} are not {what}: checkpoints cover the session's own folder and tracked ones"]
 
     async def _park(self, name: str, worker: Worker) -> tuple[Copies, Parked]:
         """Copy the worker and keep its files. The copy may still be starting."""
-        files = await self._files.try_take(worker)
+        trees = await self._folders.take(worker)
         moment = self._slot.moment(self._journal.history.count)
         try:
-            copies = await worker.fork(folder=self._files.folder)
+            copies = await worker.fork(folder=self._folders.folder, tracked=self._folders.tracked)
         except BaseException:
-            self._files.release(files)
+            self._folders.release(trees)
             raise
-        notices = list(copies.notices)
-        if isinstance(files, KeptTree):
-            notices += files.tree.notices
-            # The files are kept as long as the copy lives, however it ends.
-            copies.workers[0].gone.add_done_callback(lambda _: self._files.release(files))
-        else:
-            notices.append(f"the files are not kept: {files}")
-        return copies, Parked(name, copies.workers[0], moment, notices, files)
+        notices = [*copies.notices, *self._folders.notices(trees)]
+        # The files are kept as long as the copy lives, however it ends.
+        copies.workers[0].gone.add_done_callback(lambda _: self._folders.release(trees))
+        return copies, Parked(name, copies.workers[0], moment, notices, trees.own, trees.tracked)
 
     async def checkpoint_automatically(self, worker: Worker) -> None:
         """Park a copy before a cell, in its turn."""
@@ -133,7 +132,7 @@ class WorkerCopies:
             parked = self._checkpoints.find(name)
             text = "; ".join([f"rolled back to {parked.description}", *self.not_covered("rolled back")])
             try:
-                tmp, files = await self._slot.replace(parked, text, self._files)
+                tmp, files = await self._slot.replace(parked, text, self._folders)
             except errors.StartFailed:
                 if not parked.worker.alive:
                     await parked.worker.gone

@@ -17,7 +17,7 @@ from ingle import errors
 from ingle.environments.store import BuildsInUse, Store
 from ingle.grants import FOLDER, HOST, GrantInfo, Source, Tenants, grant_id
 from ingle.isolation.limits.apply import LimitApplier
-from ingle.isolation.policy import INDEX, NO_HOSTS, READ_ONLY, Grant, Policy, read_mount
+from ingle.isolation.policy import INDEX, NO_HOSTS, READ_ONLY, TRACKED, Grant, Policy, read_mount
 from ingle.isolation.self_test import STRONGEST_FIRST, Verdict, candidates
 from ingle.requests import NewSession
 from ingle.sessions.metrics import Telemetry
@@ -200,10 +200,11 @@ def _of_settings(settings: Settings) -> list[GrantInfo]:
 
 
 def folder_grant(text: str, tenants: Tenants, source: Source = "settings") -> GrantInfo:
-    """Return the grant of a folder that was written as `DIR` or `DIR:ro`. Blocks."""
+    """Return the grant of a folder as `read_mount` reads it. Blocks."""
     mount = read_mount(text)
-    return GrantInfo(grant_id(FOLDER, mount.folder, tenants), FOLDER, mount.folder, mount.read_only, tenants, source)
+    granted = grant_id(FOLDER, mount.folder, tenants)
+    return GrantInfo(granted, FOLDER, mount.folder, mount.read_only, tenants, source, tracked=mount.tracked)
 
 
 def _text(grant: GrantInfo) -> str:
-    return grant.name + (READ_ONLY if grant.read_only else "")
+    return grant.name + (READ_ONLY if grant.read_only else TRACKED if grant.tracked else "")

@@ -21,6 +21,7 @@ from ingle.sessions.cells.input_waits import InputWaits
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave
+from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Moment, Parked
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.calls import WorkerCalls
@@ -383,7 +384,7 @@ class ProcessSlot:
             self._journal.notices.add(f"files that could not be copied: {some(restored.failed, MAX_NAMED)}")
         return [] if forked.view is None else forked.view.key
 
-    async def replace(self, parked: Parked, text: str, files: KeptFiles) -> tuple[str, FileChanges | None]:
+    async def replace(self, parked: Parked, text: str, files: CheckpointFiles) -> tuple[str, FileChanges | None]:
         """Put a copy of a parked worker in the place of the current one, and bring its files back.
 
         Return the former temporary folder, and which files changed, if they were brought back. If there is no copy,
@@ -397,11 +398,15 @@ class ProcessSlot:
         return replaced.result()
 
     async def _replace(
-        self, parked: Parked, text: str, files: KeptFiles, replaced: "asyncio.Future[tuple[str, FileChanges | None]]"
+        self,
+        parked: Parked,
+        text: str,
+        files: CheckpointFiles,
+        replaced: "asyncio.Future[tuple[str, FileChanges | None]]",
     ) -> None:
         """Replace the worker. Other requests wait for this too, so a failure goes to the caller alone."""
         try:
-            (copy,) = await (await parked.worker.fork(folder=files.folder)).up()
+            (copy,) = await (await parked.worker.fork(folder=files.folder, tracked=files.tracked)).up()
         except errors.IngleError as error:
             replaced.set_exception(error)
             replaced.exception()  # retrieved here, since the caller may have left
@@ -429,23 +434,18 @@ class ProcessSlot:
         else:
             await self._start()
 
-    async def _restore_files(self, copy: Worker, parked: Parked, files: KeptFiles) -> FileChanges | None:
+    async def _restore_files(self, copy: Worker, parked: Parked, files: CheckpointFiles) -> FileChanges | None:
         """Bring the files of a checkpoint back. Return what changed, or None if they stay as they are."""
-        try:
-            if isinstance(parked.files, NotKept):
-                raise parked.files
-            restored = await files.restore(copy, parked.files)
-        except NotKept as why:
-            self._journal.notices.add(f"the files stay as they are: {why}")
+        changes, notices = await files.restore(copy, parked.trees, parked.created_at)
+        self._journal.tell(notices)
+        if changes is None:
             self.on_started()
             return None
-        for notice in restored.notices:
-            self._journal.notices.add(notice)
         copy.send(messages.Reopen())
         await asyncio.wait({self._started}, timeout=REOPEN_SECONDS)
         self.on_started()
         self.cwd = parked.moment.cwd
-        return restored.changes
+        return changes
 
     # --- hibernating and ending ---
 

@@ -1,0 +1,179 @@
+"""Folders that checkpoints cover: the session's own, and granted ones that are tracked.
+
+Paths are told relative to the folder that the session starts in. Those elsewhere are absolute.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from ingle.files import FileChanges, FileDiff
+from ingle.render.phrases import some
+from ingle.sessions.persistence.kept_files import KeptFiles
+from ingle.sessions.watch.folders import FolderWatches
+from ingle.support.folder_paths import outermost, told_path
+from ingle.trees.folder_changes import FolderChanges
+from ingle.trees.store import KeptTree, NotKept, Trees
+from ingle.trees.stores import TreeStores
+from ingle.workers.worker import Worker
+
+
+@dataclass(frozen=True)
+class GrantedFolder:
+    """A granted folder as a place of kept files. It has the same path for the host and for sessions."""
+
+    workspace: str
+    workspace_shared: bool = False
+
+    @property
+    def place(self) -> str:
+        return self.workspace
+
+    @property
+    def folders(self) -> list[str]:
+        return []
+
+
+class CheckpointFiles:
+    def __init__(
+        self,
+        own: KeptFiles,
+        stores: TreeStores,
+        watches: FolderWatches,
+        tracked: Iterable[str],
+        *,
+        key: str,
+        tenant: str,
+        start: str,
+    ) -> None:
+        """`tracked` are granted folders, `key` that of the session, and `start` the folder that it starts in."""
+        self._own = own
+        self._key = key
+        self._start = start
+        self._changes: FolderChanges = stores.changes
+        self._tracked = {
+            folder: KeptFiles(stores, tenant, GrantedFolder(folder), watches, tracked=True)
+            for folder in outermost(tracked)
+        }
+
+    @property
+    def folder(self) -> str:
+        """The session's own folder."""
+        return self._own.folder
+
+    @property
+    def tracked(self) -> list[str]:
+        """Tracked folders."""
+        return list(self._tracked)
+
+    def covers(self, path: str) -> bool:
+        """Return whether a path lies in one of the folders."""
+        return any(f"{path}/".startswith(f"{folder}/") for folder in (self.folder, *self._tracked))
+
+    # --- keeping ---
+
+    async def take(self, worker: Worker) -> Trees:
+        """Keep all folders as they are now. The caller releases what this returns."""
+        own = await self._own.try_take(worker)
+        tracked: dict[str, KeptTree | NotKept] = {}
+        try:
+            for folder, files in self._tracked.items():
+                tracked[folder] = await files.try_take(worker)
+        except BaseException:
+            self.release(Trees(own, tracked))
+            raise
+        return Trees(own, tracked)
+
+    def notices(self, trees: Trees) -> list[str]:
+        """Return sentences about files that are not kept."""
+        found = [f"the files are not kept: {trees.own}"] if isinstance(trees.own, NotKept) else trees.own.tree.notices
+        for folder, kept in trees.tracked.items():
+            why = [str(kept)] if isinstance(kept, NotKept) else kept.tree.notices
+            found = [*found, *(f"files in {folder} are not kept: {each}" for each in why)]
+        return found
+
+    def share(self, trees: Trees) -> Trees:
+        """Hold kept trees once more. The caller releases them."""
+        own = self._own.share(trees.own)
+        return Trees(own, {folder: self._own.share(kept) for folder, kept in trees.tracked.items()})
+
+    def release(self, trees: Trees) -> None:
+        for kept in (trees.own, *trees.tracked.values()):
+            self._own.release(kept)
+
+    def close(self) -> None:
+        """Give up what is held for the next trees."""
+        self._own.close()
+        for files in self._tracked.values():
+            files.close()
+        self._changes.forget(self._key)
+
+    # --- bringing back ---
+
+    async def restore(self, worker: Worker, trees: Trees, since: float) -> tuple[FileChanges | None, list[str]]:
+        """Bring all folders back to the trees of that moment.
+
+        Return what changed, or None if all stay as they are, and notices.
+        """
+        changes: FileChanges | None = None
+        notices: list[str] = []
+        for folder, files, kept in self._each(trees):
+            which = "the files" if files is self._own else f"the files in {folder}"
+            others = self._changes.others(folder, self._key, since)
+            why_not = f"another session has changed files there: {some(others)}" if others else None
+            try:
+                if isinstance(kept, NotKept):
+                    raise kept
+                restored = await files.restore(worker, kept, why_not=why_not)
+            except NotKept as why:
+                notices.append(f"{which} stay as they are: {why}")
+                continue
+            notices += restored.notices
+            changes = _joined(changes or FileChanges(), self._named(folder, restored.changes))
+        return changes, notices
+
+    def _each(self, trees: Trees) -> list[tuple[str, KeptFiles, KeptTree | NotKept]]:
+        tracked = [(folder, self._tracked[folder], kept) for folder, kept in trees.tracked.items()]
+        return [(self.folder, self._own, trees.own), *tracked]
+
+    def _named(self, folder: str, changes: FileChanges) -> FileChanges:
+        if folder == self._start:
+            return changes
+        groups = (changes.created, changes.changed, changes.deleted)
+        return FileChanges(*([told_path(self._start, folder, path) for path in group] for group in groups))
+
+    # --- comparing ---
+
+    async def differences(self, before: Trees, after: Trees) -> tuple[list[FileDiff] | None, int, list[str]]:
+        """Return the files that differ, how many more do, and notices. None: no folder could be compared."""
+        found: list[FileDiff] | None = None
+        more = 0
+        notices: list[str] = []
+        for folder, files, old in self._each(before):
+            new = after.own if files is self._own else after.tracked.get(folder)
+            if new is None:
+                continue
+            which = "the files" if files is self._own else f"the files in {folder}"
+            try:
+                some_files, some_more, told = await files.differences(old, new)
+            except NotKept as why:
+                notices.append(f"{which} cannot be compared: {why}")
+                continue
+            found = [*(found or []), *(self._renamed(folder, each) for each in some_files)]
+            more += some_more
+            notices += told
+        return found, more, notices
+
+    def _renamed(self, folder: str, each: FileDiff) -> FileDiff:
+        if folder == self._start:
+            return each
+        return msgspec.structs.replace(each, path=told_path(self._start, folder, each.path))
+
+
+def _joined(first: FileChanges, second: FileChanges) -> FileChanges:
+    return FileChanges(
+        sorted([*first.created, *second.created]),
+        sorted([*first.changed, *second.changed]),
+        sorted([*first.deleted, *second.deleted]),
+    )
