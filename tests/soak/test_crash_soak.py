@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from support.crash_rounds import Rounds
+from support.rollback_rounds import RollbackRounds
 from support.server import Server
 
 pytestmark = pytest.mark.soak
@@ -17,5 +18,14 @@ def test_a_hundred_rounds_of_kill_9(start: Callable[..., Server], size: int) -> 
     rounds = Rounds(start, chance, size)
     for _ in range(100):
         rounds.run(chance.choice(["server", "server", "worker", "copy", "zygote"]))
+    print("\n".join(rounds.told))
+    rounds.server.client.delete("/v1/sessions/main")
+
+
+def test_a_hundred_rollbacks_with_kill_9(start: Callable[..., Server]) -> None:
+    chance = random.Random(21)
+    rounds = RollbackRounds(start, chance)
+    for _ in range(100):
+        rounds.run(chance.choice(["server", "server", "worker", "init"]))
     print("\n".join(rounds.told))
     rounds.server.client.delete("/v1/sessions/main")

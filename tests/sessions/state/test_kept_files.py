@@ -128,16 +128,17 @@ async def test_what_cannot_be_kept_is_named(service: Service, main: str) -> None
 
 
 async def test_files_that_a_fork_shares_stay_as_they_are(service: Service, main: str) -> None:
+    """A fork shares the folder if it is too large to be copied."""
     await say(service, main, "open('a', 'w').write('one')")
     await service.checkpoint(main, "base")
+    await say(service, main, "open('large', 'wb').write(bytes(5_000_000))")
     (fork,) = await service.fork_session(main, "other")
-    assert (await service.rollback(main, "base")).files == FileChanges()
     await say(service, fork.session_id, "open('a', 'w').write('two')")
     shared = "the files stay as they are: another session shares the folder, a fork or the original"
     back = await service.rollback(main, "base")
     assert (back.files, shared in back.session.notices) == (None, True)
     await service.end_session(fork.session_id)
-    assert (await service.rollback(main, "base")).files == FileChanges(changed=["a"])
+    assert (await service.rollback(main, "base")).files == FileChanges(changed=["a"], deleted=["large"])
 
 
 async def test_a_folder_without_a_change_is_not_listed(
@@ -184,13 +185,13 @@ async def test_a_file_agent_that_is_killed_is_followed_by_another(
     files = session_of(service, main).kept_files
     with_agent, lost = files._with_agent, []
 
-    async def lose_once(worker: object, work: object) -> object:
+    async def lose_once(worker: object, work: object, **more: object) -> object:
         def cut(agent: object) -> object:
             lost.append("")
             agent._socket.close()  # type: ignore[attr-defined]
             return work(agent)  # type: ignore[operator]
 
-        return await with_agent(worker, work if lost else cut)  # type: ignore[arg-type]
+        return await with_agent(worker, work if lost else cut, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(files, "_with_agent", lose_once)
     assert (await service.rollback(main, "base")).files == FileChanges(changed=["a"])
