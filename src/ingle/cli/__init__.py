@@ -23,6 +23,7 @@ GROUPS = {
     },
     "Sessions": {
         "ps": "commands.sessions:ps",
+        "top": "live.top:top",
         "new": "commands.control:new",
         "attach": "live.attach:attach",
         "logs": "commands.logs:logs",

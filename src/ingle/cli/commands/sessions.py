@@ -34,7 +34,7 @@ def ps(choice: Choice, as_json: bool) -> None:
     `ingle serve`, or `ingle mcp` in the same folder. `ingle ls` is the same.
     """
     with plain_failures():
-        seen = [_look(target) for target in find_targets(choice)]
+        seen = [look(target) for target in find_targets(choice)]
         saved = _saved() if choice.url is None and choice.pid is None else []
         if as_json:
             import msgspec
@@ -45,7 +45,7 @@ def ps(choice: Choice, as_json: bool) -> None:
         echo(line)
 
 
-def _look(target: Target) -> dict[str, Any]:
+def look(target: Target) -> dict[str, Any]:
     """Return a server's description with its sessions, or with the reason why they are unknown."""
     told: dict[str, Any] = {"url": str(target.address)}
     if target.info is not None:
@@ -81,15 +81,15 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
         state = "does not answer" if "failure" in server else "no session"
         if not server["sessions"]:
             since = server.get("started_at")
-            rows.append((*who, "-", state, "-", _age(now - since) if since else "-", "-", folder))
+            rows.append((*who, "-", state, "-", age(now - since) if since else "-", "-", folder))
         rows += [
             (
                 *who,
                 session["session_id"],
                 _state(session, now),
                 str(session["execution_count"]),
-                _age(now - session["created_at"]),
-                _size(session["memory"]),
+                age(now - session["created_at"]),
+                memory_size(session["memory"]),
                 session["cwd"],
             )
             for session in server["sessions"]
@@ -101,7 +101,7 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
             f"{session['tenant']}/{session['session_id']}" if session["tenant"] else session["session_id"],
             _state(session, now),
             str(session["execution_count"]),
-            _age(now - session["created_at"]),
+            age(now - session["created_at"]),
             "-",
             session["folder"],
         )
@@ -109,31 +109,31 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
     ]
     if len(rows) == 1:
         return ["no server is running; start one with `ingle serve`"]
-    return _laid_out(rows)
+    return laid_out(rows)
 
 
 def _state(session: dict[str, Any], now: float) -> str:
     saved = session.get("saved_at")
     if session["state"] != "hibernated" and not (saved and session.get("durable")):
         return str(session["state"])
-    return f"{session['state']}, saved {_age(now - saved)} ago" if saved else f"{session['state']}, not saved"
+    return f"{session['state']}, saved {age(now - saved)} ago" if saved else f"{session['state']}, not saved"
 
 
-def _laid_out(rows: "list[tuple[str, ...]]") -> list[str]:
+def laid_out(rows: "list[tuple[str, ...]]") -> list[str]:
     # A session chooses names of folders and types: they must not look like rows of their own.
     rows = [tuple(clean_line(cell) for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
     for size, unit in UNITS:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
     return f"{max(0, int(seconds))}s"
 
 
-def _size(count: int | None) -> str:
+def memory_size(count: int | None) -> str:
     return "-" if count is None else f"{count / 1024**2:.0f} MiB"
 
 
@@ -174,7 +174,7 @@ def _variables_table(found: list[dict[str, Any]]) -> list[str]:
         shape = " x ".join(map(str, each["shape"])) if "shape" in each else str(each.get("length", "-"))
         size = _bytes(each["size"]) if "size" in each else "-"
         rows.append((each["name"], each.get("type") or "-", shape, size, each.get("preview") or ""))
-    return _laid_out(rows) if found else ["no variables"]
+    return laid_out(rows) if found else ["no variables"]
 
 
 def _bytes(count: int) -> str:
