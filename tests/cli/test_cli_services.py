@@ -467,11 +467,22 @@ def test_config_tells_each_setting_and_where_it_comes_from(home: Path) -> None:
 
 def test_refusals_name_the_command_that_helps(server: Server) -> None:
     server.make_session("main")
-    assert outcome("load", "nosuch") == (
+    for more in ([], ["--delete"]):
+        assert outcome("load", "nosuch", *more) == (
+            2,
+            "",
+            "ingle: there is no snapshot 'nosuch'; list the snapshots to see which exist "
+            "(`ingle load` without a name lists them)\n",
+        )
+    code, _, said = outcome("load", "--delete")
+    assert (code, said.splitlines()[-1]) == (
         2,
-        "",
-        "ingle: there is no snapshot 'nosuch'; list the snapshots to see which exist: "
-        "`ingle load` without a name lists them\n",
+        "Error: name the saved session; `ingle load` without anything else lists them",
+    )
+    assert outcome("rollback", "main")[::2] == (
+        2,
+        "ingle: session 'main' has no checkpoint; make one first (`ingle checkpoint SESSION NAME` makes one, without a "
+        "name it lists them)\n",
     )
     code, _, said = outcome("stop")
     assert (code, said.splitlines()[-1]) == (
@@ -483,6 +494,15 @@ def test_refusals_name_the_command_that_helps(server: Server) -> None:
         "",
         "ingle: session 'main' exists, and has no environment by name, not 'data'; leave the option out, end the "
         "session first, or use another name\n",
+    )
+
+
+def test_a_limit_that_is_too_high_is_refused_in_the_words_of_its_flag(start: Callable[..., Server]) -> None:
+    start("--isolation", "limits", "--pool", "0")
+    assert outcome("new", "large", "--memory", "4G")[::2] == (
+        2,
+        "ingle: the limit memory can only be lowered: 4G is above 2G, the limit of this server; ask for less, or ask "
+        "the operator for --limit-memory 4G\n",
     )
 
 

@@ -7,7 +7,14 @@ from typing import IO, Any
 import click
 
 from ingle.cli.echo import echo
-from ingle.errors import IngleError
+from ingle.errors import CheckpointNotFound, IngleError, SnapshotNotFound, VariableNotFound
+
+COMMANDS: dict[type[IngleError], str] = {
+    CheckpointNotFound: "`ingle checkpoint SESSION NAME` makes one, without a name it lists them",
+    SnapshotNotFound: "`ingle load` without a name lists them",
+    VariableNotFound: "`ingle vars SESSION` lists them",
+}
+"""By error: the command for its next step. The messages themselves serve all interfaces."""
 
 
 class Failure(click.ClickException):
@@ -22,7 +29,8 @@ def plain_failures() -> Iterator[None]:
     try:
         yield
     except IngleError as error:
-        raise Failure(error.message) from None
+        command = next((command for kind, command in COMMANDS.items() if isinstance(error, kind)), None)
+        raise Failure(f"{error.message} ({command})" if command else error.message) from None
     except OSError as error:
         # For example an unwritable data folder or a deleted current folder; the message names the path.
         raise Failure(str(error)) from None

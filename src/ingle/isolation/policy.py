@@ -283,16 +283,14 @@ class Policy:
 
     def _limits(self, wanted: NewSession) -> SessionLimits:
         allowed = limits.at_least_minimum(limits.lower(self.limits, wanted.bounds.limits))
-        for name in limits.NAMES:
-            value, most = getattr(wanted.limits, name), getattr(allowed, name)
-            least = limits.MINIMUM.get(name, 1)
-            if value is not None and value < least:
-                raise InvalidRequest(f"the limit {name} is {value}; it must be at least {least}, or leave it out")
-            if value is not None and most is not None and value > most:
+        for name, value in limits.given(wanted.limits):
+            most = getattr(allowed, name)
+            limits.check_minimum(name, value)
+            if most is not None and value > most:
+                asked, whose = limits.amount(name, value), _who(getattr(self.limits, name) == most)
                 raise NotGranted(
-                    f"the limit {name} can only be lowered: {value} is above {most}, the limit of "
-                    f"{_who(getattr(self.limits, name) == most)}; ask for less, or ask the operator for "
-                    f"--limit-{name.replace('_', '-')} {value}"
+                    f"the limit {name} can only be lowered: {asked} is above {limits.amount(name, most)}, the limit of "
+                    f"{whose}; ask for less, or ask the operator for --limit-{name.replace('_', '-')} {asked}"
                 )
         return limits.lower(wanted.limits, allowed)
 

@@ -24,7 +24,7 @@ STOP_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
 
-@click.command(epilog="Example: ingle new work --durable --memory 4G; ingle run -s work 'x = 1'")
+@click.command(epilog="Example: ingle new work --durable --memory 1G; ingle run -s work 'x = 1'")
 @click.argument("name", required=False)
 @service_options
 @click.option("--python", metavar="PATH", help="Use this interpreter, CPython 3.10 or later.")

@@ -9,7 +9,6 @@ from ingle.cli.completion import session_argument
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.services import Choice, Target, find_session, find_targets, service_options, several
-from ingle.errors import SnapshotNotFound
 
 TRANSFER_SECONDS = 3600.0
 """Time limit for a save or a load; a session may have many gigabytes."""
@@ -58,6 +57,8 @@ def load(
     as_json: bool,
 ) -> None:
     """Restore a saved session as a new one; without a name, list the saved sessions."""
+    if name is None and (delete or file is not None or session is not None):
+        raise click.UsageError("name the saved session; `ingle load` without anything else lists them")
     with plain_failures():
         from ingle.client.address import snapshot_path
 
@@ -78,10 +79,7 @@ def load(
         body: dict[str, Any] = {"trust": trust, "rerun": rerun}
         if session is not None:
             body["session_id"] = session
-        try:
-            said = target.ask("POST", snapshot_path(name) + "/load", body, TRANSFER_SECONDS)
-        except SnapshotNotFound as error:
-            raise Failure(f"{error.message}: `ingle load` without a name lists them") from None
+        said = target.ask("POST", snapshot_path(name) + "/load", body, TRANSFER_SECONDS)
     if as_json:
         _print(said)
         return

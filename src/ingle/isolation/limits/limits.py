@@ -1,5 +1,7 @@
 """Limits of a session: their names, their units, and the words about them."""
 
+from ingle.errors import InvalidRequest
+from ingle.quantities import BYTES, text_of
 from ingle.requests import SessionLimits
 from ingle.settings import Settings
 
@@ -13,6 +15,9 @@ NAMES = {
     "tmp": "temporary file limit",
     "disk": "disk limit",
 }
+
+COUNTS = ("processes", "files")
+"""Limits that are numbers and no sizes."""
 
 MINIMUM = {"memory": 16 * 1024**2, "processes": 4, "files": 128}
 """What the interpreter of a session itself needs."""
@@ -51,9 +56,28 @@ def _smaller(first: int | None, second: int | None) -> int | None:
     return min((each for each in (first, second) if each is not None), default=None)
 
 
+def given(limits: SessionLimits) -> list[tuple[str, int]]:
+    """Return the limits that have a value, by name."""
+    return [(name, value) for name in NAMES if (value := getattr(limits, name)) is not None]
+
+
+def check_minimum(name: str, value: int) -> None:
+    """Raise InvalidRequest for a limit with which no session could start."""
+    least = MINIMUM.get(name, 1)
+    if value < least:
+        raise InvalidRequest(
+            f"the limit {name} is {amount(name, value)}; it must be at least {amount(name, least)}, or leave it out"
+        )
+
+
+def amount(name: str, value: int) -> str:
+    """Return a limit as its flag takes it: `2G`."""
+    return str(value) if name in COUNTS else text_of(BYTES, value)
+
+
 def words(name: str, value: int) -> str:
     """Return a limit as answers name it: `memory limit 2 GiB`."""
-    if name in ("processes", "files"):
+    if name in COUNTS:
         return f"{NAMES[name]} {value}"
     for unit, short in UNITS:
         if value >= unit and value % unit == 0:
