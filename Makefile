@@ -20,7 +20,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-both-levels test-sandbox test-compat lint docs bench soak dist clean
+.PHONY: help run test test-unit test-both-levels test-sandbox test-compat test-web lint docs bench soak dist clean
 
 help:
 	@echo 'make run     start the service, and open its page   (ARGS="--port 9000" is handed on)'
@@ -29,6 +29,7 @@ help:
 	@echo 'make test-both-levels  run in a sandbox the tests that can differ by isolation level'
 	@echo 'make test-sandbox      run all tests with every session in a sandbox'
 	@echo 'make test-compat       run tests with real clients of other servers (NEWEST=1: the newest of each)'
+	@echo 'make test-web          use the console in a browser (apt-get install chromium)'
 	@echo '.ci/run      lint, all tests, and those that can differ by level once more in a sandbox'
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make docs    build the documentation as a site, in build/docs/site'
@@ -50,6 +51,9 @@ test-unit: $(STAMP_DEV)
 
 test-both-levels: $(STAMP_DEV)
 	@$(PYTEST) --isolation sandbox -m both_levels $(ARGS)
+
+test-web: $(STAMP_DEV)
+	@$(PYTEST) -m web --timeout=180 tests/web $(ARGS)
 
 test-sandbox: $(STAMP_DEV)
 	@$(PYTEST) --isolation sandbox $(ARGS)

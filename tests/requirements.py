@@ -130,13 +130,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "tools.secrets",
         "tools.client",
     ),
-    *_proven("14. Console, terminal, notebooks", "web.signin", "web.live"),
-    *_later(
-        "14. Console, terminal, notebooks",
-        "no browser tests attack and flood the page yet",
-        "web.safe",
-        "web.flood",
-    ),
+    *_proven("14. Console, terminal, notebooks", "web.signin", "web.live", "web.safe", "web.flood"),
     *_proven("14. Console, terminal, notebooks", "term.attach", "nb.export"),
     *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.jupyter", "compat.errors"),
     *_later(

@@ -76,6 +76,14 @@ async function share(id) {
     <p class="muted">It is shown only once, and ends ${moment(made.share.expires_at)}. Revoke it with <code>ingle share --revoke ${made.share.share_id}</code>.</p>` });
 }
 
+async function exported(id) {
+  const given = await ask({ title: `Export ${id}`, action: "Export",
+    fields: [{ name: "format", label: "As", options: [{ value: "ipynb", text: "Jupyter notebook (.ipynb)" }, { value: "py", text: "Python script (.py)" }, { value: "md", text: "Markdown (.md)" }, { value: "html", text: "Web page (.html)" }] }] });
+  if (!given) return;
+  const answer = await attempt(() => request("GET", `${sessionPath(id, "export")}?format=${given.format}`, undefined, { raw: true }));
+  if (answer) download(await answer.blob(), `${id}.${given.format}`);
+}
+
 export function download(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -87,7 +95,8 @@ export function download(blob, name) {
 export function Actions({ timeline }) {
   const id = timeline.id, state = timeline.state.value, info = timeline.info.value;
   const busy = state === "running" || state.startsWith("waiting");
-  if (timeline.ended.value || !mayAct()) return null;
+  if (timeline.ended.value) return null;
+  if (!mayAct()) return html`<div class="actions"><button onClick=${() => exported(id)}>Export</button></div>`;
   return html`<div class="actions" role="toolbar" aria-label="Actions">
     <button class=${busy ? "danger" : ""} disabled=${!busy} onClick=${() => interrupt(id)}>Interrupt</button>
     <button onClick=${() => fork(id)}>Open a copy</button>
@@ -95,6 +104,7 @@ export function Actions({ timeline }) {
     <button onClick=${() => rollback(id)}>Roll back</button>
     <details class="menu"><summary>More</summary><div>
       <button onClick=${() => share(id)}>Share a link</button>
+      <button onClick=${() => exported(id)}>Export</button>
       <button onClick=${() => clear(id, info)}>Clear variables</button>
       <button class="danger" onClick=${() => stop(id, info)}>Stop the session</button>
     </div></details>

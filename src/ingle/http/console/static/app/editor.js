@@ -41,7 +41,7 @@ function extensions(cm, timeline, run) {
     ])),
     cm.minimalSetup, cm.python(), cm.bracketMatching(), cm.indentOnInput(),
     cm.syntaxHighlighting(cm.classHighlighter),
-    cm.autocompletion({ override: [(context) => complete(session, context)], activateOnTypingDelay: 250 }),
+    cm.autocompletion({ override: [(context) => complete(session, context)], activateOnTypingDelay: 250, interactionDelay: 0 }),
     cm.hoverTooltip((view, at) => inspect(session, view, at), { hoverTime: 500 }),
     cm.keymap.of([cm.indentWithTab]),
     cm.EditorView.lineWrapping,

@@ -1,33 +1,38 @@
-// What a session uses: CPU and memory while the page is open, with their limits, and the machine it shares.
+// What a session uses: CPU and memory over the last half hour with their limits, and the machine it shares.
 import { html, useEffect, useState } from "./lib.js";
+import { attempt, get, sessionPath } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, duration, percent } from "./format.js";
-import { machine, sessions } from "./overview.js";
+import { machine } from "./overview.js";
 
-const KEPT = 360;
+const LOOK_MS = 5000;
 
-/** Samples that this page has seen. */
+/** The samples that the server keeps, read again while the page is looked at. */
 function useSamples(timeline) {
-  const [samples, setSamples] = useState([]);
-  const row = sessions.value.get(timeline.id);
+  const [kept, setKept] = useState({ samples: [] });
   useEffect(() => {
-    if (row) setSamples((all) => [...all, { time: Date.now() / 1000, memory: row.memory ?? NaN, cpu: row.cpu ?? NaN }].slice(-KEPT));
-  }, [row]);
-  return samples;
+    if (timeline.ended.value) return;
+    const look = () => attempt(() => get(sessionPath(timeline.id, "usage"))).then((found) => found && setKept(found));
+    look();
+    const timer = setInterval(() => { if (!document.hidden) look(); }, LOOK_MS);
+    return () => clearInterval(timer);
+  }, [timeline, timeline.ended.value]);
+  return kept;
 }
 
 export function Resources({ timeline }) {
-  const samples = useSamples(timeline);
+  const kept = useSamples(timeline);
+  const samples = kept.samples;
   const info = timeline.info.value, facts = machine.value;
   const limits = info?.limits || {};
   const times = samples.map((each) => each.time);
   const span = times.length > 1 ? duration(times[times.length - 1] - times[0]) : "";
   const last = samples[samples.length - 1];
   return html`<div class="resources">
-    <h3>Memory <span class="muted">${last && Number.isFinite(last.memory) ? bytes(last.memory) : ""}${limits.memory ? ` of ${bytes(limits.memory)}` : ""}</span></h3>
-    <${Chart} series=${[{ name: "memory", values: samples.map((each) => each.memory ?? NaN) }]} times=${times} limit=${limits.memory ?? undefined} zero text=${bytes} label=${`Memory over ${span}`} />
-    <h3>CPU <span class="muted">${last && Number.isFinite(last.cpu) ? percent(last.cpu) : ""}${limits.cpu ? ` of ${percent(limits.cpu)}` : ""}</span></h3>
-    <${Chart} series=${[{ name: "cpu", values: samples.map((each) => each.cpu ?? NaN) }]} times=${times} limit=${limits.cpu ?? undefined} zero text=${percent} label=${`CPU over ${span}`} />
+    <h3>Memory <span class="muted">${last && Number.isFinite(last.memory) ? bytes(last.memory) : ""}${kept.memory_limit ? ` of ${bytes(kept.memory_limit)}` : ""}</span></h3>
+    <${Chart} series=${[{ name: "memory", values: samples.map((each) => each.memory ?? NaN) }]} times=${times} limit=${kept.memory_limit ?? undefined} zero text=${bytes} label=${`Memory over ${span}`} />
+    <h3>CPU <span class="muted">${last && Number.isFinite(last.cpus) ? percent(last.cpus) : ""}</span></h3>
+    <${Chart} series=${[{ name: "cpu", values: samples.map((each) => each.cpus ?? NaN) }]} times=${times} zero text=${percent} label=${`CPU over ${span}`} />
     <p class="muted">${span && `The last ${span}.`}</p>
     <dl class="facts">
       ${info && html`<dt>CPU time</dt><dd>${duration(info.cpu_seconds)}</dd><dt>Python</dt><dd>${info.python}</dd><dt>Folder</dt><dd><code>${info.cwd}</code></dd>

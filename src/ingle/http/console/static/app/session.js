@@ -6,6 +6,7 @@ import { Actions } from "./actions.js";
 import { Branches } from "./branches.js";
 import { Files } from "./files.js";
 import { sessions, title } from "./overview.js";
+import { Network } from "./network.js";
 import { Resources } from "./resources.js";
 import { Link } from "./router.js";
 import { Shell } from "./shell.js";
@@ -19,6 +20,7 @@ const VIEWS = [
   { key: "files", name: "Files", view: Files, acts: true },
   { key: "branches", name: "Branches", view: Branches },
   { key: "resources", name: "Resources", view: Resources },
+  { key: "network", name: "Network", view: Network, acts: true },
   { key: "shell", name: "Shell", view: Shell, acts: true },
 ];
 

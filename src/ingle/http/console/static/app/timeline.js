@@ -122,6 +122,8 @@ export class Timeline {
     this.state = signal("");
     this.info = signal(null);
     this.ended = signal("");
+    /** Number of cells that ran in the session that this one is a copy of, while it has none of its own. */
+    this.origin = signal(0);
     this.lost = signal(false);
     /** Moves when a cell has ended: variables, files and branches look again. */
     this.finished = signal(0);
@@ -135,7 +137,8 @@ export class Timeline {
   async start() {
     try {
       const info = await get(sessionPath(this.id));
-      await this.load(Math.max(1, info.execution_count - PAGE + 1), PAGE);
+      const known = await this.load(Math.max(1, info.execution_count - PAGE + 1), PAGE);
+      this.origin.value = info.execution_count > 0 && !known ? info.execution_count : 0;
       await this.meet(info.execution_count);
       batch(() => {
         this.info.value = info;
@@ -152,15 +155,16 @@ export class Timeline {
 
   /** Read the last cell, and the number of the event to go on with. */
   async meet(number) {
-    if (!number) return;
     const cell = this.cells.get(number);
-    const live = cell?.running;
+    // A copy knows the number of its last cell, which ran in the original.
+    if (!cell) return;
+    const live = cell.running;
     try {
       const result = await get(query(sessionPath(this.id, "cells", number), { from: live ? undefined : FAR_EVENT }));
       this.next = result.next_event;
       if (live) cell.fill(result);
     } catch (error) {
-      // Outputs of cells that ended long ago may be forgotten; events are told from the first that is kept.
+      // Outputs of cells before a restart may be forgotten; events are told from the first that is kept.
       if (error.code !== "cell_forgotten") throw error;
     }
   }
@@ -258,6 +262,7 @@ export class Timeline {
     for (const info of cells) {
       if (!this.cells.has(info.cell)) this.cell(info.cell).describe(info);
     }
+    return cells.length;
   }
 
   /** Show cells before or after those in the list. */

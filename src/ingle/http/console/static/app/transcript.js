@@ -22,14 +22,15 @@ function Edge({ act, text }) {
 }
 
 /** Go through a long session: a slider over its cells, and jumps between those that failed. */
-function LookBack({ timeline, selected, setSelected }) {
+function LookBack({ timeline, selected, choose }) {
   const count = timeline.count.value;
   if (count < 2) return null;
   const go = async (number) => {
-    if (!number) return;
-    setSelected(number);
+    choose(number);
     await attempt(() => timeline.goTo(number));
-    requestAnimationFrame(() => document.getElementById(`cell-${number}`)?.scrollIntoView({ block: "start" }));
+    const show = () => document.getElementById(`cell-${number}`)?.scrollIntoView({ block: "start" });
+    // The list is drawn before the next frame, and outputs that load move it once more.
+    requestAnimationFrame(() => { show(); setTimeout(show, 300); });
   };
   const failed = async (direction) => {
     let from = (selected || count + 1) + direction;
@@ -90,12 +91,13 @@ export function Transcript({ timeline }) {
     requestAnimationFrame(() => { box.scrollTop = top + box.scrollHeight - height; });
   };
   return html`<section class="transcript" aria-label="Transcript">
-    <${LookBack} timeline=${timeline} selected=${selected} setSelected=${setSelected} />
+    <${LookBack} timeline=${timeline} selected=${selected} choose=${(number) => { setPinned(false); setSelected(number); }} />
     <div class="cells" ref=${list} onScroll=${scrolled} tabindex="0" role="feed" aria-label="Cells"><div>
       ${first > 1 && html`<${Edge} act=${earlier} text=${`Load earlier cells (${plural(first - 1, "more")})`.replace("mores", "more")} />`}
       ${cells.map((cell) => html`<${CellView} key=${cell.number} timeline=${timeline} cell=${cell} selected=${cell.number === selected} />`)}
       ${last < count && html`<${Edge} act=${() => attempt(() => timeline.page(1))} text="Load later cells" />`}
-      ${!cells.length && timeline.info.value && html`<p class="empty">Nothing has run in this session yet.</p>`}
+      ${!cells.length && timeline.info.value && html`<p class="empty">${timeline.origin.value
+        ? `This is a copy. ${plural(timeline.origin.value, "cell")} ran in the original.` : "Nothing has run in this session yet."}</p>`}
     </div></div>
     ${!pinned && html`<button class="to-end" onClick=${toEnd}>Newest ↓</button>`}
     ${timeline.ended.value
