@@ -174,7 +174,9 @@ def test_plots_tables_markdown_progress_and_errors_are_shown(page: Page, server:
 def test_input_and_passwords_are_answered_in_place(page: Page, server: Server, name: str) -> None:
     open_session(page, server, name)
     start(
-        server, name, "import getpass\nname = input('Name: ')\nsize = len(getpass.getpass('Word: '))\nprint('hello', name)"
+        server,
+        name,
+        "import getpass\nname = input('Name: ')\nsize = len(getpass.getpass('Word: '))\nprint('hello', name)",
     )
     page.get_by_label("Name:").fill("Ada")
     page.get_by_role("button", name="Answer").click()
