@@ -9,6 +9,7 @@ import msgspec
 
 from ingle import errors
 from ingle.mcp.content import pictures
+from ingle.mcp.views import MIME, VIEWS, page
 from ingle.output.pages import MAX_LINES
 from ingle.service import Service
 
@@ -56,6 +57,8 @@ TEMPLATES = (
 
 async def read(service: Service, uri: str) -> Found:
     try:
+        if (view := next((each for each in VIEWS if each.uri == uri), None)) is not None:
+            return Found(MIME, page(view.name))
         if uri == "ingle://sessions":
             return _json(await service.list_sessions())
         if match := re.fullmatch(SESSION + "/variables", uri):

@@ -11,7 +11,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 
 from ingle import __version__
-from ingle.mcp import arguments, resources, tools
+from ingle.mcp import arguments, resources, tools, views
 from ingle.mcp.content import Answer, Link
 from ingle.mcp.facts import Facts, description, instructions
 from ingle.mcp.handlers import Tools, UnknownTool
@@ -20,10 +20,11 @@ from ingle.render.model import Image, Part
 
 def make_server(handlers: Tools, facts: Facts) -> "Server[Any]":
     listing = types.ListToolsResult(tools=[_listed(tool, facts) for tool in handlers.listed])
+    with_views = types.ListToolsResult(tools=[_listed(tool, facts, with_view=True) for tool in handlers.listed])
     schemas = {tool.name: arguments.schema_of(tool.arguments) for tool in handlers.listed}
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
-        return listing
+        return with_views if _shows_views(context) else listing
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         async def progress(seconds: float, line: str) -> None:
@@ -132,8 +133,16 @@ def _client_name(context: Any) -> str:
     return agent.partition("/")[0]
 
 
-def _listed(tool: tools.Tool, facts: Facts) -> types.Tool:
+def _shows_views(context: Any) -> bool:
+    """Return whether the host shows views of MCP Apps, or has not said."""
+    told: types.ClientCapabilities | None = context.session.client_capabilities
+    return told is None or views.EXTENSION in (told.extensions or {})
+
+
+def _listed(tool: tools.Tool, facts: Facts, *, with_view: bool = False) -> types.Tool:
+    view = views.BY_TOOL.get(tool.name) if with_view else None
     return types.Tool(
+        _meta=None if view is None else {"ui": {"resourceUri": view.uri}},
         name=tool.name,
         description=description(tool, facts),
         input_schema=arguments.schema_of(tool.arguments),
