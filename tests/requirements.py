@@ -132,11 +132,10 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     *_proven("14. Console, terminal, notebooks", "web.signin", "web.live", "web.safe", "web.flood"),
     *_proven("14. Console, terminal, notebooks", "term.attach", "nb.export"),
-    *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.jupyter", "compat.errors"),
+    *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.daytona", "compat.jupyter", "compat.errors"),
     *_later(
         "15. Compatible interfaces",
-        "only the API of E2B is offered yet",
-        "compat.daytona",
+        "there is no API of SandboxFusion yet",
         "compat.fusion",
     ),
     *_later("16. Many machines", "there is one node only", "node.same", "node.lost", "node.once", "node.drain"),

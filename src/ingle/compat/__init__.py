@@ -6,6 +6,7 @@ Each is a translation on the service: it holds a table of ids, and nothing below
 from collections.abc import Callable, Sequence
 
 from ingle import errors
+from ingle.compat.daytona.translation import Daytona
 from ingle.compat.e2b.translation import E2b
 from ingle.compat.jupyter.translation import Jupyter
 from ingle.http.translations import Protocols, Translation
@@ -13,6 +14,7 @@ from ingle.service import Service
 
 TABLE: dict[str, Callable[[Service], Translation]] = {
     "e2b": E2b,
+    "daytona": Daytona,
     "jupyter": Jupyter,
 }
 """Translations by the names that the setting `compat` takes."""

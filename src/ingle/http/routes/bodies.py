@@ -294,7 +294,7 @@ def decode(kind: type[Body], data: bytes | bytearray, bounds: bounded_json.Bound
         raise errors.InvalidRequest(f"the body cannot be read: {error}") from None
     except msgspec.ValidationError as error:
         raise _not_as_expected("body", kind, error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidJson(f"the body is not JSON in UTF-8: {error}") from None
 
 

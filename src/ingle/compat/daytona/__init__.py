@@ -1,0 +1,1 @@
+"""API of Daytona: sandboxes, and the toolbox of each: interpreter, processes and files."""
