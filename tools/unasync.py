@@ -20,13 +20,14 @@ MODULES = (
     "session.py",
     "shell.py",
     "transcripts.py",
+    "trials.py",
     "values.py",
 )
 
 WORDS = [
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\bAsync(Attached|Client|Connection|Files|Iterator|Session|Shell|Transcripts|Values)\b", r"\1"),
+    (r"\bAsync(Attached|Client|Connection|Files|Iterator|Session|Shell|Transcripts|Trials|Values)\b", r"\1"),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\baclosing\b", "closing"),
     (r"\baclose\b", "close"),

@@ -24,6 +24,7 @@ An exception in a user's cell is a result, not an error of ingle.
     │   │   ├── CellElsewhere   404  cell_not_found       ran before the session was forked from another
     │   │   └── CellForgotten   410  cell_forgotten       started before the server restarted
     │   ├── CheckpointNotFound  404  checkpoint_not_found
+    │   ├── TrialNotFound       404  trial_not_found      it was committed or discarded, or has expired
     │   ├── FigureNotFound      404  figure_not_found     no stored image has that id
     │   ├── FileNotThere        404  file_not_found
     │   ├── VariableNotFound    404  variable_not_found
@@ -36,7 +37,9 @@ An exception in a user's cell is a result, not an error of ingle.
     │   │   └── SessionDiffers  409  session_exists       it exists, and is not as the client asks for it
     │   ├── EnvironmentInUse    409  environment_in_use   sessions use it, or it is being built
     │   ├── Busy                409  busy                 a cell is running; nothing was started
+    │   │   ├── TrialOpen       409  busy                 a trial is open; commit or discard it first
     │   │   └── ShellBusy       409  busy                 a command is running in that persistent shell
+    │   ├── TrialRefused        409  trial_refused        the session cannot have this trial
     │   ├── NotWaiting          409  not_waiting          no cell waits for input
     │   ├── TaskOver            409  task_over            the task has ended
     │   ├── InputClosed         409  input_closed         the task was started without an open stdin
@@ -217,6 +220,15 @@ class CheckpointNotFound(NotFound):
         super().__init__(lacks if known else f"{lacks}; make one first", lacks)
 
 
+class TrialNotFound(NotFound):
+    code = "trial_not_found"
+
+    def __init__(self, session_id: str, name: str, known: list[str]) -> None:
+        lacks = f"session {session_id!r} has no trial {name[:80]!r}"
+        has = f"; it has {', '.join(map(repr, known))}" if known else ": it was committed, discarded, or has expired"
+        super().__init__(f"{lacks}{has}", lacks)
+
+
 class FigureNotFound(NotFound):
     code = "figure_not_found"
 
@@ -320,6 +332,23 @@ class Busy(Conflict):
         super().__init__(f"{problem}; {remedy}", problem)
         self.cell = cell
         self.waiting = waiting
+
+
+class TrialOpen(Busy):
+    """The session waits until its trial is committed or discarded."""
+
+    def __init__(self, cell: int, trial: str) -> None:
+        problem = f"busy: {trial} is open"
+        Conflict.__init__(self, f"{problem}; commit or discard it", problem)
+        self.cell = cell
+        self.trial = trial
+        self.waiting = False
+
+
+class TrialRefused(Conflict):
+    """A session cannot have a trial, with the reason."""
+
+    code = "trial_refused"
 
 
 class NotWaiting(Conflict):

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from ingle.files import FileChanges
 from ingle.requests import Author, SessionLimits
+from ingle.trials import Trial
 
 MimeBundle = dict[str, str]
 """By mime type: text as it is, JSON as text, everything else in base64."""
@@ -79,6 +80,8 @@ class Result(Struct, gc=False):
     """By stream, for each text that is not whole."""
     files: FileChanges | None = None
     """What the cell changed in the session's folder; null while it runs, and where that is not known."""
+    trial: Trial | None = None
+    """The trial that the cell is, with its effect; null for other cells."""
     next_event: int = 0
     """Pass this number as `from` to get only newer text."""
 

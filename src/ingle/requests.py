@@ -3,6 +3,8 @@
 Every value is plain data, so that it can be sent to another machine. Answers are in `events`.
 """
 
+from typing import Literal
+
 from msgspec import Struct, field
 
 
@@ -109,6 +111,8 @@ class NewCell(Struct, frozen=True):
     """JSON of the variable `item`, which the cell finds."""
     author: Author | None = None
     """Set by the service; a caller cannot choose it."""
+    trial: Literal["held", "allowed"] | None = None
+    """Run the cell as a trial, with its connections held or allowed."""
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

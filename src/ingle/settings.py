@@ -185,6 +185,7 @@ class Settings:
     keep_files: int = setting(50_000, "Entries of a folder that checkpoints and saves keep; above it, no file.")
     keep_bytes: int = size(2 * 1024**3, "Size of a folder that checkpoints and saves keep; above it, no file.")
     keep_disk: int = size(16 * 1024**3, "Disk for the files of a tenant's checkpoints, and as much for its snapshots'.")
+    trial_seconds: float = seconds(600.0, "Time after which a trial that was not committed is discarded.")
     max_forks: int = setting(200, "Maximum number of forks in one request.")
     durable_size: int = size(
         256 * 1024 * 1024, "Maximum size of a session that is saved automatically; 0 disables automatic saves."

@@ -191,10 +191,12 @@ def test_every_message_comes_back_through_the_guests_own_decoder(cls: type, data
 
 def test_every_kind_is_a_message_of_the_host_or_of_the_guest() -> None:
     asking = {wire.ListVariables, wire.AskVariable, wire.MoveValue, wire.Complete, wire.Inspect, wire.CheckCode}
+    asking |= {wire.CompareNames}
     shell = {wire.Run, wire.Signal}
     preparing = {wire.LoadStdlib, wire.EditStdlib, wire.Clear}
     to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork}
     copying = {wire.ForkSelf, wire.Ends, wire.Rehome, wire.Reopen, wire.Adopt, wire.Save, wire.Load, wire.Compare}
+    copying |= {wire.NoteFiles}
     sandboxes = {wire.Enter, wire.Join, wire.Shell, wire.ServeFiles, wire.Prove}
     sandboxes |= {wire.MakeView, wire.UseView, wire.CloseView}
     staying = {wire.Stay, wire.KeepEnds, wire.ReturnEnds, wire.Reopen}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ingle import errors
 from ingle.service import Service
-from ingle.sessions.manager import check_name
+from ingle.sessions.spec import check_name
 
 MAIN = "main"
 

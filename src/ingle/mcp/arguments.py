@@ -150,6 +150,25 @@ class CompareSession(Struct, forbid_unknown_fields=True):
     to: Annotated[str | None, Meta(description="Name of a checkpoint, session or saved session.")] = None
 
 
+class Trial(Struct, forbid_unknown_fields=True):
+    code: str | None = None
+    session_id: SessionId = "main"
+    action: Literal["run", "commit", "discard"] = "run"
+    trial: Annotated[str | None, Meta(description="Default: the open one.")] = None
+    network: Literal["held", "allowed"] = "held"
+    timeout: Timeout = None
+    wait: Wait = 30
+
+
+class TryCells(Struct, forbid_unknown_fields=True):
+    codes: list[str]
+    session_id: SessionId = "main"
+    score: Annotated[str | None, Meta(description="Expression; the highest wins.")] = None
+    keep: Literal["best", "first_ok", "none"] = "best"
+    budget: Annotated[float, Meta(gt=0, le=MAX_WAIT_SECONDS, description="Seconds for all.")] = 40
+    network: Literal["held", "allowed"] = "held"
+
+
 class ListSessions(Struct, forbid_unknown_fields=True):
     pass
 

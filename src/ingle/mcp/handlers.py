@@ -17,7 +17,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Result, Task
-from ingle.mcp import arguments, content, texts, tools
+from ingle.mcp import arguments, content, texts, tools, trials
 from ingle.mcp.advice import MAIN, Refused, refusal_text
 from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
@@ -27,7 +27,7 @@ from ingle.render.diff import diff_text
 from ingle.render.model import Text, weight
 from ingle.requests import NewCell, NewSession, NewTask
 from ingle.service import Service
-from ingle.sessions.manager import check_name
+from ingle.sessions.spec import check_name
 from ingle_worker.wire import states
 
 INTERRUPT_SECONDS = 1.0
@@ -423,6 +423,12 @@ class Tools:
 
     async def _diff(self, given: arguments.CompareSession, progress: Progress) -> Answer:
         return Answer([Text(diff_text(await self.service.diff(given.session_id, given.to)))])
+
+    async def _trial(self, given: arguments.Trial, progress: Progress) -> Answer:
+        return await trials.trial(self.service, given, given.wait)
+
+    async def _try_cells(self, given: arguments.TryCells, progress: Progress) -> Answer:
+        return await trials.try_cells(self.service, given)
 
     async def _add_to_stdlib(self, given: arguments.AddToStdlib, progress: Progress) -> Answer:
         change = await self.service.add_to_stdlib(given.function_code)

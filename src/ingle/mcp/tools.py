@@ -149,7 +149,7 @@ TABLE = (
         "fork_repl_session",
         "Copy a live session",
         "Make live copies of a session with all its variables, of any type and size, in milliseconds: to try several "
-        "ways. Files are shared. Threads, tasks and child processes are not copied, but listed.",
+        "ways. Each has its own files. Threads, tasks and child processes are not copied, but listed.",
         arguments.ForkSession,
     ),
     Tool(
@@ -168,6 +168,23 @@ TABLE = (
         "Without a name: what `rollback_repl_session` would undo.",
         arguments.CompareSession,
         **READS,
+    ),
+    Tool(
+        "trial",
+        "Try a cell before keeping it",
+        "Run code in a copy of a session and see what it would change: variables, files, network, processes. Then "
+        "`commit` makes the copy the session, without running it again, or `discard` drops it. Use it for code that "
+        "deletes or overwrites. Until then the session is busy. No connection leaves unless network=`allowed`.",
+        arguments.Trial,
+        **RUNS,
+    ),
+    Tool(
+        "try_cells",
+        "Try several codes, keep one",
+        "Run several codes, each in a copy of the session at the same time. The copy with the highest `score` becomes "
+        "the session; without one, the first that succeeds.",
+        arguments.TryCells,
+        **RUNS,
     ),
     Tool(
         "destroy_repl_session",
@@ -220,6 +237,7 @@ DEFAULT = (
     "fork_repl_session",
     "rollback_repl_session",
     "diff",
+    "trial",
     "destroy_repl_session",
 )
 """What a model needs daily. Saves and the user's library are listed with `all`."""

@@ -36,6 +36,7 @@ from ingle.grants import GrantChange, GrantInfo, NewGrant
 from ingle.introspection import Completeness, Completion, Inspection
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, Bounds, NewCell, NewSession, NewTask
+from ingle.trials import Committed, TrialInfo, Tried
 
 
 class Node(Protocol):
@@ -102,6 +103,9 @@ class SessionHandle(Protocol):
 
     @property
     def checkpoints(self) -> "Checkpoints": ...
+
+    @property
+    def trials(self) -> "Trials": ...
 
     @property
     def introspection(self) -> "Introspection": ...
@@ -212,6 +216,28 @@ class Checkpoints(Protocol):
     async def remove(self, name: str) -> None: ...
 
     async def list(self) -> list[CheckpointInfo]: ...
+
+
+class Trials(Protocol):
+    """Code of one session that runs in copies of it."""
+
+    async def run(self, new: NewCell, seconds: float) -> Result:
+        """Run a cell as a trial. Return its result and effect once it has ended, or after `seconds`."""
+        ...
+
+    async def commit(self, name: str) -> Committed: ...
+
+    async def discard(self, name: str) -> None: ...
+
+    async def try_codes(self, codes: list[NewCell], score: str | None, keep: str, budget: float, network: str) -> Tried:
+        """Run each code in a copy at the same time. The chosen copy becomes the session."""
+        ...
+
+    async def probe(self, new: NewCell, network: str) -> Result:
+        """Run a cell in a copy that ends after it."""
+        ...
+
+    async def list(self) -> list[TrialInfo]: ...
 
 
 class Folder(Protocol):

@@ -29,11 +29,14 @@ from ingle.nodes.tasks import LocalTasks
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, NewCell, NewSession
 from ingle.sessions.files import SessionFiles, SessionValue
-from ingle.sessions.manager import Manager, key_of, tenant_of
+from ingle.sessions.forks.variants import try_codes
+from ingle.sessions.manager import Manager
 from ingle.sessions.persistence.comparison import Kind
 from ingle.sessions.process.introspection import Introspection
 from ingle.sessions.session import Session
+from ingle.sessions.spec import key_of, tenant_of
 from ingle.settings import Settings
+from ingle.trials import Committed, TrialInfo, Tried
 from ingle_worker.wire import states
 
 
@@ -100,6 +103,7 @@ class LocalSession:
         self._tasks = tasks
         self._snapshots = snapshots
         self.checkpoints = LocalCheckpoints(session)
+        self.trials = LocalTrials(session)
 
     @property
     def introspection(self) -> Introspection:
@@ -199,6 +203,32 @@ class LocalSession:
 
     async def files(self) -> SessionFiles:
         return await self._session.files()
+
+
+class LocalTrials:
+    """Trials of a session in this process."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def run(self, new: NewCell, seconds: float) -> Result:
+        return await self._session.trials.run(new, new.trial or "held", seconds)
+
+    async def commit(self, name: str) -> Committed:
+        text, files = await self._session.trials.commit(name)
+        return Committed(text, self._session.last_cell, files)
+
+    async def discard(self, name: str) -> None:
+        await self._session.trials.discard(name)
+
+    async def try_codes(self, codes: list[NewCell], score: str | None, keep: str, budget: float, network: str) -> Tried:
+        return await try_codes(self._session.trials, codes, score, keep, budget, network)
+
+    async def probe(self, new: NewCell, network: str) -> Result:
+        return await self._session.trials.probe(new, network)
+
+    async def list(self) -> list[TrialInfo]:
+        return self._session.trials.infos()
 
 
 class LocalCheckpoints:

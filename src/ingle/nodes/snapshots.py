@@ -24,12 +24,13 @@ from ingle.isolation.policy import Policy
 from ingle.render.phrases import some
 from ingle.requests import Bounds, NewSession
 from ingle.sessions.files import LocalFile, SessionFiles, split_path, system_errors
-from ingle.sessions.manager import NAME, Manager, tenant_of
+from ingle.sessions.manager import Manager
 from ingle.sessions.persistence.comparison import Moment
 from ingle.sessions.persistence.fingerprints import Fingerprint
 from ingle.sessions.persistence.save_store import MAX_SLOW, Slots
 from ingle.sessions.persistence.transfer import Transfer
 from ingle.sessions.session import Session
+from ingle.sessions.spec import NAME, tenant_of
 from ingle.settings import LEVELS
 from ingle.snapshots import disk_errors, manifest
 from ingle.snapshots.manifest import Manifest, Summary

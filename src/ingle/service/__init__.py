@@ -27,6 +27,7 @@ from ingle.service.sessions import Sessions
 from ingle.service.shell import Shell
 from ingle.service.snapshots import Snapshots
 from ingle.service.transcripts import Transcripts
+from ingle.service.trials import Trials
 from ingle.settings import Settings, data_folder
 from ingle.snapshots.registry import SERVE
 from ingle_worker.wire import states
@@ -45,7 +46,7 @@ MAX_SENDERS = 100
 """Pairs of interface and client whose services are kept. Clients choose their names."""
 
 
-class Service(Sessions, Cells, CodeHelp, Batches, Shell, Files, Snapshots, Environments, Grants, Transcripts):
+class Service(Sessions, Cells, Trials, CodeHelp, Batches, Shell, Files, Snapshots, Environments, Grants, Transcripts):
     """All verbs, for one caller, and the start and stop of the node that carries them out."""
 
     def __init__(

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import keyword
 import sys
 from collections.abc import AsyncIterator
 
@@ -12,7 +11,7 @@ from ingle.events import AnyEvent, CellInfo, Done, Result, Variables, VariableVa
 from ingle.nodes import OpenValue
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell, NewSession
-from ingle.service.validation import check_cell, check_seconds
+from ingle.service.validation import check_cell, check_seconds, check_variable
 from ingle.service.verbs import Verbs
 from ingle_worker.wire import states
 
@@ -21,8 +20,6 @@ VARIABLE_SECONDS = 5.0
 
 VALUE_SECONDS = 60.0
 """Time for writing or reading the value of one variable."""
-
-MAX_NAME_CHARS = 1000
 
 POLL_SECONDS = 1.0
 """Length of each wait for a cell that is past its timeout and about to be ended."""
@@ -209,23 +206,18 @@ class Cells(Verbs):
 
     async def variable(self, session_id: str, name: str, *, limit: float | None = None) -> VariableValue:
         """Return one variable in full. Its `__repr__` and `__str__` run in the session, for `limit` seconds at most."""
-        _check_variable(name)
+        check_variable(name)
         check_seconds("limit", limit)
         session = self.access.session(session_id, EXECUTE)
         return await session.variable(name, VARIABLE_SECONDS if limit is None else limit)
 
     async def value(self, session_id: str, name: str) -> OpenValue:
         """Return the value of a variable. The caller closes it."""
-        _check_variable(name)
+        check_variable(name)
         return await self.access.session(session_id, EXECUTE).value(name, VALUE_SECONDS)
 
     async def set_value(self, session_id: str, name: str, kind: str, chunks: AsyncIterator[bytes]) -> None:
         """Set a variable from bytes of this kind. Nothing in them is executed."""
-        _check_variable(name)
+        check_variable(name)
         session = self.access.session(session_id, EXECUTE)
         await session.set_value(name, kind, chunks, self.settings.max_file, VALUE_SECONDS)
-
-
-def _check_variable(name: str) -> None:
-    if len(name) > MAX_NAME_CHARS or not name.isidentifier() or keyword.iskeyword(name):
-        raise errors.InvalidRequest(f"{name[:80]!r} is not the name of a variable; give a plain name")

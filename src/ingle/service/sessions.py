@@ -12,7 +12,7 @@ from ingle.files import Diff
 from ingle.requests import NewSession, SessionLimits
 from ingle.service.validation import check_choice, check_environment, check_key, check_seconds
 from ingle.service.verbs import Verbs
-from ingle.sessions.manager import check_name
+from ingle.sessions.spec import check_name
 
 DIFF_SECONDS = 5.0
 """Time for the comparison of variables."""

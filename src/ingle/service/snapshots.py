@@ -9,7 +9,7 @@ from ingle.nodes import OpenFile
 from ingle.requests import NewSession
 from ingle.service.validation import check_seconds
 from ingle.service.verbs import Verbs
-from ingle.sessions.manager import check_name
+from ingle.sessions.spec import check_name
 from ingle.snapshots.user_library import MAX_BYTES
 
 

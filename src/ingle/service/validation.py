@@ -1,12 +1,13 @@
 """Checks of what a request says, where its type alone does not tell. Each raises InvalidRequest."""
 
+import keyword
 import math
 import os
 
 from ingle import errors
 from ingle.batches import NewBatch
 from ingle.requests import Limits, NewCell, NewTask, Script
-from ingle.sessions.manager import check_name
+from ingle.sessions.spec import check_name
 
 MAX_ENVS = 1000
 
@@ -24,6 +25,8 @@ MAX_ITEM_ID_CHARS = 255
 MAX_ITEM_INPUT_BYTES = 16 * 1024 * 1024
 MAX_CONCURRENCY = 256
 """Bounds of a batch: its items, the name and the input of each, and how many run at once."""
+
+MAX_NAME_CHARS = 1000
 
 
 def check_cell(new: NewCell) -> None:
@@ -129,3 +132,8 @@ def check_limits(limits: Limits) -> None:
 def check_size(rows: int, columns: int) -> None:
     if not (0 < rows < 65536 and 0 < columns < 65536):
         raise errors.InvalidRequest(f"a terminal of {rows} rows and {columns} columns cannot be; both are 1 to 65535")
+
+
+def check_variable(name: str) -> None:
+    if len(name) > MAX_NAME_CHARS or not name.isidentifier() or keyword.iskeyword(name):
+        raise errors.InvalidRequest(f"{name[:80]!r} is not the name of a variable; give a plain name")

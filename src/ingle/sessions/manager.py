@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import secrets
 import time
 from collections import Counter
@@ -39,7 +38,7 @@ from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.shell_sandboxes import ShellSandboxes
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.session import Session
-from ingle.sessions.spec import SessionSpec
+from ingle.sessions.spec import SessionSpec, check_name, key_of, tenant_of
 from ingle.sessions.upkeep import Upkeep
 from ingle.sessions.user_libraries import UserLibraries
 from ingle.sessions.watch.folders import FolderWatches
@@ -52,8 +51,6 @@ from ingle.workers.launch.launcher import Launcher
 from ingle_worker.wire import child_variables, states
 
 logger = logging.getLogger(__name__)
-
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 class Manager:
@@ -133,7 +130,12 @@ class Manager:
         return [*self._sessions.values(), *(session for session in self._making.values() if session is not None)]
 
     def _with_hidden(self) -> list[Session]:
-        return self._known() + self.shell_sandboxes.sessions
+        known = self._known()
+        return [
+            *known,
+            *self.shell_sandboxes.sessions,
+            *(each for session in known for each in session.trials.sessions),
+        ]
 
     async def create(self, wanted: NewSession, prepare: Callable[[Session], Awaitable[None]] | None = None) -> Session:
         """Return a new session that is ready for its first cell. `prepare` is done before others can find it."""
@@ -239,6 +241,7 @@ class Manager:
             free_process=self._free_process,
             make_room=self._descriptors.make_room,
             hints=self._hints,
+            make_fork=self._trial_of,
         )
 
     def _durable_session(self, spec: SessionSpec, launcher: Launcher, row: Row) -> Session:
@@ -319,6 +322,12 @@ class Manager:
             one_off=False,
         )
         return self._session(spec, original.launcher, saves=self._durable.temporary_target(spec, uid))
+
+    def _trial_of(self, spec: SessionSpec, launcher: Launcher, uid: str, copy: ForkedCopy) -> Session:
+        """Return a session that no listing shows, for a copy of another one."""
+        key, folder = f"{spec.key}.{uid}", self.folder(uid)
+        changes = {"key": key, "folder": folder, "folders": copy.folders, "auto_checkpoints": False}
+        return self._session(msgspec.structs.replace(spec, **changes), launcher)
 
     async def _take_over(self, row: Row) -> None:
         """Take over a session of an earlier server of this place. The next call restores it."""
@@ -481,19 +490,3 @@ class Manager:
             saving = [self._loop.create_task(session.saves.finish()) for session in durable]
             await asyncio.wait(saving, timeout=self.settings.exit_grace)
         await asyncio.gather(*(session.end(keep=session in durable) for session in sessions))
-
-
-def key_of(tenant: str, name: str) -> str:
-    """Return the key of a session: its name, or `tenant/name`."""
-    return f"{tenant}/{name}" if tenant else name
-
-
-def tenant_of(key: str) -> str:
-    return key.rpartition("/")[0]
-
-
-def check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise errors.InvalidName(
-            f"{name[:80]!r} is not a name: 1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
-        )

@@ -27,6 +27,7 @@ from ingle.sessions.cells.runner import CellRunner, visible
 from ingle.sessions.cells.turns import CELL, Turns
 from ingle.sessions.files import SessionFiles, SessionValue
 from ingle.sessions.forks.forking import ForkedCopy, Forking
+from ingle.sessions.forks.trials import MakeFork, Trials
 from ingle.sessions.info import describe_session
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
@@ -79,6 +80,7 @@ class Session:
         free_process: Callable[[], Awaitable[None]] | None = None,
         make_room: Callable[[], None] = lambda: None,
         hints: Hints = NO_HINTS,
+        make_fork: MakeFork | None = None,
     ) -> None:
         """`free_process` is awaited before a hibernated session gets a process again.
 
@@ -116,8 +118,24 @@ class Session:
         self._copies = WorkerCopies(
             self._worker, slot, journal, self.checkpoints, self.saves, self.kept_files, self._folders, self._tasks
         )
-        self._forking = Forking(spec.session_id, slot, self.kept_files)
         self._comparison = Comparison(self._worker, self._folders)
+        self._forking = Forking(spec, slot, self.kept_files)
+        self.trials = Trials(
+            spec,
+            self.turns,
+            self._worker,
+            slot,
+            self.runner,
+            journal,
+            self.calls,
+            self.kept_files,
+            self._folders,
+            self._forking,
+            self.saves,
+            self._tasks,
+            settings.trial_seconds,
+            make_fork,
+        )
         slot.listener = WorkerEvents(
             spec,
             slot,
@@ -375,6 +393,7 @@ class Session:
             await self._ended_event.wait()
             return
         self._ended = True
+        await self.trials.close()
         self.turns.close(errors.SessionNotFound(self.id))
         # One that comes back is not asked to exit: it needs what its exit handlers would remove.
         await self.slot.end(graceful=self.running is None and not keep, grace_seconds=self._settings.exit_grace)
@@ -388,6 +407,7 @@ class Session:
         self._tasks.cancel()
         await self.journal.close(keep=keep)
         if not keep:
+            await self.trials.leave_folders()
             await self.folders.end(self.spec.folder)
         self._ended_event.set()
 

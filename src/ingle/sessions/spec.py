@@ -1,16 +1,20 @@
-"""Resolved description of a session: what the manager decided before the session exists."""
+"""Resolved description of a session, decided before the session exists; its name and its key."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from ingle import errors
 from ingle.isolation.policy import NO_GRANT, Grant
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.snapshots.user_library import Library
 from ingle.trees.store import KeptTree
 from ingle.workers.views import View
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 class SessionSpec(msgspec.Struct, frozen=True):
@@ -62,3 +66,19 @@ class ForkOrigin:
     reseed: bool = False
     files: ForkedFiles | None = None
     """None if the fork shares the files of its original."""
+
+
+def key_of(tenant: str, name: str) -> str:
+    """Return the key of a session: its name, or `tenant/name`."""
+    return f"{tenant}/{name}" if tenant else name
+
+
+def tenant_of(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise errors.InvalidName(
+            f"{name[:80]!r} is not a name: 1 to 64 letters, digits, '.', '_' or '-', not starting with a dot"
+        )

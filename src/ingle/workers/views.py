@@ -19,7 +19,8 @@ PATIENCE_SECONDS = 10.0
 MAX_REPLY_BYTES = 4096
 
 NS_GET_NSTYPE = 0xB703
-CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+KINDS = (0x10000000, 0x00020000, 0x40000000)
+"""Kinds of namespaces, in the order of their descriptors: user, mount, network."""
 
 UNREACHABLE = "the session did not answer"
 
@@ -39,40 +40,48 @@ _decode = msgspec.json.Decoder(_Reply).decode
 class View:
     """Namespaces for one copy. The caller closes it."""
 
-    def __init__(self, users: int, mounts: int, key: list[int]) -> None:
-        self._users = users
-        self._mounts = mounts
+    def __init__(self, namespaces: list[int], key: list[int], listener: socket.socket | None) -> None:
+        self._namespaces = namespaces
         self.key = key
+        self.listener = listener
+        """Listening socket of the proxy, if the view has a network of its own. Its new owner closes it."""
 
     async def give_to(self, copy: Worker) -> None:
         """Run the file agents and shell tasks of a copy in this view. The copy itself enters it with `Rehome`.
 
         Raise NoView if the copy is gone.
         """
-        copy.view = [self._users, self._mounts]
+        copy.view = self._namespaces
         try:
-            await copy.init.send_with(messages.UseView(), [self._mounts])
+            await copy.init.send_with(messages.UseView(), [self._namespaces[1]])
         except OSError:
             raise NoView(UNREACHABLE) from None
 
     def close(self) -> None:
-        os.close(self._users)
-        os.close(self._mounts)
+        _close(self._namespaces)
 
 
-async def make(worker: Worker, own: str, target: str) -> View:
-    """Make a view for a copy of this worker, in which the folder `target` shows `own`/workspace. Raise NoView."""
-    reply, fds = await _ask(worker, messages.MakeView(own, target))
-    if len(fds) != messages.FDS_PER_VIEW or [_kind(fd) for fd in fds] != [CLONE_NEWUSER, CLONE_NEWNS]:
+async def make(worker: Worker, own: str, target: str, protected: list[str], *, network: bool = False) -> View:
+    """Make a view for a copy of this worker, in which the folder `target` shows `own`/workspace. Raise NoView.
+
+    The `protected` folders can only be read there. With `network`, it has a network of its own, with a proxy as the
+    only way out.
+    """
+    reply, fds = await _ask(worker, messages.MakeView(own, target, network, protected))
+    namespaces, rest = fds[: len(KINDS) - (not network)], fds[len(KINDS) - (not network) :]
+    try:
+        if [_kind(fd) for fd in namespaces] != [*KINDS[: len(KINDS) - (not network)]] or len(rest) != network:
+            raise NoView(reply.reason or UNREACHABLE)
+        listener = socket.socket(fileno=rest.pop()) if network else None
+        return View(namespaces, reply.key, listener)
+    except (NoView, OSError) as error:
         _close(fds)
-        raise NoView(reply.reason or UNREACHABLE)
-    users, mounts = fds
-    return View(users, mounts, reply.key)
+        raise NoView(str(error)) from None
 
 
-async def undo(worker: Worker, own: str, target: str) -> None:
+async def undo(worker: Worker, own: str, target: str, protected: list[str]) -> None:
     """Make the view of this worker show all folders as they are. Raise NoView."""
-    reply, fds = await _ask(worker, messages.CloseView(own, target))
+    reply, fds = await _ask(worker, messages.CloseView(own, target, protected))
     _close(fds)
     if reply.reason:
         raise NoView(reply.reason)

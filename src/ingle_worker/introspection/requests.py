@@ -6,6 +6,7 @@ import types
 from typing import Any
 
 from ingle_worker.introspection import completion, inspection
+from ingle_worker.introspection.comparison import Comparison
 from ingle_worker.session import traceback_text, variables
 from ingle_worker.session.compiler import Compiler
 from ingle_worker.session.interrupts import Interrupts
@@ -15,6 +16,7 @@ from ingle_worker.wire.messages import (
     AskVariable,
     CheckCode,
     Checked,
+    CompareNames,
     Complete,
     Completed,
     Inspect,
@@ -22,13 +24,14 @@ from ingle_worker.wire.messages import (
     Listed,
     ListVariables,
     MoveValue,
+    NamesCompared,
     ValueMoved,
     Variable,
 )
 
 MAX_ERROR_CHARS = 1000
 
-Question = ListVariables | AskVariable | MoveValue | Complete | Inspect | CheckCode
+Question = ListVariables | AskVariable | MoveValue | Complete | Inspect | CheckCode | CompareNames
 ANSWERS: dict[type, Any] = {
     ListVariables: Listed,
     AskVariable: Asked,
@@ -36,8 +39,11 @@ ANSWERS: dict[type, Any] = {
     Complete: Completed,
     Inspect: Inspected,
     CheckCode: Checked,
+    CompareNames: NamesCompared,
 }
 """Answers without content: of a request that was interrupted, or raised an error."""
+
+QUESTIONS: Any = tuple(ANSWERS)
 
 
 class NamespaceQuestions:
@@ -46,6 +52,7 @@ class NamespaceQuestions:
         self._interrupts = interrupts
         self._main = main
         self._compiler = compiler
+        self._comparison = Comparison()
 
     def answer(self, message: Question) -> None:
         ticket = message.ticket
@@ -94,3 +101,8 @@ class NamespaceQuestions:
                 return inspection.inspect_at(ticket, space, before, after, source=message.source)
             case CheckCode():
                 return Checked(ticket, *self._compiler.check(message.code))
+            case CompareNames():
+                if message.begin:
+                    self._comparison.note(space, message.seconds)
+                    return NamesCompared(ticket)
+                return NamesCompared(ticket, *self._comparison.compare(space, message.seconds))

@@ -213,8 +213,8 @@ class Confinement:
                 self._set_limits()
                 if self._root:
                     kernel_calls.become(self._uid, self._gid)
-                views.make(order.own, order.target, users, self._uid, self._gid)
-                views.reply(channel, self._key)
+                views.make(order, users, self._uid, self._gid)
+                views.reply(channel, self._key, network=order.network)
             except OSError as error:
                 views.reply_failure(channel, error)
 
@@ -223,7 +223,7 @@ class Confinement:
         with socket.socket(fileno=connection) as channel:
             try:
                 self.enter_mounts(view)
-                views.close(order.own, order.target)
+                views.close(order)
                 channel.sendall(b"{}")
             except OSError as error:
                 views.reply_failure(channel, error)
@@ -277,10 +277,10 @@ class Confinement:
             self._own = own
             self._lock_down()
 
-    def enter_view(self, key: list[int], users: int, mounts: int) -> list[str]:
+    def enter_view(self, key: list[int], namespaces: list[int]) -> list[str]:
         """Move a live copy into a view. From then on it reaches no process outside of it. Return notices."""
         assert self._files is not None
-        views.enter(key, users, mounts)
+        views.enter(key, namespaces)
         try:
             # One more layer: a process may only trace, look into and signal processes with the same layers or more.
             self._restrict_files(self._files, landlock.SCOPE_SIGNALS)

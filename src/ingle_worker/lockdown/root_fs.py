@@ -362,7 +362,7 @@ def isolate(*, network: bool) -> None:
     kernel_calls.unshare(kernel_calls.CLONE_NEWIPC | kernel_calls.CLONE_NEWUTS, "ipc or uts")
     if not network:
         kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
-        _raise_loopback()
+        raise_loopback()
     kernel_calls.set_host_name(USER_NAME.encode())
 
 
@@ -392,7 +392,7 @@ def resize_tmp(size: int) -> None:
         kernel_calls.mount("", place, flags=kernel_calls.MS_REMOUNT | SAFE, data=f"size={size}")
 
 
-def _raise_loopback() -> None:
+def raise_loopback() -> None:
     any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     fcntl.ioctl(any_socket.fileno(), SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP_RUNNING))
     any_socket.close()

@@ -10,9 +10,10 @@ import os
 import socket
 
 from ingle_worker.lockdown import kernel_calls, root_fs
-from ingle_worker.wire.constants import HOMES
+from ingle_worker.wire import messages
+from ingle_worker.wire.constants import HOMES, PROXY_PORT
 
-NAMESPACES = ("user", "mnt")
+NAMESPACES = ("user", "mnt", "net")
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -26,11 +27,13 @@ def open_users(pid: int) -> int:
     return fd
 
 
-def make(own: str, target: str, users: int, uid: int, gid: int) -> None:
+def make(order: messages.MakeView, users: int, uid: int, gid: int) -> None:
     """Make the namespaces of a view and enter them. The process has the session's uid, and is not confined.
 
-    `users` is the user namespace of the process that is to enter the view, unless it is that of this process.
+    `users` is the user namespace of the process that is to enter the view, unless it is that of this process. Its
+    network, if it has its own, has loopback alone.
     """
+    own = order.own
     for folder in (own, f"{own}/workspace"):
         os.mkdir(folder, 0o700)
     # Or the files about its own namespaces belong to root.
@@ -40,13 +43,19 @@ def make(own: str, target: str, users: int, uid: int, gid: int) -> None:
         kernel_calls.setns(users, kernel_calls.CLONE_NEWUSER)
     kernel_calls.unshare(kernel_calls.CLONE_NEWUSER | kernel_calls.CLONE_NEWNS, "user or mount")
     kernel_calls.map_self(uid, gid)
+    if order.network:
+        kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
+        root_fs.raise_loopback()
     inside = os.open(own, _FOLDER)
     around = os.path.dirname(own)
     kernel_calls.mount("ingle", around, "tmpfs", root_fs.SAFE, root_fs.SMALL_SIZE)
     os.mkdir(own, 0o700)
     kernel_calls.mount(f"/proc/self/fd/{inside}", own, flags=kernel_calls.MS_BIND)
-    for place in (*_homes(target), target):
+    for place in (*_homes(order.target), order.target):
         kernel_calls.mount(f"{own}/workspace", place, flags=kernel_calls.MS_BIND)
+    for folder in order.protected:
+        kernel_calls.mount(folder, folder, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
+        kernel_calls.set_mount(folder, root_fs.READ_ONLY)
     kernel_calls.set_mount(around, root_fs.READ_ONLY, recursive=False)
     os.close(inside)
 
@@ -57,27 +66,40 @@ def _homes(folder: str) -> list[str]:
     return [home for home in HOMES if os.path.samestat(os.stat(home), shown)]
 
 
-def close(own: str, target: str) -> None:
+def close(order: messages.CloseView) -> None:
     """Undo the mounts of `make`, inside of the view."""
-    for place in (*_homes(target), target):
-        kernel_calls.unmount(place)
-    kernel_calls.unmount(os.path.dirname(own))
+    places = (*_homes(order.target), order.target)
+    for folder in (*reversed(order.protected), *places, os.path.dirname(order.own)):
+        kernel_calls.unmount(folder)
 
 
-def enter(key: list[int], users: int, mounts: int) -> None:
+KINDS = (kernel_calls.CLONE_NEWUSER, kernel_calls.CLONE_NEWNS, kernel_calls.CLONE_NEWNET)
+
+
+def enter(key: list[int], namespaces: list[int]) -> None:
     """Enter a view from inside of the confinement, and give up the rights that this brings."""
-    kernel_calls.setns_with(key, users, kernel_calls.CLONE_NEWUSER)
-    kernel_calls.setns_with(key, mounts, kernel_calls.CLONE_NEWNS)
+    for namespace, kind in zip(namespaces, KINDS, strict=False):
+        kernel_calls.setns_with(key, namespace, kind)
     kernel_calls.drop_bounding_set()
     kernel_calls.drop_capabilities()
     # New rights clear the flag, and then the session could not read its own /proc/self.
     kernel_calls.set_dumpable(True)
 
 
-def reply(channel: socket.socket, key: list[int]) -> None:
-    """Send the host this process's namespaces, and the key to enter them."""
-    fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACES]
+def reply(channel: socket.socket, key: list[int], *, network: bool) -> None:
+    """Send the host this process's namespaces, the listening socket of its network, and the key to enter them."""
+    names = NAMESPACES if network else NAMESPACES[:2]
+    fds = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
+    if network:
+        fds.append(_listener().detach())
     socket.send_fds(channel, [json.dumps({"key": key}).encode()], fds)
+
+
+def _listener() -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", PROXY_PORT))
+    listener.listen(64)
+    return listener
 
 
 def reply_failure(channel: socket.socket, error: OSError) -> None:

@@ -56,6 +56,9 @@ FORK_HOOKS_SECONDS = 5
 MAX_NAMED = 10
 """Maximum number of threads or children that a notice names."""
 
+FDS_WITHOUT_NETWORK = 2
+"""Namespaces of a view that has no network of its own."""
+
 CopySlot = tuple[int, list[int]]
 """A slot and its descriptors."""
 
@@ -81,7 +84,7 @@ class LiveCopies:
         self._forking = False
         self.files = OpenFiles()
         """Open files of a copy, below the session's folder."""
-        self.enter_view: Callable[[list[int], int, int], list[str]] | None = None
+        self.enter_view: Callable[[list[int], list[int]], list[str]] | None = None
         """Moves a copy into its view, and returns notices."""
         self._only: CopySlot | None = None
         """The own slot and descriptors, if the forked process is itself a copy."""
@@ -315,7 +318,9 @@ class LiveCopies:
             _, fds = self._link.receive_ends()
             self.files.leave()
             assert self.enter_view is not None
-            notices += self.enter_view(order.key, *fds)
+            notices += self.enter_view(order.key, fds)
+            if len(fds) > FDS_WITHOUT_NETWORK:
+                notices += self.files.disconnect(self._link.fd)
             _close(fds)
         if order.source:
             notices += self.files.reopen(order.source, order.target)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ingle_worker.display import hook
-from ingle_worker.introspection.requests import NamespaceQuestions
+from ingle_worker.introspection.requests import QUESTIONS, NamespaceQuestions
 from ingle_worker.magics import packages
 from ingle_worker.magics.program import Program
 from ingle_worker.session import shutdown, traceback_text
@@ -45,21 +45,16 @@ from ingle_worker.trees.open_files import working_directory
 from ingle_worker.wire import child_variables, states
 from ingle_worker.wire.constants import FAILED_EXIT_CODE
 from ingle_worker.wire.messages import (
-    AskVariable,
-    CheckCode,
     Clear,
     Compare,
-    Complete,
     Done,
     EditStdlib,
     Execute,
     Exiting,
     ForkSelf,
-    Inspect,
-    ListVariables,
     Load,
     LoadStdlib,
-    MoveValue,
+    NoteFiles,
     Raised,
     Ready,
     Rehome,
@@ -241,6 +236,9 @@ class Worker:
             message = self._next()
             if not self.copies.settled:
                 self.copies.settle()
+            if isinstance(message, QUESTIONS):
+                self._questions.answer(message)
+                continue
             match message:
                 case Execute():
                     self.execute(message)
@@ -249,8 +247,6 @@ class Worker:
                         self.before_start(message)
                         self.before_start = None
                     self.start(message)
-                case ListVariables() | AskVariable() | MoveValue() | Complete() | Inspect() | CheckCode():
-                    self._questions.answer(message)
                 case LoadStdlib() | EditStdlib() | Clear():
                     self._namespace.answer(message)
                     self._names = set(self._first_names)  # the next cell reports all names
@@ -266,6 +262,9 @@ class Worker:
                 case Rehome():
                     self.copies.rehome(message)
                     self._inherited = {name: id(value) for name, value in vars(self._main).items()}
+                case NoteFiles():
+                    self.copies.files.note(message.folder)
+                    self.link.send(Started(working_directory()))
                 case Reopen():
                     notices = self.copies.files.reopen(message.source, message.target)
                     self.link.send(Started(working_directory(), notices))

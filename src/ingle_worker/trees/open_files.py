@@ -63,6 +63,15 @@ class OpenFiles:
             cwd = working_directory()
             self._cwd = cwd if _is_below(cwd, folders) else ""
 
+    def note(self, folder: str) -> None:
+        """Remember which files below the folder are open, and the working directory."""
+        self._paths = {}
+        for fd, path in _opened_below(folder):
+            if not path.endswith(DELETED):
+                self._paths[fd] = path, os.fstat(fd).st_ino
+        self._left = working_directory()
+        self._cwd = self._left if _is_below(self._left, (folder,)) else ""
+
     def leave(self) -> None:
         """Remember the working directory. A process that enters a mount namespace starts at its root."""
         self._left = working_directory()
@@ -91,6 +100,15 @@ class OpenFiles:
         self._left = ""
         return _named("open files that could not be opened again", lost)
 
+    def disconnect(self, wire: int) -> list[str]:
+        """Close the connections that a copy has inherited. Return a notice of them."""
+        found = _connections(wire)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for fd, _ in found:
+            os.dup2(null, fd, inheritable=os.get_inheritable(fd))
+        os.close(null)
+        return _named("connections of the session that are closed", [peer for _, peer in found])
+
     def shared(self, source: str, wire: int) -> list[str]:
         """Return notices of what a copy still shares with the original, of whose files below `source` it has copies."""
         prefix = source + "/"
@@ -100,7 +118,7 @@ class OpenFiles:
         return [
             *_named("files that are mapped, and shared with the original", mapped),
             *_named("deleted files that are open, and shared with the original", deleted),
-            *_named("connections that are shared with the original", _connections(wire)),
+            *_named("connections that are shared with the original", [peer for _, peer in _connections(wire)]),
         ]
 
 
@@ -129,9 +147,9 @@ def _mapped_together() -> list[str]:
     return [os.fsdecode(each[5]) for each in columns if len(each) > 5 and each[1].endswith(b"s")]
 
 
-def _connections(wire: int) -> list[str]:
-    """Return the sockets of a network that are open, by their peers."""
-    found = []
+def _connections(wire: int) -> list[tuple[int, str]]:
+    """Return the sockets of a network that are open, with their peers."""
+    found: list[tuple[int, str]] = []
     try:
         names = sorted(map(int, os.listdir("/proc/self/fd")))
     except OSError:
@@ -147,9 +165,9 @@ def _connections(wire: int) -> list[str]:
             if copy.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
             try:
-                found.append("to {}:{}".format(*copy.getpeername()[:2]))
+                found.append((fd, "to {}:{}".format(*copy.getpeername()[:2])))
             except OSError:
-                found.append("at {}:{}".format(*copy.getsockname()[:2]))
+                found.append((fd, "at {}:{}".format(*copy.getsockname()[:2])))
     return found
 
 

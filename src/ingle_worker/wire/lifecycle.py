@@ -111,7 +111,14 @@ class Rehome:
 
 @dataclass(frozen=True)
 class ViewWanted:
-    """Request for an Ends with two descriptors: the user namespace and the mount namespace of the copy's view."""
+    """Request for an Ends with the namespaces of the copy's view: user, mount, and network if it has its own."""
+
+
+@dataclass(frozen=True)
+class NoteFiles:
+    """Order to note which files below a folder are open, for a later Reopen. Answered by Started."""
+
+    folder: str
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ingle_worker.wire.lifecycle import (
     EndsWanted,
     ForkSelf,
     NotCopied,
+    NoteFiles,
     Ready,
     Rehome,
     Reopen,
@@ -49,6 +50,7 @@ from ingle_worker.wire.namespace import (
     Clear,
     Cleared,
     Compare,
+    CompareNames,
     Complete,
     Completed,
     EditStdlib,
@@ -60,6 +62,7 @@ from ingle_worker.wire.namespace import (
     Loaded,
     LoadStdlib,
     MoveValue,
+    NamesCompared,
     NotLoaded,
     Save,
     SaveFailed,
@@ -116,6 +119,7 @@ KINDS: dict[int, type] = {
     7: Ends,
     8: Rehome,
     13: Reopen,
+    20: NoteFiles,
     14: Save,
     15: Load,
     24: Compare,
@@ -125,6 +129,7 @@ KINDS: dict[int, type] = {
     16: Complete,
     17: Inspect,
     18: CheckCode,
+    19: CompareNames,
     32: Interrupt,
     33: Kill,
     34: Run,
@@ -170,6 +175,7 @@ KINDS: dict[int, type] = {
     76: Completed,
     77: Inspected,
     78: Checked,
+    79: NamesCompared,
     96: InitUp,
     97: Signalled,
     98: Exited,
@@ -199,8 +205,8 @@ PREPARING = -(1 << 60)
 FDS_PER_COPY = 4
 """stdin, stdout, stderr and wire of a copy. Its status socket goes to init."""
 
-FDS_PER_VIEW = 2
-"""User namespace and mount namespace."""
+FDS_PER_VIEW = 4
+"""User namespace and mount namespace; with a network of its own, that and the listening socket of its proxy."""
 
 FDS_PER_KEEP = 5
 """The host's ends: wire, stdin and a second reader of it, stdout and stderr. The wire and the outputs are watched."""

@@ -58,6 +58,27 @@ class Listed:
 
 
 @dataclass(frozen=True)
+class CompareNames:
+    """Request to note all variables (`begin`), or to compare them with those that were noted."""
+
+    ticket: int
+    until: float
+    seconds: float
+    begin: bool = False
+
+
+@dataclass(frozen=True)
+class NamesCompared:
+    """Variables that have changed, and variables that could not be compared."""
+
+    ticket: int
+    changed: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    error: str = ""
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
 class Asked:
     """The variable that was asked for, or None if there is none or it could not be described."""
 

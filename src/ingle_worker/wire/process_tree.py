@@ -83,12 +83,16 @@ class Enter:
 class MakeView:
     """Order to make a view: namespaces in which the folder `target` shows `own`/workspace.
 
-    Of the folders beside `own`, nothing is seen there. The answer is JSON and two descriptors, on the socket that comes
-    with the frame: the user namespace and the mount namespace.
+    Of the folders beside `own`, nothing is seen there. The answer is JSON and descriptors, on the socket that comes
+    with the frame: the user namespace, the mount namespace, and with `network` a network namespace and the listening
+    socket of its proxy.
     """
 
     own: str
     target: str
+    network: bool = False
+    protected: list[str] = field(default_factory=list)
+    """Folders that can only be read there."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ class CloseView:
 
     own: str
     target: str
+    protected: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from ingle.service import Service
 from ingle.settings import Settings
 from support.service import make_settings
 
-pytestmark = [pytest.mark.both_levels, pytest.mark.req("files.state")]
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.fork")]
 
 MADE = """
 import os, sqlite3, stat

@@ -18,6 +18,7 @@ from ingle.client.aio.files import AsyncFiles
 from ingle.client.aio.io import EventStream, aclosing, call
 from ingle.client.aio.shell import AsyncShell
 from ingle.client.aio.transcripts import AsyncTranscripts
+from ingle.client.aio.trials import AsyncTrials
 from ingle.client.aio.values import AsyncValues
 from ingle.client.decode import OtherEvent, bundle_of, kind_of, read
 from ingle.client.results import Result
@@ -61,7 +62,7 @@ class CheckpointList(Struct):
     checkpoints: list[CheckpointInfo]
 
 
-class AsyncSession(AsyncFiles, AsyncValues, AsyncTranscripts):
+class AsyncSession(AsyncFiles, AsyncValues, AsyncTrials, AsyncTranscripts):
     """A session, made by `AsyncClient.session`. It finds or creates the session of that name on first use.
 
     As a context manager it ends a session that it created; an existing one keeps running, and so does one with

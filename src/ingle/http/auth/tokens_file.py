@@ -22,7 +22,7 @@ from ingle.callers import IMPLIED, Limits
 from ingle.http.auth.server_token import BYTES
 from ingle.private_files import check_file
 from ingle.requests import Bounds
-from ingle.sessions.manager import check_name
+from ingle.sessions.spec import check_name
 
 FILE = "tokens.json"
 PREFIX = "ingle_"

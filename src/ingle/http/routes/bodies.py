@@ -101,10 +101,15 @@ class Execute(Struct, forbid_unknown_fields=True):
     """Wait for the turn of this cell while another one runs, instead of failing with `busy`."""
     script: Script | None = None
     """Run the cell as a program with arguments."""
+    trial: bool = False
+    """Run the cell in a copy of the session. The answer has its effect; commit or discard it then."""
+    network: Literal["held", "allowed"] = "held"
+    """Connections of a trial: `held`, none leaves; or `allowed`, as in the session."""
 
     def new_cell(self, key: str | None) -> NewCell:
         """Return the request as the service takes it."""
-        return NewCell(self.code, self.timeout, self.envs or {}, self.queue, key, self.script)
+        trial = self.network if self.trial else None
+        return NewCell(self.code, self.timeout, self.envs or {}, self.queue, key, self.script, trial=trial)
 
 
 class Interpret(Struct, forbid_unknown_fields=True):

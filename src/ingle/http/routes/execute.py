@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from ingle.errors import InvalidRequest
 from ingle.events import AnyEvent
 from ingle.http.auth.guard import SERVICE
 from ingle.http.result_lines import NDJSON
@@ -39,6 +40,8 @@ async def execute(session_id: str, limit: int, scope: Scope, receive: Receive, s
     body = bodies.decode(bodies.Execute, await _read(receive, limit))
     for media in (NDJSON, SSE):
         if media.encode() in accept:
+            if body.trial:
+                raise InvalidRequest("a trial is not streamed; ask for JSON")
             service: Service = scope[SERVICE]
             # The cell starts before the answer does, so that a refusal still has its own status.
             cell = await service.begin_cell(session_id, body.new_cell(key))
@@ -67,7 +70,10 @@ def _asked(scope: Scope, limit: int) -> tuple[bytes, str | None]:
 
 async def _result(scope: Scope, session_id: str, body: bodies.Execute, key: str | None) -> bytes:
     service: Service = scope[SERVICE]
-    return _encoder.encode(await service.execute_cell(session_id, body.new_cell(key), body.wait))
+    new = body.new_cell(key)
+    if new.trial is not None:
+        return _encoder.encode(await service.run_trial(session_id, new, body.wait))
+    return _encoder.encode(await service.execute_cell(session_id, new, body.wait))
 
 
 async def _read(receive: Receive, limit: int) -> bytes | bytearray:

@@ -1,13 +1,18 @@
-"""Forks, checkpoints and rolling back over HTTP: the rows of the table, and what each of them asks the service for."""
+"""Forks, checkpoints, trials and rolling back over HTTP: rows of the table, and what each asks the service for."""
+
+from typing import Literal
 
 from msgspec import Struct
 from starlette.responses import Response
 
-from ingle.events import CheckpointInfo, RolledBack, SessionInfo
+from ingle.events import CheckpointInfo, Result, RolledBack, SessionInfo
 from ingle.files import Diff
-from ingle.http.routes.bodies import Name, NoQuery, Positive
+from ingle.http.routes.bodies import Name, NoBody, NoQuery, Positive, Seconds
 from ingle.http.routes.table import Call, Operation, answer
 from ingle.service.sessions import DIFF_SECONDS
+from ingle.trials import Committed, Merged, TrialInfo, Tried
+
+Network = Literal["held", "allowed"]
 
 
 class Fork(Struct, forbid_unknown_fields=True):
@@ -37,6 +42,45 @@ class DiffQuery(Struct, forbid_unknown_fields=True):
     """
     compare_seconds: float = DIFF_SECONDS
     """Time for the comparison of variables. Those after that are `unknown`."""
+
+
+class Try(Struct, forbid_unknown_fields=True):
+    codes: list[str]
+    """Codes to run, each in a copy of the session."""
+    score: str | None = None
+    """Expression that is evaluated in each copy; the highest finite number wins. Default: the first that succeeds."""
+    keep: Literal["best", "first_ok", "none"] = "best"
+    """Which copy becomes the session."""
+    budget: Seconds | None = None
+    """Seconds for all of them. Default: the server's `wait`."""
+    network: Network = "held"
+    """Connections: `held`, none leaves; or `allowed`, as in the session."""
+
+
+class Probe(Struct, forbid_unknown_fields=True):
+    code: str
+    """Source to run in a copy that ends after it."""
+    clean: bool = False
+    """Run in a new session instead, which has only `variables`, as data."""
+    variables: list[str] = []
+    """Variables that a clean probe has."""
+    timeout: Seconds | None = None
+    """Seconds after which the code is interrupted. Default: none."""
+    network: Network = "held"
+    """Connections: `held`, none leaves; or `allowed`, as in the session."""
+
+
+class Merge(Struct, forbid_unknown_fields=True):
+    fork: Name
+    """Session to take from."""
+    variables: list[str] = []
+    """Variables to take. They are copied as data."""
+    files: list[str] = []
+    """Files and folders to take, relative to the fork's folder."""
+
+
+class TrialList(Struct):
+    trials: list[TrialInfo]
 
 
 class Forks(Struct):
@@ -81,6 +125,42 @@ def operations() -> list[Operation]:
             query=DiffQuery,
             answers={200: Diff},
         ),
+        Operation("GET", session + "/trials", "Trials that wait for a decision.", trials, answers={200: TrialList}),
+        Operation(
+            "POST",
+            session + "/trials/{name}/commit",
+            "Make a trial the session, without running anything again.",
+            commit,
+            body=NoBody,
+            answers={200: Committed},
+        ),
+        Operation(
+            "POST", session + "/trials/{name}/discard", "Drop a trial.", discard, body=NoBody, answers={204: None}
+        ),
+        Operation(
+            "POST",
+            session + "/try",
+            "Run codes in copies at the same time, and keep one as the session.",
+            try_cells,
+            body=Try,
+            answers={200: Tried},
+        ),
+        Operation(
+            "POST",
+            session + "/probe",
+            "Run code in a copy that ends after it.",
+            probe,
+            body=Probe,
+            answers={200: Result},
+        ),
+        Operation(
+            "POST",
+            session + "/merge",
+            "Take variables and files from a fork.",
+            merge,
+            body=Merge,
+            answers={200: Merged},
+        ),
     ]
 
 
@@ -110,3 +190,42 @@ async def rollback(call: Call[Rollback, NoQuery]) -> Response:
 async def diff(call: Call[None, DiffQuery]) -> Response:
     query = call.query
     return answer(await call.service.diff(call.session_id, query.to, compare_seconds=query.compare_seconds))
+
+
+async def trials(call: Call[None, NoQuery]) -> Response:
+    return answer(TrialList(await call.service.trials(call.session_id)))
+
+
+async def commit(call: Call[NoBody, NoQuery]) -> Response:
+    return answer(await call.service.commit(call.session_id, call.request.path_params["name"]))
+
+
+async def discard(call: Call[NoBody, NoQuery]) -> Response:
+    await call.service.discard(call.session_id, call.request.path_params["name"])
+    return Response(status_code=204)
+
+
+async def try_cells(call: Call[Try, NoQuery]) -> Response:
+    body = call.body
+    tried = await call.service.try_cells(
+        call.session_id, body.codes, score=body.score, keep=body.keep, budget=body.budget, network=body.network
+    )
+    return answer(tried)
+
+
+async def probe(call: Call[Probe, NoQuery]) -> Response:
+    body = call.body
+    result = await call.service.probe(
+        call.session_id,
+        body.code,
+        clean=body.clean,
+        variables=body.variables,
+        timeout=body.timeout,
+        network=body.network,
+    )
+    return answer(result)
+
+
+async def merge(call: Call[Merge, NoQuery]) -> Response:
+    body = call.body
+    return answer(await call.service.merge(call.session_id, body.fork, variables=body.variables, files=body.files))

@@ -124,6 +124,17 @@ class History:
         done = self._done_events[cell - 1]
         return self._first_events[cell - 1], done or self._timeline.next_seq - 1
 
+    async def events_of(self, cell: int) -> AsyncIterator[AnyEvent]:
+        """Yield the events of a cell that has ended, from its first to its `done`."""
+        first, last = self._span(cell)
+        while first <= last:
+            some = await self._timeline.read(first, last)
+            if not some:
+                return
+            for event in some:
+                yield event
+            first = some[-1].seq + 1
+
     async def _done(self, seq: int) -> events.Done:
         held = self._timeline.in_memory(seq, seq) or await self._timeline.read(seq, seq)
         assert isinstance(held[0], events.Done)

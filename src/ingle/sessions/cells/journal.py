@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ingle import errors, events
 from ingle.events import AnyEvent
 from ingle.output import kept_timeline
@@ -156,6 +158,34 @@ class Journal:
             0 if cell.left_nothing else None,
         )
         self._cell = None
+
+    async def absorb(self, other: "Journal", cell: int) -> None:
+        """Take over a cell that ran in a copy of the session. It must be the next one here."""
+        self.history.begin()
+        timeline = self.timeline
+        moved: dict[int, int] = {}
+        async for event in other.history.events_of(cell):
+            seq = timeline.next_seq
+            if isinstance(event, events.DisplayShown | events.ResultShown):
+                moved[event.seq] = seq
+                await self._take_image(other, event)
+            event = msgspec.structs.replace(event, seq=seq, session_id=self._session_id)
+            if isinstance(event, events.Done):
+                self.history.end(cell)
+                result = msgspec.structs.replace(event.result, session_id=self._session_id, next_event=seq + 1)
+                shown = [moved.get(each, 0) for each in event.shown]
+                value = moved.get(event.value_event, 0)
+                event = msgspec.structs.replace(event, result=result, shown=shown, value_event=value)
+            timeline.append(event)
+
+    async def _take_image(self, other: "Journal", event: events.DisplayShown | events.ResultShown) -> None:
+        """Store an image of full size that a display of another journal refers to."""
+        for about in event.metadata.values():
+            full = about.get("full") if isinstance(about, dict) else None
+            name = full.get("file") if isinstance(full, dict) else None
+            data = await other._images.read(name) if isinstance(name, str) else None
+            if data is not None:
+                await self._images.store(data)
 
     # --- output ---
 

@@ -12,17 +12,21 @@ from typing import Final
 from ingle import errors
 
 CELL: Final = "cell"
+TRIAL: Final = "trial"
+"""Labels of turns that are held for long: requests are refused meanwhile, unless they want to queue."""
 
 
 class Turn:
     """Permission to use the worker, for the purpose that `label` names."""
 
-    __slots__ = ("_began", "label", "number", "waiting")
+    __slots__ = ("_began", "label", "number", "trial", "waiting")
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.number = 0
         """Number of the cell, once it has begun."""
+        self.trial = ""
+        """Name of the trial that holds the turn."""
         self.waiting = False
         """Whether the cell waits for input."""
         self._began = 0.0
@@ -34,6 +38,8 @@ class Turn:
 
     def busy(self, next_cell: int) -> errors.Busy:
         """Return the error for a request that this turn refuses."""
+        if self.trial:
+            return errors.TrialOpen(next_cell, self.trial)
         if not self.number:
             return errors.Busy(next_cell, 0.0)
         return errors.Busy(self.number, time.monotonic() - self._began, waiting=self.waiting)
@@ -65,6 +71,10 @@ class Turns:
         """Return whether a cell runs, or is about to begin."""
         return self.holder is not None and self.holder.label == CELL
 
+    @property
+    def _is_long(self) -> bool:
+        return self.holder is not None and self.holder.label in (CELL, TRIAL)
+
     def try_take(self, label: str) -> Turn | None:
         """Return the turn if it is free."""
         if not self.free:
@@ -85,7 +95,7 @@ class Turns:
         if holder is None and not self.queue:
             self.holder = turn
             return turn
-        if holder is not None and holder.label == CELL and not queue:
+        if holder is not None and self._is_long and not queue:
             raise holder.busy(next_cell)
         waiter = _Waiter(turn, next_cell, queued=queue)
         if first:
@@ -114,7 +124,7 @@ class Turns:
                 self.holder = waiter.turn
                 waiter.granted.set_result(None)
                 break
-        if self.has_cell:
+        if self._is_long:
             self._refuse_unqueued()
 
     def _refuse_unqueued(self) -> None:

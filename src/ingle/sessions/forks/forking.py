@@ -4,10 +4,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from ingle import errors
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.slot import ProcessSlot
-from ingle.sessions.spec import ForkedFiles, ForkOrigin
+from ingle.sessions.spec import ForkedFiles, ForkOrigin, SessionSpec
 from ingle.trees.store import KeptTree, NotKept
 from ingle.workers import views
 from ingle.workers.worker import Worker
@@ -25,17 +26,28 @@ class ForkedCopy:
 class Forking:
     """Copies of one session: their workers, files and folders."""
 
-    def __init__(self, session_id: str, slot: ProcessSlot, files: KeptFiles) -> None:
-        self._session_id = session_id
+    def __init__(self, spec: SessionSpec, slot: ProcessSlot, files: KeptFiles) -> None:
+        self._session_id = spec.session_id
         self._slot = slot
         self._files = files
+        self.protected = [each.folder for each in spec.grant.mounts if not each.read_only]
+        """Folders that a copy may only read, if it is not to change anything outside of its own."""
 
     @contextlib.asynccontextmanager
     async def copies(
-        self, worker: Worker, cell: int, names: list[str], *, reseed: bool = False, held: contextlib.AsyncExitStack
+        self,
+        worker: Worker,
+        cell: int,
+        names: list[str],
+        *,
+        held: contextlib.AsyncExitStack,
+        reseed: bool = False,
+        network: bool = False,
+        protect: bool = False,
     ) -> AsyncIterator[list[ForkedCopy]]:
         """Provide copies of the worker, one for each folder name. The session is `held` no longer than needed.
 
+        `network`: each has a network of its own. `protect`: they may only read the folders that the session may write.
         Copies that have no owner at the end are killed.
         """
         moment = self._slot.moment(cell)
@@ -53,7 +65,7 @@ class Forking:
                 notices = list(copies.notices)
                 forked: ForkedFiles | None = None
                 if isinstance(kept, KeptTree):
-                    view, why = await self._make_view(copy, name)
+                    view, why = await self._make_view(copy, name, network=network, protect=protect)
                     made += [view] if view is not None else []
                     forked = ForkedFiles(kept, source, view)
                     notices += kept.tree.notices
@@ -88,11 +100,19 @@ class Forking:
         except NotKept as why:
             return why
 
-    async def _make_view(self, copy: Worker, name: str) -> tuple[views.View | None, str]:
+    async def _make_view(
+        self, copy: Worker, name: str, *, network: bool, protect: bool
+    ) -> tuple[views.View | None, str]:
         """Return the view of a copy, or None and why there is none."""
         if not self._slot.workspace.own_root:
             return None, ""
+        own = str(self._folders.fork_folder(name))
+        protected = self.protected if protect else []
         try:
-            return await views.make(copy, str(self._folders.fork_folder(name)), self._folders.workspace), ""
+            return await views.make(copy, own, self._folders.workspace, protected, network=network), ""
         except views.NoView as error:
+            if protect:
+                raise errors.StartFailed(
+                    f"the copy cannot be kept apart from the session: {error}; try again"
+                ) from None
             return None, f" ({error})"

@@ -9,6 +9,7 @@ from ingle import errors
 from ingle.events import CheckpointInfo
 from ingle.files import FileChanges
 from ingle.sessions.cells.journal import Journal
+from ingle.sessions.forks.replacement import Replacement
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import AUTO, Checkpoints, Parked
 from ingle.sessions.persistence.kept_files import KeptFiles
@@ -132,7 +133,7 @@ class WorkerCopies:
             parked = self._checkpoints.find(name)
             text = "; ".join([f"rolled back to {parked.description}", *self.not_covered("rolled back")])
             try:
-                tmp, files = await self._slot.replace(parked, text, self._folders)
+                tmp, files = await self._slot.replace(self._replacement(parked, text))
             except errors.StartFailed:
                 if not parked.worker.alive:
                     await parked.worker.gone
@@ -142,6 +143,23 @@ class WorkerCopies:
             self.drop_tmp(tmp)
             self._saves.changed()
         return Rollback(parked.info(), text, files)
+
+    def _replacement(self, parked: Parked, text: str) -> Replacement:
+        async def make() -> Worker:
+            folders = self._folders
+            (copy,) = await (await parked.worker.fork(folder=folders.folder, tracked=folders.tracked)).up()
+            return copy
+
+        return Replacement(
+            text,
+            "the session was rolled back",
+            parked.moment,
+            self._folders,
+            parked.trees,
+            make,
+            parked.created_at,
+            parked.notices,
+        )
 
     def drop_tmp(self, tmp: str) -> None:
         """Remove the temporary files of a worker that has ended, unless a checkpoint or a fork needs them."""

@@ -45,6 +45,7 @@ ANSWERS = (
     messages.Completed,
     messages.Inspected,
     messages.Checked,
+    messages.NamesCompared,
 )
 """Answers to a question with a ticket."""
 

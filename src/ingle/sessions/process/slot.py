@@ -12,30 +12,26 @@ from typing import Any
 
 from ingle import errors, events
 from ingle.events import CellError, Exit
-from ingle.files import FileChanges
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.limits.limits import behind as limit_behind
-from ingle.render.phrases import some
 from ingle.requests import SessionLimits
 from ingle.sessions.cells.input_waits import InputWaits
 from ingle.sessions.cells.journal import Journal
+from ingle.sessions.forks.folder_copy import fill_folder
+from ingle.sessions.forks.replacement import Outcome, Replacement
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave
-from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
-from ingle.sessions.persistence.checkpoints import Moment, Parked
+from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.calls import WorkerCalls
 from ingle.sessions.process.prepared_workers import PreparedWorker
 from ingle.sessions.process.slot_states import MOVES, SESSION_STATES, SlotState
 from ingle.sessions.process.variable_names import VariableNames
 from ingle.sessions.process.workspace import Workspace
-from ingle.sessions.spec import ForkedFiles, ForkOrigin, SessionSpec
+from ingle.sessions.spec import ForkOrigin, SessionSpec
 from ingle.snapshots.user_library import Library
-from ingle.trees.store import NotKept
-from ingle.trees.tree import MAX_NAMED
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.listener import WorkerListener
-from ingle.workers.views import NoView
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 
@@ -102,6 +98,8 @@ class ProcessSlot:
         """Resolved when the worker has its folders, its environment and its streams."""
         self._task: asyncio.Task[None] | None = None
         """The start that is under way, or the last one."""
+        self._unfinished: Replacement | None = None
+        """Replacement whose process ended before its files were applied."""
         self._library_failed = False
         """Whether the user's library has ended a worker."""
         self._trusts_pool = True
@@ -320,6 +318,10 @@ class ProcessSlot:
         elif not (worker.birth.pooled and self._trusts_pool and self._spec.cwd is None):
             # The start of a worker of the pool fails only on a full disk, so the first cell may follow at once.
             await self._started
+        if self._unfinished is not None:
+            await self._started
+            await self._unfinished.apply(worker, self._journal.notices)
+            self._finish_replacement()
         if self.worker is not worker:
             raise errors.StartFailed("the session's process ended as soon as it had started; try again")
 
@@ -358,7 +360,7 @@ class ProcessSlot:
         if origin.files is None:
             self.workspace.adopt(worker, reseed=origin.reseed)
         else:
-            key = await self._fill_folder(worker, origin.files, files)
+            key = await fill_folder(worker, origin.files, files, self._journal.notices)
             self.workspace.adopt(worker, reseed=origin.reseed, source=origin.files.source, key=key)
         # The worker cannot make the folder of its events: it may only see that of its original.
         await asyncio.to_thread(self._spec.folder.mkdir, 0o700, exist_ok=True)
@@ -372,41 +374,30 @@ class ProcessSlot:
             self._journal.note(notice)
         self.move(SlotState.UP)
 
-    async def _fill_folder(self, worker: Worker, forked: ForkedFiles, files: KeptFiles) -> list[int]:
-        """Bring the original's files into the folder of a fork. Return the key of its view, if it has one."""
-        try:
-            if forked.view is not None:
-                await forked.view.give_to(worker)
-            restored = await files.restore(worker, forked.tree, new=True)
-        except (NotKept, NoView) as why:
-            raise errors.StartFailed(f"the files of a fork could not be copied: {why}; try again") from None
-        if restored.failed:
-            self._journal.notices.add(f"files that could not be copied: {some(restored.failed, MAX_NAMED)}")
-        return [] if forked.view is None else forked.view.key
+    async def note_files(self, worker: Worker) -> None:
+        """Have the worker note its open files and its working directory, before it gets another folder."""
+        self._started = self._loop.create_future()
+        worker.send(messages.NoteFiles(self.workspace.folders.workspace))
+        await asyncio.wait({self._started}, timeout=REOPEN_SECONDS)
+        self.on_started()
 
-    async def replace(self, parked: Parked, text: str, files: CheckpointFiles) -> tuple[str, FileChanges | None]:
-        """Put a copy of a parked worker in the place of the current one, and bring its files back.
+    async def replace(self, replacement: Replacement) -> Outcome:
+        """Put another process in the place of the current one, with its files.
 
-        Return the former temporary folder, and which files changed, if they were brought back. If there is no copy,
-        raise StartFailed and go on as before.
+        Return the former temporary folder, and which files changed, if they were applied. If there is no process, raise
+        StartFailed and go on as before.
         """
-        replaced: asyncio.Future[tuple[str, FileChanges | None]] = self._loop.create_future()
+        replaced: asyncio.Future[Outcome] = self._loop.create_future()
         self.move(SlotState.STARTING)
-        self._begin_task(self._replace(parked, text, files, replaced))
+        self._begin_task(self._replace(replacement, replaced))
         assert self._task is not None
         await self._wait(self._task)
         return replaced.result()
 
-    async def _replace(
-        self,
-        parked: Parked,
-        text: str,
-        files: CheckpointFiles,
-        replaced: "asyncio.Future[tuple[str, FileChanges | None]]",
-    ) -> None:
-        """Replace the worker. Other requests wait for this too, so a failure goes to the caller alone."""
+    async def _replace(self, replacement: Replacement, replaced: "asyncio.Future[Outcome]") -> None:
+        # Other requests wait for this too, so a failure goes to the caller alone.
         try:
-            (copy,) = await (await parked.worker.fork(folder=files.folder, tracked=files.tracked)).up()
+            copy = await replacement.make()
         except errors.IngleError as error:
             replaced.set_exception(error)
             replaced.exception()  # retrieved here, since the caller may have left
@@ -415,37 +406,37 @@ class ProcessSlot:
             else:
                 self.move(SlotState.UP)
             return
-        before, tmp = self.worker, self.workspace.tmp
+        before, tmp, moment = self.worker, self.workspace.tmp, replacement.moment
+        replacement.hold()
+        self._unfinished = replacement
         self.attach(copy)
-        self.names = VariableNames(parked.moment.names)
-        self.cwd, self.workspace.tmp = parked.moment.cwd, parked.moment.tmp
-        self.launcher = parked.moment.launcher
+        self.names = VariableNames(moment.names)
+        self.cwd, self.workspace.tmp, self.launcher = moment.cwd, moment.tmp, moment.launcher
         # Notices about the worker that is replaced are not true of this one.
-        self._journal.notices.replace([text, *parked.notices])
+        self._journal.notices.replace([replacement.text, *replacement.notices])
         if before is not None:
-            before.kill("the session was rolled back")
+            before.kill(replacement.reason)
             await before.gone
         # Only now: nothing of the worker before changes them any more.
-        changes = await self._restore_files(copy, parked, files)
-        self._journal.append(events.Notice, text)
+        changes = await replacement.apply(copy, self._journal.notices)
+        if changes is not None:
+            copy.send(messages.Reopen(replacement.source, replacement.folders.folder if replacement.source else ""))
+            await asyncio.wait({self._started}, timeout=REOPEN_SECONDS)
+            self.cwd = moment.cwd
+        self.on_started()
+        self._journal.append(events.Notice, replacement.text)
         replaced.set_result((tmp, changes))
+        if changes is not None or copy.alive:
+            self._finish_replacement()
         if self.worker is copy:
             self.move(SlotState.UP)
         else:
             await self._start()
 
-    async def _restore_files(self, copy: Worker, parked: Parked, files: CheckpointFiles) -> FileChanges | None:
-        """Bring the files of a checkpoint back. Return what changed, or None if they stay as they are."""
-        changes, notices = await files.restore(copy, parked.trees, parked.created_at)
-        self._journal.tell(notices)
-        if changes is None:
-            self.on_started()
-            return None
-        copy.send(messages.Reopen())
-        await asyncio.wait({self._started}, timeout=REOPEN_SECONDS)
-        self.on_started()
-        self.cwd = parked.moment.cwd
-        return changes
+    def _finish_replacement(self) -> None:
+        if self._unfinished is not None:
+            self._unfinished.release()
+        self._unfinished = None
 
     # --- hibernating and ending ---
 
@@ -468,6 +459,12 @@ class ProcessSlot:
         worker.kill("was freed")
         self._journal.notices.of_start = []
         self.move(SlotState.HIBERNATED)
+
+    def give_away(self) -> None:
+        """Give up the worker, which becomes that of another session. This one has no worker any more."""
+        worker, self.worker = self.worker, None
+        assert worker is not None
+        worker.owner = None
 
     async def end(self, *, graceful: bool, grace_seconds: float) -> None:
         """End the worker, and a start that is under way. If `graceful`, exit handlers may run first."""

@@ -1,9 +1,12 @@
 """Workspace of a session's worker: folders, temporary files, resource limits and network access."""
 
 import os
+import socket
+from dataclasses import dataclass
 
+from ingle.isolation.egress.allow_list import AllowList
 from ingle.isolation.egress.host_log import HostLog
-from ingle.isolation.egress.proxy import Egress
+from ingle.isolation.egress.proxy import Egress, Listener
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Grant, Mount
 from ingle.requests import SessionLimits
@@ -19,6 +22,19 @@ class EgressRefused:
 
     def __init__(self, text: str) -> None:
         self.text = text
+
+
+@dataclass
+class ViewProxy:
+    """Proxy of a copy with a network of its own."""
+
+    listening: socket.socket
+    listener: Listener
+    hosts: HostLog
+
+    async def close(self) -> None:
+        await self.listener.close()
+        self.listening.close()
 
 
 class Workspace:
@@ -123,10 +139,28 @@ class Workspace:
         if worker.proxy_listener is None:
             return
         listening, worker.proxy_listener = worker.proxy_listener, None
+        worker.siblings.hosts = self.hosts = self.hosts or HostLog()
+        await self._serve(self._egress, listening, worker)
+
+    async def _serve(self, egress: Egress, listening: socket.socket, worker: Worker) -> None:
         siblings = worker.siblings
-        self.hosts = siblings.hosts = self.hosts or HostLog()
-        proxy = await self._egress.open(listening, lambda text: _report_refusal(siblings, text), self.hosts)
+        proxy = await egress.open(listening, lambda text: _report_refusal(siblings, text), self.hosts)
         siblings.over.add_done_callback(lambda over: proxy.close_soon())
+
+    async def open_proxy(self, listening: socket.socket, *, held: bool) -> "ViewProxy":
+        """Open the proxy of a copy with a network of its own. If `held`, it refuses all connections."""
+        hosts = HostLog()
+        egress = Egress(AllowList()) if held or self._egress is None else self._egress
+        return ViewProxy(listening, await egress.open(listening.dup(), hosts=hosts), hosts)
+
+    async def keep_proxy(self, proxy: "ViewProxy", worker: Worker, network: str) -> None:
+        """Give a worker with a network of its own the access that the session has."""
+        await proxy.listener.close()
+        if self._egress is None or network != "allowlist":
+            proxy.listening.close()
+        else:
+            self.hosts = self.hosts or HostLog()
+            await self._serve(self._egress, proxy.listening, worker)
 
 
 def _below(data: str, folders: list[str]) -> list[str]:

@@ -36,6 +36,7 @@ FROM_GUEST = (
     messages.Cleared,
     messages.EndsWanted,
     messages.ViewWanted,
+    messages.NamesCompared,
     messages.Copied,
     messages.NotCopied,
     messages.ChannelWanted,

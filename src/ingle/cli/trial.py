@@ -1,0 +1,177 @@
+"""`ingle trial`, `commit`, `discard`, `try` and `merge`: code in copies of a session, and what becomes of it."""
+
+from typing import Any
+
+import click
+
+from ingle.cli.completion import session_argument
+from ingle.cli.echo import echo
+from ingle.cli.failure import plain_failures
+from ingle.cli.services import Choice, find_session, service_options
+
+network_option = click.option(
+    "--network",
+    type=click.Choice(["held", "allowed"]),
+    default="held",
+    show_default=True,
+    help="Hold connections, or let them out.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.command(epilog="Example: ingle trial main 'del df'; ingle discard main")
+@session_argument
+@click.argument("code", required=False)
+@service_options
+@network_option
+@json_option
+def trial(session: str, code: str | None, choice: Choice, network: str, as_json: bool) -> None:
+    """Run code in a copy of a session, and show what it would change; without CODE, list the open trial.
+
+    `ingle commit` then makes the copy the session, and `ingle discard` drops it. Until then the session is busy.
+    """
+    path = f"/v1/sessions/{session}"
+    with plain_failures():
+        target = find_session(choice, session)
+        if code is None:
+            said = target.ask("GET", f"{path}/trials")
+        else:
+            said = target.ask("POST", f"{path}/execute", {"code": code, "trial": True, "network": network})
+    if as_json:
+        _print(said)
+        return
+    if code is None:
+        for each in said["trials"]:
+            _show(each)
+        if not said["trials"]:
+            echo(f"session {session!r} has no open trial")
+        return
+    echo(said["stdout"], nl=False)
+    echo(said["stderr"], nl=False, err=True)
+    if said["error"] is not None:
+        echo(said["error"]["traceback"].rstrip("\n"), err=True)
+    _show(said["trial"])
+    echo(f"commit it with `ingle commit {session}`, or drop it with `ingle discard {session}`", err=True)
+
+
+@click.command(epilog="Example: ingle commit main")
+@session_argument
+@click.argument("name", required=False)
+@service_options
+@json_option
+def commit(session: str, name: str | None, choice: Choice, as_json: bool) -> None:
+    """Make a trial the session, without running anything again. Default: the open one."""
+    with plain_failures():
+        target = find_session(choice, session)
+        said = target.ask("POST", f"/v1/sessions/{session}/trials/{_name(target, session, name)}/commit", {})
+    if as_json:
+        _print(said)
+    else:
+        echo(said["notice"])
+
+
+@click.command(epilog="Example: ingle discard main")
+@session_argument
+@click.argument("name", required=False)
+@service_options
+def discard(session: str, name: str | None, choice: Choice) -> None:
+    """Drop a trial. Default: the open one."""
+    with plain_failures():
+        target = find_session(choice, session)
+        name = _name(target, session, name)
+        target.ask("POST", f"/v1/sessions/{session}/trials/{name}/discard", {})
+    echo(f"{name} is discarded")
+
+
+@click.command("try", epilog="Example: ingle try main 'm = fit(1)' 'm = fit(2)' --score 'm.score'")
+@session_argument
+@click.argument("codes", nargs=-1, required=True)
+@service_options
+@click.option("--score", help="Expression; the highest number wins.")
+@click.option("--keep", type=click.Choice(["best", "first_ok", "none"]), default="best", show_default=True)
+@click.option("--budget", type=float, help="Seconds for all of them.")
+@network_option
+@json_option
+def try_cells(
+    session: str,
+    codes: tuple[str, ...],
+    choice: Choice,
+    score: str | None,
+    keep: str,
+    budget: float | None,
+    network: str,
+    as_json: bool,
+) -> None:
+    """Run each code in a copy of a session at the same time, and keep one copy as the session."""
+    given = {"codes": list(codes), "score": score, "keep": keep, "budget": budget, "network": network}
+    asked = {key: value for key, value in given.items() if value is not None}
+    with plain_failures():
+        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/try", asked)
+    if as_json:
+        _print(said)
+        return
+    for each in said["variants"]:
+        chosen = "*" if each["index"] == said["chosen"] else " "
+        scored = "" if each["score"] is None else f"  score {each['score']:g}"
+        failed = "" if each["error"] is None else f"  {each['error']}"
+        echo(f"{chosen} {each['index']}  {each['status']}{scored}  {each['execution_time']:.2f} s{failed}")
+    for notice in said["notices"]:
+        echo(notice, err=True)
+
+
+@click.command(epilog="Example: ingle merge main try --only df,model --file plot.png")
+@session_argument
+@click.argument("fork")
+@service_options
+@click.option("--only", default="", help="Variables, with commas between them.")
+@click.option("--file", "files", multiple=True, help="File of the fork's folder.")
+@json_option
+def merge(session: str, fork: str, choice: Choice, only: str, files: tuple[str, ...], as_json: bool) -> None:
+    """Take single variables and files from a fork into a session."""
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    with plain_failures():
+        if not names and not files:
+            raise click.UsageError("name what to take: --only NAMES, or --file PATH")
+        said = find_session(choice, session).ask(
+            "POST", f"/v1/sessions/{session}/merge", {"fork": fork, "variables": names, "files": list(files)}
+        )
+    if as_json:
+        _print(said)
+        return
+    for name in said["variables"]:
+        echo(f"{name}{' (replaced)' if name in said['replaced'] else ''}")
+    for path in said["files"]:
+        echo(path)
+    for notice in said["notices"]:
+        echo(notice, err=True)
+
+
+def _name(target: Any, session: str, name: str | None) -> str:
+    """Return the name of a trial; without one, of the open trial."""
+    from urllib.parse import quote
+
+    if name is None:
+        known = target.ask("GET", f"/v1/sessions/{session}/trials")["trials"]
+        if not known:
+            raise click.UsageError(f"session {session!r} has no open trial")
+        name = str(known[0]["name"])
+    return quote(name, safe="")
+
+
+def _show(trial: dict[str, Any]) -> None:
+    import msgspec
+
+    from ingle.render.effect import effect_text
+    from ingle.trials import Effect
+
+    echo(f"{trial['name']}:", err=True)
+    if trial["effect"] is None:
+        echo("its cell still runs")
+    else:
+        echo(effect_text(msgspec.convert(trial["effect"], Effect)))
+
+
+def _print(said: Any) -> None:
+    import msgspec
+
+    echo(msgspec.json.encode(said))

@@ -1,0 +1,89 @@
+# Generated from ../aio/trials.py by tools/unasync.py: edit that file, and run the script.
+"""Code of a session that runs in copies of it: trials, variants and probes; and what is taken from a fork."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ingle.client.address import file_path
+from ingle.client.decode import read
+from ingle.client.results import Result
+from ingle.client.sync.attached import POLL_SECONDS, Attached
+from ingle.trials import Committed, Merged, TrialInfo, Tried
+
+COPY_SECONDS = 3600.0
+"""Maximum time of one request: the code decides how long it takes."""
+
+
+class TrialList(Struct):
+    trials: list[TrialInfo]
+
+
+class Trials(Attached):
+    """Methods for code that runs in copies of the session."""
+
+    def trial(self, code: str, *, network: str = "held", timeout: float | None = None) -> Result:
+        """Run a cell in a copy of the session with its own files. `result.trial` has its effect.
+
+        Then `commit()` or `discard()` it; until then the session is busy. `network` is `held`: no connection leaves, or
+        `allowed`.
+        """
+        body = {"code": code, "trial": True, "network": network, "timeout": timeout, "wait": COPY_SECONDS}
+        return read(self._copy_request("/execute", body), Result)
+
+    def trials(self) -> list[TrialInfo]:
+        """Return the trials that wait for a commit or a discard."""
+        self._attach()
+        said = self._connection.request("GET", self._path + "/trials", wait=POLL_SECONDS, repeatable=True)
+        return read(said, TrialList).trials
+
+    def commit(self, trial: str) -> Committed:
+        """Make a trial the session. Nothing runs again."""
+        return read(self._copy_request(f"/trials/{file_path(trial)}/commit", {}), Committed)
+
+    def discard(self, trial: str) -> None:
+        """Drop a trial."""
+        self._copy_request(f"/trials/{file_path(trial)}/discard", {})
+
+    def try_cells(
+        self,
+        codes: list[str],
+        *,
+        score: str | None = None,
+        keep: str = "best",
+        budget: float | None = None,
+        network: str = "held",
+    ) -> Tried:
+        """Run each code in a copy of the session at the same time. The chosen copy becomes the session.
+
+        `score` is an expression; the highest finite number wins. `keep` is `best`, `first_ok` or `none`. Codes that
+        have not ended after `budget` seconds are stopped.
+        """
+        body = {"codes": codes, "score": score, "keep": keep, "budget": budget, "network": network}
+        return read(self._copy_request("/try", body), Tried)
+
+    def probe(
+        self,
+        code: str,
+        *,
+        clean: bool = False,
+        variables: list[str] | None = None,
+        timeout: float | None = None,
+        network: str = "held",
+    ) -> Result:
+        """Run code in a copy that ends after it, and return its result. Nothing changes in the session.
+
+        If `clean`, it runs in a new session, which has only the named variables, as data.
+        """
+        body = {"code": code, "clean": clean, "variables": variables, "timeout": timeout, "network": network}
+        return read(self._copy_request("/probe", body), Result)
+
+    def merge(self, fork: str, *, variables: list[str] | None = None, files: list[str] | None = None) -> Merged:
+        """Take single variables and files from a fork into this session."""
+        return read(self._copy_request("/merge", {"fork": fork, "variables": variables, "files": files}), Merged)
+
+    def _copy_request(self, path: str, given: Mapping[str, object]) -> bytes:
+        self._attach()
+        body = {name: value for name, value in given.items() if value is not None}
+        # Not repeated: a second commit would find no trial.
+        return self._connection.request("POST", self._path + path, body=body, wait=COPY_SECONDS)

@@ -1,0 +1,109 @@
+"""Shapes of trials: cells that run in a copy of the session, and what they would change."""
+
+from msgspec import Struct, field
+
+from ingle.files import FileChanges, FileDiff, VariableDiff
+
+
+class HostAsked(Struct, frozen=True):
+    """A host that code asked for."""
+
+    host: str
+    """Host and port."""
+    reached: int
+    """Connections that left the machine."""
+    refused: int
+
+
+class Effect(Struct, frozen=True):
+    """What a trial changed, and what its commit would end."""
+
+    variables: list[VariableDiff] = field(default_factory=list)
+    """Sorted by name."""
+    unknown: list[str] = field(default_factory=list)
+    """Variables that could not be compared in time, or at all."""
+    files: list[FileDiff] | None = None
+    """Files of the own folder that differ, sorted by path; null where they are not kept."""
+    more_files: int = 0
+    """Files that differ and are not listed."""
+    hosts: list[HostAsked] | None = None
+    """Hosts that the trial asked for; null where they are not known."""
+    processes: list[str] = field(default_factory=list)
+    """Programs that still run."""
+    threads: int = 0
+    """Threads that still run, beside the main one."""
+    memory: int | None = None
+    """Bytes of the trial's process."""
+    ends: list[str] = field(default_factory=list)
+    """What of the session a commit would end: its threads, tasks, child processes and connections."""
+    notices: list[str] = field(default_factory=list)
+    """What is not known, and what the trial shared with the session."""
+
+
+class Trial(Struct, frozen=True):
+    """A trial that waits for a commit or a discard."""
+
+    name: str
+    expires_at: float
+    """Unix time at which it is discarded."""
+    effect: Effect | None = None
+    """Null while its cell runs."""
+
+
+class TrialInfo(Struct, frozen=True):
+    """A trial in a list."""
+
+    name: str
+    cell: int
+    status: str
+    """Status of its cell."""
+    created_at: float
+    expires_at: float
+    effect: Effect | None = None
+
+
+class Committed(Struct, frozen=True):
+    """A trial that became the session."""
+
+    notice: str
+    """A sentence about it."""
+    cell: int
+    """Number of its cell, which is now one of the session."""
+    files: FileChanges | None
+    """What changed in the own folder; null if the files are not kept."""
+
+
+class Variant(Struct, frozen=True):
+    """One of several codes that were tried."""
+
+    index: int
+    status: str
+    """Status of its cell; `budget` if the time was over before it ended."""
+    score: float | None = None
+    """Value of the score's expression; null if there is none, or it is no finite number."""
+    execution_time: float = 0.0
+    memory: int | None = None
+    effect: Effect | None = None
+    stdout: str = ""
+    error: str | None = None
+    """Exception of the code, or of the score."""
+
+
+class Tried(Struct, frozen=True):
+    """Result of trying several codes, each in a copy of the session."""
+
+    variants: list[Variant]
+    chosen: int | None
+    """Index of the one that became the session."""
+    notices: list[str] = field(default_factory=list)
+
+
+class Merged(Struct, frozen=True):
+    """What was taken from a fork into the session."""
+
+    variables: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    """Variables that the session had before."""
+    files: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    """What the values lost on the way."""

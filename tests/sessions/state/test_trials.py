@@ -1,0 +1,272 @@
+"""Trials: a cell runs in a copy of the session, its effect is told, and it is committed or discarded."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ingle import errors
+from ingle.events import Result
+from ingle.service import Service
+from ingle.settings import Settings
+from ingle.trials import Effect
+from support.internals import worker_of
+from support.service import make_settings
+
+pytestmark = pytest.mark.both_levels
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return make_settings(preload=[], pool=1)
+
+
+async def say(service: Service, sid: str, code: str) -> str:
+    result = await service.execute(sid, code)
+    assert (result.status, result.error) == ("ok", None), result
+    return result.stdout
+
+
+async def network(service: Service) -> str:
+    """Connections can be held in a sandbox only."""
+    return "held" if (await service.get_session("s")).isolation == "sandbox" else "allowed"
+
+
+async def trial(service: Service, code: str) -> tuple[Result, Effect]:
+    result = await service.trial("s", code, network=await network(service))
+    assert result.trial is not None
+    assert result.trial.effect is not None
+    return result, result.trial.effect
+
+
+@pytest.fixture
+async def session(service: Service) -> Service:
+    await service.create_session("s")
+    await say(
+        service,
+        "s",
+        "import os, sqlite3, threading\ntable = {'a': [1, 2], 'b': [3, 4]}; keep = 1; rows = [1]\n"
+        "open('data.csv', 'w').write('a,b\\n1,3\\n'); open('notes', 'w').write('mine\\n')\n"
+        "db = sqlite3.connect('data.sqlite'); db.execute('create table t (n)'); db.commit()\n"
+        "log = open('log', 'a+'); log.write('first\\n'); log.flush()\nos.mkdir('deep'); os.chdir('deep')",
+    )
+    return service
+
+
+STATE = "print(sorted(table), keep, rows, sorted(os.listdir('..')), db.execute('select n from t').fetchall())"
+BEFORE = "['a', 'b'] 1 [1] ['data.csv', 'data.sqlite', 'deep', 'log', 'notes'] []\n"
+CODE = (
+    "del table['b']; keep = 2; more = [0]; os.remove('../data.csv'); open('../notes', 'a').write('yours\\n')\n"
+    "os.rename('../log', '../renamed'); log.write('second\\n'); log.flush()\n"
+    "db.execute('insert into t values (7)'); db.commit(); print('ran'); 6 * 7"
+)
+
+
+@pytest.mark.req("trial.effect")
+async def test_the_effect_names_what_would_change(session: Service) -> None:
+    result, effect = await trial(session, CODE)
+    assert (result.session_id, result.cell, result.status, result.stdout) == ("s", 2, "ok", "ran\n")
+    assert result.result == {"text/plain": "42"}
+    assert [(each.name, each.change) for each in effect.variables] == [
+        ("keep", "changed"),
+        ("more", "created"),
+        ("table", "changed"),
+    ]
+    lengths = {each.name: each.after.length for each in effect.variables if each.after is not None}
+    assert lengths == {"keep": None, "more": 1, "table": 1}
+    assert effect.unknown == ["db", "log"]
+    assert effect.files is not None
+    assert [(each.path, each.change) for each in effect.files] == [
+        ("data.csv", "deleted"),
+        ("data.sqlite", "changed"),
+        ("log", "deleted"),
+        ("notes", "changed"),
+        ("renamed", "created"),
+    ]
+    assert {each.path: each.text for each in effect.files}["notes"] == (
+        "--- a/notes\n+++ b/notes\n@@ -1 +1,2 @@\n mine\n+yours\n"
+    )
+    assert (effect.processes, effect.threads, effect.ends) == ([], 0, [])
+    assert effect.memory is not None
+    await session.discard("s", result.trial.name if result.trial else "")
+
+
+@pytest.mark.req("trial.discard")
+async def test_a_discarded_trial_leaves_no_trace(session: Service) -> None:
+    await say(session, "s", "threading.Thread(target=threading.Event().wait, daemon=True).start()")
+    result, effect = await trial(session, CODE + "\nimport subprocess; left = subprocess.Popen(['sleep', '1000'])")
+    assert [each.split()[0] for each in effect.processes] == ["sleep"]
+    assert [each.partition(":")[0] for each in effect.ends] == ["1 thread of the original"]
+    worker = worker_of(session, "s")
+    assert result.trial is not None
+    await session.discard("s", result.trial.name)
+    assert worker_of(session, "s") is worker
+    assert await say(session, "s", STATE) == BEFORE
+    assert await say(session, "s", "print(threading.active_count(), 'left' in globals())") == "2 False\n"
+    assert [each.cell for each in await session.cells("s")] == [1, 2, 3, 4]
+    with pytest.raises(errors.TrialNotFound):
+        await session.discard("s", result.trial.name)
+
+
+@pytest.mark.req("trial.commit")
+async def test_a_committed_trial_is_the_session(session: Service) -> None:
+    await session.checkpoint("s", "before")
+    result, _ = await trial(session, CODE + "\nran = globals().get('ran', 0) + 1")
+    assert result.trial is not None
+    done = await session.commit("s", result.trial.name)
+    assert done.cell == 2
+    assert done.files is not None
+    assert (done.files.created, done.files.deleted) == (["renamed"], ["data.csv", "log"])
+    after = "['a'] 2 [1] ['data.sqlite', 'deep', 'notes', 'renamed'] [(7,)]\n"
+    assert await say(session, "s", STATE) == after
+    assert await say(session, "s", "print(ran, os.path.basename(os.getcwd()))") == "1 deep\n"
+    # Open files and connections go on in the session's own files.
+    await say(session, "s", "log.write('third\\n'); log.flush(); db.execute('insert into t values (8)'); db.commit()")
+    assert await say(session, "s", "print(open('../renamed').read().split())") == "['first', 'second', 'third']\n"
+    names = [file.name for file in (await session.list_files("s", "")).files]
+    assert names == ["data.sqlite", "deep", "notes", "renamed"]
+    # The cell is one of the session, with its output.
+    assert (await session.wait("s", 2)).stdout == "ran\n"
+    assert [each.cell for each in await session.cells("s")] == [1, 2, 3, 4, 5, 6]
+    # Checkpoints from before still work, and a new process finds the files.
+    await session.rollback("s", "before")
+    assert await say(session, "s", STATE) == BEFORE
+    await session.execute("s", "os._exit(1)")
+    assert await say(session, "s", "import os; print(sorted(os.listdir()))") == (
+        "['data.csv', 'data.sqlite', 'deep', 'log', 'notes']\n"
+    )
+
+
+@pytest.mark.req("trial.commit")
+async def test_trials_follow_one_another(session: Service) -> None:
+    for number in range(4):
+        result, _ = await trial(session, f"n{number} = {number}; open('../f{number}', 'w').write('{number}')")
+        assert result.trial is not None
+        await session.commit("s", result.trial.name)
+    look = "print([globals()[f'n{n}'] for n in range(4)], [open(f'../f{n}').read() for n in range(4)])"
+    assert await say(session, "s", look) == "[0, 1, 2, 3] ['0', '1', '2', '3']\n"
+    await session.fork_session("s", "copy")
+    assert await say(session, "copy", look) == "[0, 1, 2, 3] ['0', '1', '2', '3']\n"
+
+
+@pytest.mark.req("trial.discard")
+async def test_an_open_trial_makes_the_session_busy(session: Service) -> None:
+    result, _ = await trial(session, "keep = 3")
+    assert result.trial is not None
+    name = result.trial.name
+    for request in (session.execute("s", "1"), session.checkpoint("s", "c"), session.fork_session("s", "copy")):
+        with pytest.raises(errors.TrialOpen, match=f"busy: {name} is open; commit or discard it"):
+            await request
+    with pytest.raises(errors.TrialOpen):
+        await session.trial("s", "1", network=await network(session))
+    (listed,) = await session.trials("s")
+    assert (listed.name, listed.cell, listed.status) == (name, 2, "ok")
+    queued = asyncio.create_task(session.execute("s", "print(keep)", queue=True))
+    await session.discard("s", name)
+    assert (await queued).stdout == "1\n"
+    assert await session.trials("s") == []
+
+
+async def test_a_trial_that_fails_or_exits_is_told(session: Service) -> None:
+    result, effect = await trial(session, "keep = 5; 1 / 0")
+    assert result.error is not None
+    assert (result.error.name, [each.name for each in effect.variables]) == ("ZeroDivisionError", ["keep"])
+    assert result.trial is not None
+    await session.discard("s", result.trial.name)
+    result, effect = await trial(session, "os._exit(3)")
+    assert result.exit is not None
+    assert effect.notices == ["its process has ended, so that it can only be discarded"]
+    assert result.trial is not None
+    with pytest.raises(errors.Conflict, match="has ended"):
+        await session.commit("s", result.trial.name)
+    assert await say(session, "s", STATE) == BEFORE
+    result, _ = await trial(session, "try:\n    input()\nexcept EOFError:\n    print('no input')")
+    assert result.stdout.endswith("no input\n")
+
+
+@pytest.mark.req("trial.discard")
+async def test_the_end_of_a_session_ends_its_trial(service: Service, home: Path) -> None:
+    await service.create_session("s")
+    await trial(service, "open('f', 'w').close()")
+    await service.end_session("s")
+    assert await service.list_sessions() == []
+
+
+class TestExpiring:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return make_settings(preload=[], pool=0, trial_seconds=0.3)
+
+    @pytest.mark.req("trial.discard")
+    async def test_a_trial_expires(self, service: Service) -> None:
+        await service.create_session("s")
+        await say(service, "s", "x = 1")
+        result = await service.trial("s", "x = 2", network=await network(service))
+        assert result.trial is not None
+
+        while await service.trials("s"):
+            await asyncio.sleep(0.01)
+        after = await service.execute("s", "print(x)", queue=True)
+        assert after.stdout == "1\n"
+        assert any("was discarded: it was not committed within 0.3 s" in notice for notice in after.notices)
+
+
+@pytest.mark.req("try.best")
+async def test_the_best_of_several_becomes_the_session(session: Service) -> None:
+    codes = ["y = 1", "y = 3; open('../won', 'w').close()", "1 / 0", "y = float('nan')", "y = 2"]
+    tried = await session.try_cells("s", codes, score="y", network=await network(session))
+    assert [(each.index, each.status, each.score) for each in tried.variants] == [
+        (0, "ok", 1.0),
+        (1, "ok", 3.0),
+        (2, "error", None),
+        (3, "ok", None),
+        (4, "ok", 2.0),
+    ]
+    assert tried.chosen == 1
+    assert tried.variants[2].error == "ZeroDivisionError: division by zero"
+    assert await say(session, "s", "print(y, os.path.exists('../won'))") == "3 True\n"
+    assert [each.cell for each in await session.cells("s")] == [1, 2, 3]
+
+
+@pytest.mark.req("try.best")
+async def test_none_or_the_first_is_kept(session: Service) -> None:
+    allowed = await network(session)
+    tried = await session.try_cells("s", ["keep = 2"], keep="none", network=allowed)
+    assert (tried.chosen, [each.status for each in tried.variants]) == (None, ["ok"])
+    assert await say(session, "s", STATE) == BEFORE
+    codes = ["while True: pass", "1 / 0", "first = 1"]
+    tried = await session.try_cells("s", codes, keep="first_ok", budget=20.0, network=allowed)
+    assert tried.chosen == 2
+    assert tried.variants[0].status == "budget"
+    assert await say(session, "s", "print(first)") == "1\n"
+
+
+@pytest.mark.req("probe.clean")
+async def test_a_probe_changes_nothing(session: Service) -> None:
+    code = "keep = 9; rows.append(2); open('../x', 'w').close(); print(keep, rows)"
+    probed = await session.probe("s", code, network=await network(session))
+    assert (probed.status, probed.stdout) == ("ok", "9 [1, 2]\n")
+    assert await say(session, "s", STATE) == BEFORE
+
+
+@pytest.mark.req("probe.clean")
+async def test_a_clean_probe_has_only_the_named_values(session: Service) -> None:
+    await say(session, "s", "import math; math.sqrt = lambda value: 99\nsum = None")
+    code = "import math as m; print(m.sqrt(rows[0]), sum(rows), sorted(name for name in globals() if name[0] != '_'))"
+    probed = await session.probe("s", code, clean=True, variables=["rows"])
+    assert probed.stdout == "1.0 1 ['m', 'rows']\n"
+    assert [info.session_id for info in await session.list_sessions()] == ["s"]
+    with pytest.raises(errors.InvalidRequest):
+        await session.probe("s", "1", variables=["rows"])
+
+
+@pytest.mark.req("merge.names")
+async def test_single_variables_and_files_are_taken_from_a_fork(session: Service) -> None:
+    await session.fork_session("s", "copy")
+    code = "rows.append(2); new = rows; os.mkdir('out'); open('out/f', 'w').write('f'); os.chmod('out/f', 0o750)"
+    await say(session, "copy", f"{code}; keep = 7")
+    merged = await session.merge("s", "copy", variables=["rows", "new"], files=["deep/out"])
+    assert (merged.variables, merged.replaced, merged.files) == (["rows", "new"], ["rows"], ["deep/out"])
+    assert merged.notices == ["the variables are copies: objects that they shared in the fork are separate now"]
+    look = "print(rows, new, rows is new, keep, open('out/f').read(), oct(os.stat('out/f').st_mode & 0o777))"
+    assert await say(session, "s", look) == "[1, 2] [1, 2] False 1 f 0o750\n"

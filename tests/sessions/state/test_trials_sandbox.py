@@ -1,0 +1,108 @@
+"""Trials in a sandbox: connections are held, granted folders are only read, and nothing of the session is reached."""
+
+from pathlib import Path
+
+import pytest
+
+from ingle import errors
+from ingle.service import Service
+from ingle.settings import Settings
+from support.service import make_settings
+
+pytestmark = [pytest.mark.both_levels, pytest.mark.req("trial.discard")]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "granted").mkdir()
+    (tmp_path / "granted" / "file").write_text("theirs")
+    return make_settings(preload=[], pool=0, isolation="sandbox", mount=[str(tmp_path / "granted")])
+
+
+async def say(service: Service, sid: str, code: str) -> str:
+    result = await service.execute(sid, code)
+    assert (result.status, result.error) == ("ok", None), result
+    return result.stdout
+
+
+ATTACKS = """
+import mmap, os, signal, socket, subprocess
+done = []
+def attempt(name, function):
+    try:
+        function()
+        done.append(name)
+    except BaseException:
+        pass
+attempt('descriptor', lambda: os.open('stolen', os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+attempt('path of a descriptor', lambda: open(f'/proc/self/fd/{folder}/stolen2', 'w'))
+attempt('hard link', lambda: os.link('data', '/tmp/data-link'))
+attempt('signal', lambda: os.kill(parent, signal.SIGKILL))
+attempt('memory', lambda: open(f'/proc/{parent}/mem', 'r+b'))
+attempt('folder', lambda: os.listdir(f'/proc/{parent}/cwd'))
+attempt('grant', lambda: open(granted + '/file', 'w').write('ours'))
+attempt('grant link', lambda: os.link(granted + '/file', 'taken'))
+attempt('socket', lambda: peer.sendall(b'from the trial'))
+attempt('connection', lambda: socket.create_connection(('127.0.0.1', port), 1))
+subprocess.Popen(['sh', '-c', 'while :; do echo again >> data; sleep 0.01; done'], start_new_session=True)
+open('data', 'w').write('of the trial')
+print(sorted(done))
+"""
+
+
+async def test_a_trial_reaches_nothing_of_the_session(service: Service, tmp_path: Path) -> None:
+    await service.create_session("s")
+    granted = str(tmp_path / "granted")
+    await say(
+        service,
+        "s",
+        "import os, socket\nopen('data', 'w').write('mine'); folder = os.open('.', os.O_RDONLY); parent = os.getpid()\n"
+        f"granted = {granted!r}; server = socket.create_server(('127.0.0.1', 0)); port = server.getsockname()[1]\n"
+        "peer = socket.create_connection(('127.0.0.1', port)); other = server.accept()[0]; other.setblocking(False)",
+    )
+    result = await service.trial("s", ATTACKS)
+    assert result.error is None, result.error
+    assert result.trial is not None
+    assert result.trial.effect is not None
+    # These two have written to its own copy of the folder.
+    assert result.stdout == "['descriptor', 'path of a descriptor']\n"
+    assert any("connections of the session that are closed" in notice for notice in result.notices)
+    assert "sh" in [each.split()[0] for each in result.trial.effect.processes]
+    await service.discard("s", result.trial.name)
+    look = "print(sorted(os.listdir()), open('data').read(), open(granted + '/file').read())"
+    assert await say(service, "s", look) == "['data'] mine theirs\n"
+    read = "try: print(other.recv(100))\nexcept BlockingIOError: print('nothing')"
+    assert await say(service, "s", read) == "nothing\n"
+
+
+async def test_hosts_that_a_trial_asks_for_are_recorded(service: Service) -> None:
+    await service.create_session("s")
+    ask = "import urllib.request\ntry: urllib.request.urlopen('http://example.com/', timeout=5)\nexcept OSError: pass"
+    result = await service.trial("s", ask)
+    assert result.trial is not None
+    assert result.trial.effect is not None
+    assert result.trial.effect.hosts is not None
+    assert [(each.host, each.reached, each.refused) for each in result.trial.effect.hosts] == [("example.com:80", 0, 1)]
+    await service.commit("s", result.trial.name)
+    # After the commit the session's own rules hold again.
+    refused = await service.execute("s", "urllib.request.urlopen('http://example.com/', timeout=5)")
+    assert refused.error is not None
+    assert any("example.com:80 is not on the list of hosts" in notice for notice in refused.notices)
+
+
+async def test_a_commit_gives_the_granted_folder_back(service: Service, tmp_path: Path) -> None:
+    await service.create_session("s")
+    result = await service.trial("s", f"folder = {str(tmp_path / 'granted')!r}; x = open(folder + '/file').read()")
+    assert result.trial is not None
+    await service.commit("s", result.trial.name)
+    assert await say(service, "s", "open(folder + '/file', 'w').write('changed'); print(x)") == "theirs\n"
+    assert (tmp_path / "granted" / "file").read_text() == "changed"
+
+
+async def test_what_cannot_be_held_apart_is_refused(tmp_path: Path, apart: Path) -> None:
+    (tmp_path / "granted").mkdir(exist_ok=True)
+    open_settings = make_settings(preload=[], pool=0, isolation="limits", mount=[str(tmp_path / "granted")])
+    async with Service.local(open_settings, apart / "other") as other:
+        await other.create_session("s")
+        with pytest.raises(errors.TrialRefused, match="the session may write to"):
+            await other.trial("s", "1", network="allowed")
