@@ -114,7 +114,7 @@ $(STAMP_VENV):
 	@touch $@
 
 $(STAMP_RUN): pyproject.toml | $(STAMP_VENV)
-	@echo 'installing into $(VENV) what the service needs (about 100 MB)'
+	@echo 'installing into $(VENV) what the service needs (about 110 MB)'
 	@$(PIP_INSTALL) --editable .
 	@touch $@
 
