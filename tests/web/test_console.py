@@ -169,6 +169,10 @@ def test_plots_tables_markdown_progress_and_errors_are_shown(page: Page, server:
     expect(failure).not_to_contain_text("in outer")
     failure.get_by_role("button").click()
     expect(failure).to_contain_text("in outer")
+    server.execute("import json\njson.loads('[')", name)
+    failure = cell(page, 6).get_by_role("group", name="Error")
+    expect(failure).to_contain_text("json.loads('[')")
+    expect(failure).not_to_contain_text("decoder.py")
 
 
 def test_input_and_passwords_are_answered_in_place(page: Page, server: Server, name: str) -> None:
@@ -382,7 +386,7 @@ def test_many_cells_are_gone_through(page: Page, server: Server, name: str) -> N
 @pytest.mark.req("web.flood")
 def test_a_flood_of_output_does_not_freeze_the_page(page: Page, server: Server, name: str) -> None:
     open_session(page, server, name)
-    start(server, name, "line = 'x' * 99\nfor i in range(600_000): print(line)\nprint('the end')")
+    start(server, name, "line = 'x' * 99\nfor i in range(600_000): print(line)\nprint('the', 'end')")
     expect(cell(page, 1)).to_contain_text("prints very much")
     page.get_by_role("link", name="Files").click()
     expect(page.get_by_text("The folder is empty.")).to_be_visible()

@@ -87,7 +87,8 @@ function pretty(text) {
   }
 }
 
-const FRAME_LINE = /^\s*(Cell|File) .*line \d+/;
+const FRAME_LINE = /^\s*File ".*", line \d+/;
+const USER_LINE = /^\s*File "<cell \d+>"/;
 
 /** An error: its name, the user's last line, and all frames on demand. */
 export function Failure({ error }) {
@@ -95,12 +96,14 @@ export function Failure({ error }) {
   const text = plain(error.traceback || "").replace(/\n+$/, "");
   const rows = text.split("\n");
   const starts = rows.flatMap((row, number) => (FRAME_LINE.test(row) ? [number] : []));
-  const from = starts.length ? starts[starts.length - 1] : Math.max(0, rows.length - 3);
-  const last = rows.slice(from, -1).join("\n");
+  // The last frame of a cell says more than the library that it called.
+  const from = starts.findLast((number) => USER_LINE.test(rows[number])) ?? starts[starts.length - 1] ?? Math.max(0, rows.length - 3);
+  const to = starts.find((number) => number > from) ?? rows.length - 1;
+  const last = rows.slice(from, to).join("\n");
   return html`<div class="failure" role="group" aria-label="Error">
     <div class="failure-name"><b>${plain(error.name)}</b>${error.value ? ": " : ""}<span>${plain(error.value).slice(0, 2000)}</span></div>
     ${(open ? text : last) && html`<pre class="text">${open ? text : last}</pre>`}
     ${(starts.length > 1 || open) && html`<button class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)}>
-      ${open ? "Show the last frame only" : `Show all ${plural(starts.length, "frame")}`}</button>`}
+      ${open ? "Show your last line only" : `Show all ${plural(starts.length, "frame")}`}</button>`}
   </div>`;
 }
