@@ -284,6 +284,13 @@ def test_a_link_is_made_on_the_page(page: Page, server: Server, name: str, brows
     context.close()
 
 
+def test_the_memory_that_a_cell_took_is_told(page: Page, server: Server, name: str) -> None:
+    open_session(page, server, name)
+    expect(page.get_by_text("Nothing has run")).to_be_visible()
+    write(page, "big = bytearray(60_000_000)")
+    expect(cell(page, 1).get_by_title("Change of memory")).to_have_text(re.compile(r"^\+[56]\d\.\d MB$"))
+
+
 # The views beside it
 
 
@@ -327,6 +334,9 @@ def test_checkpoints_are_made_compared_and_returned_to(page: Page, server: Serve
     server.execute("open('a.txt', 'w').write('two\\n'); v = 2", name)
     point.get_by_role("button", name="Compare").click()
     expect(page.get_by_role("region", name="Differences")).to_contain_text("a.txt")
+    expect(page.get_by_role("region", name="Differences").get_by_role("row", name=re.compile("v"))).to_contain_text(
+        "int"
+    )
     point.get_by_role("button", name="Go back").click()
     page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
     assert wait_until(lambda: server.execute("v", name)["result"]["text/plain"] == "1", 20)

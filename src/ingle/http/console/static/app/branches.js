@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "./lib.js";
 import { ask as request, attempt, get, mayAct, path, post, query, sessionPath } from "./api.js";
 import { rollback } from "./actions.js";
+import { plain } from "./ansi.js";
 import { ask } from "./dialog.js";
 import { age, bytes, moment, plural } from "./format.js";
 import { sessions } from "./overview.js";
@@ -9,13 +10,24 @@ import { go, Link } from "./router.js";
 
 const NAME = "[A-Za-z0-9_\\-][A-Za-z0-9._\\-]{0,63}";
 
+/** A variable at one moment: its type, extent and size. */
+const inWords = (state) => [state.type, state.shape?.join(" × ") ?? state.length, bytes(state.size)].filter((each) => each || each === 0).join(", ");
+
+const change = ({ before, after }) => {
+  const words = [before, after].filter(Boolean).map(inWords);
+  return words[0] === words[1] ? words[0] : words.join(" → ");
+};
+
 /** How the session differs from a state: its variables where the server compares them, and its files. */
 function Difference({ found, close }) {
   const files = found.files || [];
   const variables = found.variables || [];
   return html`<section class="value" aria-label="Differences">
-    <header><h3>Since ${found.to}</h3><span class="spacer"></span><button class="quiet" onClick=${close}>Close</button></header>
-    ${variables.map((each) => html`<p class="effects"><span>${each.change}</span> <b>${each.name}</b> <code>${each.before?.preview ?? ""} → ${each.after?.preview ?? ""}</code></p>`)}
+    <header><h3>Compared with ${found.to}</h3><span class="spacer"></span><button class="quiet" onClick=${close}>Close</button></header>
+    ${found.variables && !variables.length && html`<p class="muted">No variable differs.</p>`}
+    ${variables.length > 0 && html`<table class="rows"><tbody>${variables.map((each) => html`<tr key=${each.name}>
+      <td>${each.change}</td><th scope="row"><b>${each.name}</b></th><td class="muted">${plain(change(each))}</td></tr>`)}</tbody></table>`}
+    ${found.unknown?.length > 0 && html`<p class="muted">Not compared: ${found.unknown.slice(0, 20).join(", ")}</p>`}
     ${found.files === null && html`<p class="muted">Files of this session are not kept with its states.</p>`}
     ${found.files && !files.length && html`<p class="muted">No file differs.</p>`}
     ${files.map((file) => html`<details><summary>${file.change} <b>${file.path}</b></summary>
@@ -63,7 +75,8 @@ export function Branches({ timeline }) {
     ${difference && html`<${Difference} found=${difference} close=${() => setDifference(null)} />`}
     <ol class="graph" aria-label="States of the session, newest first">
       <${Point} kind="now" title="Now" about=${`after cell ${timeline.count.value}`} />
-      ${copies.map((row) => html`<${Point} key=${row.session_id} kind="copy" title=${html`<${Link} to=${`/sessions/${encodeURIComponent(row.session_id)}`}>${row.session_id}<//>`} about=${`copy, made ${age(row.created_at)} ago, ${plural(row.cells, "cell")}`} />`)}
+      ${copies.map((row) => html`<${Point} key=${row.session_id} kind="copy" title=${html`<${Link} to=${`/sessions/${encodeURIComponent(row.session_id)}`}>${row.session_id}<//>`} about=${`copy, made ${age(row.created_at)} ago, ${plural(row.cells, "cell")}`}>
+        ${mayAct() && html`<button class="quiet" onClick=${() => compare(row.session_id)}>Compare</button>`}<//>`)}
       ${[...(checkpoints || [])].reverse().map((each) => html`<${Point} key=${each.name} kind=${each.auto ? "auto" : "checkpoint"} title=${each.auto ? `Before cell ${each.cell + 1}` : each.name}
         about=${`after cell ${each.cell}, ${age(each.created_at)} ago${each.memory ? `, ${bytes(each.memory)}` : ""}`}>
         ${mayAct() && html`<button class="quiet" onClick=${() => compare(each.name)}>Compare</button>
@@ -73,6 +86,6 @@ export function Branches({ timeline }) {
     ${checkpoints && !checkpoints.length && html`<p class="muted">No checkpoint yet. With <code>checkpoints="auto"</code> a session makes one before each cell.</p>`}
     ${snapshots.length > 0 && html`<h3>Saved on disk</h3><table class="rows"><tbody>${snapshots.map((each) => html`<tr key=${each.name}>
       <th scope="row">${each.name}</th><td class="muted" title=${moment(each.saved_at)}>${age(each.saved_at)} ago, after cell ${each.cell}</td><td class="number">${bytes(each.size)}</td>
-      <td><button class="quiet" onClick=${() => load(each)}>Open as a session</button></td></tr>`)}</tbody></table>`}
+      <td><button class="quiet" onClick=${() => compare(`snapshot:${each.name}`)}>Compare</button> <button class="quiet" onClick=${() => load(each)}>Open as a session</button></td></tr>`)}</tbody></table>`}
   </div>`;
 }

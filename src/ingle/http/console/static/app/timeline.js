@@ -4,6 +4,7 @@
 // the shortened result once a second, until the cell has ended. Text keeps its head and its tail.
 import { batch, signal } from "./lib.js";
 import { Refused, failure, follow, get, query, sessionPath } from "./api.js";
+import { sessions } from "./overview.js";
 
 const HEAD_CHARS = 40_000;
 const TAIL_CHARS = 40_000;
@@ -15,6 +16,8 @@ const PAGE = 60;
 const MAX_LOADED = 150;
 const FAR_EVENT = Number.MAX_SAFE_INTEGER;
 const NO_SESSION = 4404;
+const NEXT_LOOK_MS = 1500;
+const LEAST_CHANGE = 1_000_000;
 
 const running = (status) => status === "running" || status === "waiting_for_input" || status === "waiting_for_approval";
 
@@ -205,7 +208,7 @@ export class Timeline {
     else if (event.type === "result") cell.show("result", event.data, event.metadata);
     else if (event.type === "input_wait") { cell.prompt = event.prompt; cell.secret = event.secret; cell.status = "waiting_for_input"; }
     else if (event.type === "notice") cell.notices = [...cell.notices, event.text];
-    else if (event.type === "done") { cell.end(event.result); this.finished.value += 1; }
+    else if (event.type === "done") { cell.end(event.result); this.finished.value += 1; this.weigh(cell); }
     if (cell.running && cell.seen > FLOOD_CHARS) this.flood(cell);
     this.redraw(cell);
   }
@@ -215,6 +218,7 @@ export class Timeline {
       this.state.value = event.state;
       if (event.state === "running" && event.code !== undefined && event.code !== null) {
         const cell = this.cell(event.cell);
+        cell.before = sessions.value.get(this.id)?.memory;
         cell.describe({ code: event.code, status: "running", started_at: event.time, execution_time: null, author: event.author });
         const { first, last } = this.range.value;
         const atEnd = last === this.count.value;
@@ -226,6 +230,16 @@ export class Timeline {
       }
     });
     this.forget();
+  }
+
+  /** Tell how the memory changed over a cell that was watched, once the list of sessions has a newer figure. */
+  weigh(cell) {
+    setTimeout(() => {
+      const after = sessions.value.get(this.id)?.memory;
+      if (this.count.value !== cell.number || !after || !cell.before) return;
+      cell.memory = Math.abs(after - cell.before) >= LEAST_CHANGE ? after - cell.before : null;
+      cell.version.value += 1;
+    }, NEXT_LOOK_MS);
   }
 
   /** Draw at most once a frame. */
