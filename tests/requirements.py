@@ -117,9 +117,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_later("11. Files and effects", "frames of a failed cell are not retained yet", "failure.kept"),
     *_proven("12. Environments and grants", "env.named", "env.shell", "env.hint", "grant.live"),
     *_proven("12. Environments and grants", "batch.map", "scale.bounds", "scale.fair", "scale.idle", "scale.reuse"),
-    *_later(
+    *_proven(
         "13. Tools",
-        "code cannot call tools yet",
         "tools.call",
         "tools.find",
         "tools.policy",

@@ -17,8 +17,10 @@ MODULES = (
     "client.py",
     "connection.py",
     "files.py",
+    "provided.py",
     "session.py",
     "shell.py",
+    "tools.py",
     "transcripts.py",
     "trials.py",
     "values.py",
@@ -27,7 +29,10 @@ MODULES = (
 WORDS = [
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
-    (r"\bAsync(Attached|Client|Connection|Files|Iterator|Session|Shell|Transcripts|Trials|Values)\b", r"\1"),
+    (
+        r"\bAsync(Attached|Client|Connection|Files|Iterator|Provided|Session|Shell|Tools|Transcripts|Trials|Values)\b",
+        r"\1",
+    ),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\baclosing\b", "closing"),
     (r"\baclose\b", "close"),

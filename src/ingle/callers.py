@@ -12,15 +12,16 @@ from msgspec import Struct
 
 from ingle.requests import Bounds
 
-READ, EXECUTE, ADMIN = "read", "execute", "admin"
+READ, EXECUTE, APPROVE, ADMIN = "read", "execute", "approve", "admin"
 
 IMPLIED: dict[str, frozenset[str]] = {
     READ: frozenset({READ}),
     EXECUTE: frozenset({READ, EXECUTE}),
-    ADMIN: frozenset({READ, EXECUTE, ADMIN}),
+    APPROVE: frozenset({READ, APPROVE}),
+    ADMIN: frozenset({READ, EXECUTE, APPROVE, ADMIN}),
 }
 """Scopes that a scope includes. `read` looks at sessions, cells, outputs and files. `execute` creates, uses and ends
-sessions. `admin` sees the server itself."""
+sessions. `approve` answers calls of tools that wait for a person. `admin` sees the server itself."""
 
 DEFAULT_TENANT = ""
 

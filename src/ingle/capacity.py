@@ -102,3 +102,15 @@ class Metrics(Struct):
     """How many sessions may live at once."""
     starts_waiting: int = 0
     """Requests for sessions that wait for their turn."""
+
+
+class Load(Struct):
+    """What one tenant uses at the moment."""
+
+    sessions: int
+    running: int
+    """Cells that run."""
+    tasks: int = 0
+    """Shell tasks that run."""
+    shells: list[str] = field(default_factory=list)
+    """Keys of its live persistent shells (`shell_key`)."""

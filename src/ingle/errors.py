@@ -30,6 +30,7 @@ An exception in a user's cell is a result, not an error of ingle.
     │   ├── VariableNotFound    404  variable_not_found
     │   ├── SnapshotNotFound    404  snapshot_not_found
     │   ├── GrantNotFound       404  grant_not_found
+    │   ├── ApprovalNotFound    404  approval_not_found   nothing of that id waits for approval
     │   ├── EnvironmentNotFound 404  environment_not_found
     │   └── TaskNotFound        404  task_not_found       unknown, or ended and removed
     ├── Conflict                409  conflict
@@ -444,6 +445,15 @@ class DataFolderFailed(IngleError):
 
 class RegistryBroken(DataFolderFailed):
     code = "registry_broken"
+
+
+class ApprovalNotFound(NotFound):
+    code = "approval_not_found"
+
+    def __init__(self, session_id: str, approval_id: str) -> None:
+        super().__init__(
+            f"nothing in session {session_id!r} waits for approval {approval_id[:80]!r}; it was answered or given up"
+        )
 
 
 class SaveFailed(IngleError):

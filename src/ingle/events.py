@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from ingle.files import FileChanges
+from ingle.grants import ApprovalInfo
 from ingle.requests import Author, SessionLimits
 from ingle.trials import Trial
 
@@ -74,6 +75,8 @@ class Result(Struct, gc=False):
     execution_time: float = 0.0
     prompt: str | None = None
     prompt_secret: bool = False
+    approval: ApprovalInfo | None = None
+    """The call of a tool that the cell waits with, until a person allows it."""
     truncated: Truncated = Truncated()
     notices: list[str] = field(default_factory=list)
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
@@ -131,6 +134,28 @@ class InputWanted(Event, frozen=True, gc=False, tag="input_wait"):
     secret: bool
 
 
+class ApprovalWanted(Event, frozen=True, gc=False, tag="approval"):
+    """A call that waits until a person allows it. `arguments` is JSON."""
+
+    id: str
+    server: str
+    tool: str
+    arguments: str
+
+
+class ToolCalled(Event, frozen=True, gc=False, tag="tool"):
+    """The end of a call. `arguments` is JSON, shortened; `duration` is in seconds.
+
+    `outcome` is `ok`, `error`, `denied`, `budget`, `unknown`, `unavailable`, `timeout` or `cancelled`.
+    """
+
+    server: str
+    tool: str
+    arguments: str
+    duration: float
+    outcome: str
+
+
 class StateChanged(Event, frozen=True, gc=False, tag="state", omit_defaults=True):
     """`code` and `author` come with the state `running`: the source of the cell that starts, and who sent it."""
 
@@ -163,8 +188,10 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
     """The sequence number of the event of the result's value, if it has one."""
 
 
+Streamed = Stdout | Stderr
+Wanted = InputWanted | ApprovalWanted
 AnyEvent = (
-    Stdout | Stderr | ResultShown | DisplayShown | ErrorRaised | InputWanted | StateChanged | Notice | Note | Done
+    Streamed | ResultShown | DisplayShown | ErrorRaised | Wanted | ToolCalled | StateChanged | Notice | Note | Done
 )
 
 
@@ -468,15 +495,3 @@ class Isolation(Struct):
     def sentence(self) -> str:
         """Return the summary and every missing level, for a banner."""
         return "; ".join([self.summary, *(f"not {level}: {why}" for level, why in self.missing.items())])
-
-
-class Load(Struct):
-    """What one tenant uses at the moment."""
-
-    sessions: int
-    running: int
-    """Cells that run."""
-    tasks: int = 0
-    """Shell tasks that run."""
-    shells: list[str] = field(default_factory=list)
-    """Keys of its live persistent shells (`shell_key`)."""

@@ -115,3 +115,19 @@ def grant_id(kind: str, name: str, tenants: str = "all") -> str:
     return hashlib.blake2s(
         f"{kind}:{tenants}:{name}".encode(errors="surrogateescape"), digest_size=ID_BYTES
     ).hexdigest()
+
+
+class ApprovalInfo(Struct, frozen=True, gc=False):
+    """A call that waits until a person allows it."""
+
+    id: str
+    server: str
+    tool: str
+    arguments: str
+    """JSON."""
+    cell: int | None = None
+    """The cell that waits with it; null for a thread of an earlier one."""
+    read_only: bool = False
+    """The server says that the tool changes nothing."""
+    destructive: bool = False
+    """The server says that the tool may destroy something."""

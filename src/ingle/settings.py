@@ -81,10 +81,14 @@ GROUPS = {
     "max_sessions": "Life of a session",
     "checkpoints": "State",
     "max_code": "Code, output and files",
+    "servers": "Tools inside code",
     "shell": "Shell tasks",
     "audit": "Logs",
 }
 """Titles of groups, each by its first setting. A group ends where the next one begins."""
+
+TABLES = ("mcp_servers",)
+"""Tables of `config.toml` that are no settings. `tools.config` reads this one."""
 
 NOT_SETTINGS = ("INGLE_HOME", "INGLE_TOKEN", "INGLE_URL")
 """Environment variables that are used and are no settings."""
@@ -200,6 +204,25 @@ class Settings:
     figures_disk: int = size(256 * 1024 * 1024, "Disk for a session's full-size images; the oldest go first.")
     max_file: int = size(1024 * 1024 * 1024, "Maximum size of a file uploaded to a session's folder.")
     max_archive: int = size(16 * 1024 * 1024 * 1024, "Maximum size of a tar archive uploaded to a session's folder.")
+    servers: list[str] = setting(  # noqa: RUF009
+        [],
+        "File with the `mcpServers` of a host, whose tools the code of sessions may call; may be repeated.",
+        word="FILE",
+    )
+    tool_policy: str = setting(
+        "hints",
+        "What holds for tools without a rule: hints asks before one that says it may destroy something.",
+        ("hints", "allow", "ask", "deny"),
+    )
+    tool_timeout: float = seconds(600.0, "Time for one call of a tool; 0 is no limit.")
+    approval_timeout: float = seconds(600.0, "How long a call waits for the answer of a person; 0 is no limit.")
+    tool_result: int = size(16 * 1024 * 1024, "Maximum size of the result of a tool.")
+    tool_calls_cell: int = setting(100_000, "Calls of tools by one cell; 0 is no limit.")
+    tool_seconds_cell: float = seconds(0.0, "Time of all calls of tools by one cell; 0 is no limit.")
+    tool_bytes_cell: int = size(1024**3, "Size of all arguments and results of one cell's calls; 0 is no limit.")
+    tool_calls_session: int = setting(0, "Calls of tools by one session; 0 is no limit.")
+    tool_seconds_session: float = seconds(0.0, "Time of all calls of tools by one session; 0 is no limit.")
+    tool_bytes_session: int = size(0, "Size of all arguments and results of a session's calls; 0 is no limit.")
     shell: str = setting("bash", "Program that runs shell commands; a persistent shell needs it to be bash.")
     shell_folder: str = setting("", "Folder of shell commands without a session; empty: a folder in the data folder.")
     shell_wait: float = seconds(5.0, "How long a call waits for its shell command before it answers `running`.")
@@ -254,7 +277,7 @@ def _gather(overrides: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
             raise InvalidRequest(f"{file} cannot be read: {error}; correct the file") from None
     known = {each.name for each in fields(Settings)}
     for name in from_file:
-        if name not in known:
+        if name not in (*known, *TABLES):
             raise InvalidRequest(f"{file} has an unknown setting {name!r}; see `ingle serve --help`")
     for each in fields(Settings):
         given = overrides.get(each.name)

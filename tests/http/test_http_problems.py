@@ -132,6 +132,7 @@ def every_error() -> list[errors.IngleError]:
     examples: list[errors.IngleError] = [
         errors.SessionNotFound("x"),
         errors.CellNotFound("x", 2, 1),
+        errors.ApprovalNotFound("x", "y"),
         errors.FigureNotFound("x", "y"),
         errors.VariableNotFound("x", ["y"]),
         errors.ShellBusy("x", "t1", 1.5),

@@ -193,7 +193,7 @@ def test_every_kind_is_a_message_of_the_host_or_of_the_guest() -> None:
     asking = {wire.ListVariables, wire.AskVariable, wire.MoveValue, wire.Complete, wire.Inspect, wire.CheckCode}
     asking |= {wire.CompareNames}
     shell = {wire.Run, wire.Signal}
-    preparing = {wire.LoadStdlib, wire.EditStdlib, wire.Clear}
+    preparing = {wire.LoadStdlib, wire.EditStdlib, wire.Clear, wire.ToolReply}
     to_guest = {wire.Start, wire.Execute, wire.Shutdown, wire.Interrupt, wire.Kill, wire.Fork}
     copying = {wire.ForkSelf, wire.Ends, wire.Rehome, wire.Reopen, wire.Adopt, wire.Save, wire.Load, wire.Compare}
     copying |= {wire.NoteFiles}

@@ -7,6 +7,8 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 
 from ingle import batches, capacity, events, files
+from ingle.grants import ApprovalInfo
+from ingle.tools import shapes as shapes_of_tools
 from reference.markdown import field_meanings, kind_of, summary, table
 
 HEAD = """\
@@ -32,7 +34,13 @@ Answers of the HTTP interface and values of the Python client have these fields.
 def page() -> str:
     """Return the whole page."""
     kinds = typing.get_args(events.AnyEvent)
-    found = {**vars(events), **vars(files), **vars(capacity), **vars(batches)}.values()
+    found = {
+        **vars(events),
+        **vars(files),
+        **vars(capacity),
+        **vars(batches),
+        **vars(shapes_of_tools),
+    }.values()
     shapes = [each for each in found if _is_shape(each) and each not in (*kinds, batches.NewBatch)]
     parts = [HEAD + _fields(events.Event)]
     common = {field.name for field in msgspec.structs.fields(events.Event)}
@@ -43,8 +51,10 @@ def page() -> str:
 
 
 def _is_shape(value: Any) -> bool:
-    modules = tuple(each.__name__ for each in (events, files, capacity, batches))
-    own = isinstance(value, type) and issubclass(value, Struct) and value.__module__ in modules
+    modules = tuple(each.__name__ for each in (events, files, capacity, batches, shapes_of_tools))
+    own = (
+        isinstance(value, type) and issubclass(value, Struct) and (value.__module__ in modules or value is ApprovalInfo)
+    )
     return own and value is not events.Event
 
 

@@ -31,6 +31,7 @@ GROUPS = {
         "vars": "commands.sessions:variables",
         "cp": "commands.cp:cp",
         "interrupt": "commands.control:interrupt",
+        "approve": "commands.control:approve",
         "clear": "commands.control:clear",
         "stop": "commands.control:stop",
     },

@@ -17,6 +17,7 @@ from ingle.http.console import overview
 from ingle.http.console.administration import Administration
 from ingle.http.console.pages import Pages
 from ingle.http.console.shares import ShareRoutes
+from ingle.http.function_socket import FunctionSocket
 from ingle.http.problems import ProblemMiddleware
 from ingle.http.routes import (
     bodies,
@@ -26,10 +27,10 @@ from ingle.http.routes import (
     files,
     forks,
     grants,
-    library,
     sessions,
     shell,
     snapshots,
+    tools,
 )
 from ingle.http.routes.browser import SignIn
 from ingle.http.routes.events import Watch
@@ -42,6 +43,7 @@ MAX_BODY_BESIDE_CODE = 1024 * 1024
 """Bytes that a body may hold beside a cell's source."""
 
 EVENTS = re.compile(r"/v1/sessions/(?P<session_id>[^/]+)/events")
+FUNCTIONS = re.compile(r"/v1/sessions/(?P<session_id>[^/]+)/functions")
 
 
 def make_app(
@@ -114,9 +116,13 @@ def make_routes(
 
 
 async def watch(scope: Scope, receive: Receive, send: Send) -> None:
+    if (functions := FUNCTIONS.fullmatch(scope["path"])) is not None:
+        await FunctionSocket(scope[SERVICE], functions["session_id"]).run(scope, receive, send)
+        return
     found = EVENTS.fullmatch(scope["path"])
     if found is None:
-        raise errors.NotFound(f"the WebSockets are /v1/sessions/{{id}}/events?from=N and {overview.PATH}")
+        known = f"/v1/sessions/{{id}}/events?from=N, /v1/sessions/{{id}}/functions and {overview.PATH}"
+        raise errors.NotFound(f"the WebSockets are {known}")
     query = bodies.read_query(Request({**scope, "type": "http"}), bodies.EventsQuery)
     await Watch(scope[SERVICE], found["session_id"], query.first).run(scope, receive, send)
 
@@ -137,8 +143,9 @@ def operations(service: Service, credentials: Credentials | None = None) -> list
         *files.operations(),
         *snapshots.operations(),
         *shell.operations(),
-        *library.operations(),
+        *snapshots.library_operations(),
         *grants.operations(),
+        *tools.operations(),
         *environments.operations(),
         *cells.interpreter_operations(),
     ]

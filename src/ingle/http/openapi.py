@@ -42,6 +42,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "share_id": {"type": "string", "minLength": 1},
     "version": {"type": "string", "minLength": 1},
     "view": {"type": "string", "minLength": 1},
+    "server": {"type": "string", "minLength": 1},
+    "approval_id": {"type": "string", "minLength": 1},
 }
 
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")

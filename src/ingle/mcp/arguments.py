@@ -195,6 +195,11 @@ class LoadSession(Struct, forbid_unknown_fields=True):
     rerun: Annotated[bool, Meta(description="Run the cells again that made missing variables.")] = False
 
 
+class SearchTools(Struct, forbid_unknown_fields=True):
+    query: str = ""
+    session_id: SessionId = "main"
+
+
 class AddToStdlib(Struct, forbid_unknown_fields=True):
     function_code: Annotated[str, Meta(description="A whole function with its docstring.")]
 

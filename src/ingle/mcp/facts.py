@@ -48,6 +48,8 @@ class Facts:
     """Whether the caller is the owner of the server, who can change what is granted."""
     tools: frozenset[str] | None = None
     """Names of the tools that are answered; None: all of them."""
+    servers: tuple[str, ...] = ()
+    """Names of other MCP servers whose tools code may call."""
 
     def answers(self, tool: str) -> bool:
         return self.tools is None or tool in self.tools
@@ -77,6 +79,7 @@ async def facts_of(service: Service, folder: str | None, *, durable: bool, tools
         environments,
         service.caller.tenant == DEFAULT_TENANT,
         frozenset(tools),
+        tuple(service.tool_servers),
     )
 
 
@@ -87,6 +90,7 @@ def instructions(facts: Facts) -> str:
         "session `main`.",
         *(_about_reach(facts, facts.reach) if facts.reach is not None else ()),
         *_about_environments(facts),
+        *_about_servers(facts),
         _about_life(facts),
         *_about_answers(facts),
     ]
@@ -150,6 +154,16 @@ def _about_environments(facts: Facts) -> list[str]:
         return []
     return [
         f"Environments with other packages, for create_repl_session(environment=…): {some(list(facts.environments))}."
+    ]
+
+
+def _about_servers(facts: Facts) -> list[str]:
+    if not facts.servers:
+        return []
+    find = "search_tools finds them" if facts.answers("search_tools") else "tools.search(words) finds them"
+    return [
+        f"Code can call the tools of {some(list(facts.servers))}: `import tools; tools.SERVER.NAME(…)`; {find}. "
+        "Use a loop in one cell for many calls."
     ]
 
 

@@ -86,6 +86,8 @@ class Tools:
     ) -> None:
         self._service = service
         self.listed = listed or tools.chosen()
+        if service.tool_servers:
+            self.listed = tools.with_search(self.listed)
         self._cwd = cwd
         self._durable = durable
         """Whether `main` is restored when the server restarts."""
@@ -429,6 +431,10 @@ class Tools:
 
     async def _try_cells(self, given: arguments.TryCells, progress: Progress) -> Answer:
         return await trials.try_cells(self.service, given)
+
+    async def _search_tools(self, given: arguments.SearchTools, progress: Progress) -> Answer:
+        found = await self.service.search_tools(given.session_id, given.query)
+        return Answer([Text(texts.tools_text(found))], content.data("ingle/tools", found))
 
     async def _add_to_stdlib(self, given: arguments.AddToStdlib, progress: Progress) -> Answer:
         change = await self.service.add_to_stdlib(given.function_code)

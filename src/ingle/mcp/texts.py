@@ -37,6 +37,8 @@ def no_effect_text(result: Result, *, ends: bool) -> str:
     """Return why an interrupt has not stopped the code, and what would. `ends`: the model can end the session."""
     call = f'destroy_repl_session(session_id="{result.session_id}")'
     end = f", or {call} ends the session, and its variables are lost" if ends else ""
+    if result.status == states.APPROVAL:
+        return f"the code waits for the approval of a call in spite of the interrupt; only a person can answer{end}"
     if result.status == states.WAITING:
         return (
             f"the code waits for input in spite of the interrupt. Answer it, with eof=true if it reads on and on{end}"
@@ -45,6 +47,13 @@ def no_effect_text(result: Result, *, ends: bool) -> str:
         "the interrupt has had no effect so far: the code is in a call that does not listen to it, or catches "
         f"KeyboardInterrupt. Wait for it{end}"
     )
+
+
+def tools_text(found: list[str]) -> str:
+    """Return the tools that a search has found, as code calls them."""
+    if not found:
+        return "no tool fits; `import tools; dir(tools)` in a cell lists the servers"
+    return "\n".join(["import tools", *(f"tools.{line}" for line in found)])
 
 
 def task_text(task: Task, from_line: int = 0) -> str:

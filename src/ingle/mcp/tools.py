@@ -210,6 +210,15 @@ TABLE = (
         open_world=True,
     ),
     Tool(
+        "search_tools",
+        "Find tools",
+        "Find functions of other servers that code can call: `import tools; tools.SERVER.NAME(…)`. Returns signatures. "
+        "Loop and filter in one cell.",
+        arguments.SearchTools,
+        read_only=True,
+        open_world=True,
+    ),
+    Tool(
         "add_to_stdlib",
         "Keep a function for later sessions",
         "Add a function to the user's library, which every new session loads, permanently. It is tested first. A "
@@ -244,6 +253,9 @@ DEFAULT = (
 
 SETS = {"core": CORE, "default": DEFAULT, "all": tuple(tool.name for tool in TABLE)}
 
+SEARCH = "search_tools"
+"""Listed also in short lists, where the operator has named servers of tools."""
+
 ALIASES = {"execute_repl": "python_session"}
 """Names that work but are not listed."""
 
@@ -258,6 +270,12 @@ def chosen(names: Iterable[str] = ("default",)) -> tuple[Tool, ...]:
             raise InvalidRequest(f"there is no tool {name[:80]!r}; the tools are {choices}")
         wanted.update(SETS.get(name, (name,)))
     return tuple(tool for tool in TABLE if tool.name in (wanted or DEFAULT))
+
+
+def with_search(listed: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """Return the tools to list where code can call tools of other servers: the search for them, too."""
+    names = {tool.name for tool in listed} | {SEARCH}
+    return tuple(tool for tool in TABLE if tool.name in names)
 
 
 def answered(listed: tuple[Tool, ...]) -> tuple[Tool, ...]:

@@ -10,14 +10,13 @@ A session's key is its name, or `tenant/name` outside the default tenant. Answer
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.capacity import Capacity, MachineUsage, Metrics, NetworkUse, SessionUsage
+from ingle.capacity import Capacity, Load, MachineUsage, Metrics, NetworkUse, SessionUsage
 from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import (
     AnyEvent,
     CellInfo,
     CheckpointInfo,
     Isolation,
-    Load,
     Restored,
     Result,
     RolledBack,
@@ -32,10 +31,11 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.files import Diff, FileInfo, FileList, Unpacked
-from ingle.grants import GrantChange, GrantInfo, NewGrant
+from ingle.grants import ApprovalInfo, GrantChange, GrantInfo, NewGrant
 from ingle.introspection import Completeness, Completion, Inspection
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, Bounds, NewCell, NewSession, NewTask
+from ingle.tools.shapes import FunctionCall, FunctionCancelled, NewServer, ServerInfo, ToolSpec
 from ingle.trials import Committed, TrialInfo, Tried
 
 
@@ -56,6 +56,9 @@ class Node(Protocol):
 
     @property
     def environments(self) -> "Environments": ...
+
+    @property
+    def tools(self) -> "ToolServers": ...
 
     async def start(self) -> None: ...
 
@@ -106,6 +109,9 @@ class SessionHandle(Protocol):
 
     @property
     def trials(self) -> "Trials": ...
+
+    @property
+    def tools(self) -> "ToolsOfSession": ...
 
     @property
     def introspection(self) -> "Introspection": ...
@@ -238,6 +244,62 @@ class Trials(Protocol):
         ...
 
     async def list(self) -> list[TrialInfo]: ...
+
+
+class ToolServers(Protocol):
+    """MCP servers that the operator has named."""
+
+    def names(self, tenant: str) -> list[str]:
+        """Return the servers whose tools the code of a tenant may call."""
+        ...
+
+
+class ToolsOfSession(Protocol):
+    """Tools that the code of one session may call."""
+
+    async def servers(self) -> list[ServerInfo]:
+        """Return the servers with their tools. Servers that do not run yet are started."""
+        ...
+
+    async def search(self, query: str, limit: int) -> list[str]:
+        """Return the tools that fit these words best, a line each."""
+        ...
+
+    async def add(self, name: str, server: NewServer) -> None:
+        """Name an MCP server for this session alone, until the session or the node ends."""
+        ...
+
+    async def remove(self, name: str) -> bool:
+        """Remove a server that was named for this session. Return False if there is none."""
+        ...
+
+    async def provide(self, server: str, tools: list[ToolSpec]) -> "ProvidedFunctions":
+        """Offer functions of a client, until they are closed."""
+        ...
+
+    async def approvals(self) -> list[ApprovalInfo]:
+        """Return the calls that wait for a person."""
+        ...
+
+    async def decide(self, approval_id: str, allow: bool, caller: str) -> ApprovalInfo:
+        """Allow or refuse a call in the name of this caller."""
+        ...
+
+
+class ProvidedFunctions(Protocol):
+    """Functions of one client. The caller closes them."""
+
+    def calls(self) -> AsyncIterator[FunctionCall | FunctionCancelled]:
+        """Yield calls to carry out and calls to give up, until the session ends."""
+        ...
+
+    def answer(self, number: int, payload: bytes) -> None: ...
+
+    def fail(self, number: int, message: str) -> None: ...
+
+    def close(self) -> None:
+        """Withdraw the functions. Calls in flight fail."""
+        ...
 
 
 class Folder(Protocol):

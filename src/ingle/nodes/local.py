@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import get_args
 
 from ingle import errors
-from ingle.capacity import Capacity, MachineUsage, Metrics, NetworkUse, SessionUsage
+from ingle.capacity import Capacity, Load, MachineUsage, Metrics, NetworkUse, SessionUsage
 from ingle.events import (
     AnyEvent,
     CellInfo,
     CheckpointInfo,
     Isolation,
-    Load,
     Result,
     RolledBack,
     Saved,
@@ -26,6 +25,7 @@ from ingle.nodes.environments import LocalEnvironments
 from ingle.nodes.grants import LocalGrants
 from ingle.nodes.snapshots import LocalSnapshots
 from ingle.nodes.tasks import LocalTasks
+from ingle.nodes.tools import LocalTools
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, NewCell, NewSession
 from ingle.sessions.files import SessionFiles, SessionValue
@@ -50,6 +50,7 @@ class LocalNode:
         self.library = self.manager.libraries
         self.grants = LocalGrants(self.manager)
         self.environments = LocalEnvironments(self.manager)
+        self.tools = self.manager.tools
 
     async def start(self) -> None:
         await self.manager.start()
@@ -104,6 +105,7 @@ class LocalSession:
         self._snapshots = snapshots
         self.checkpoints = LocalCheckpoints(session)
         self.trials = LocalTrials(session)
+        self.tools = LocalTools(session)
 
     @property
     def introspection(self) -> Introspection:

@@ -277,6 +277,8 @@ class _View:
             words.append(f"session {result.session_id}")
         if result.status == "running":
             words.append(f"{hints.wait(result)} waits for it, {hints.interrupt(result)} stops it")
+        elif result.status == "waiting_for_approval":
+            words.append(f"{hints.wait(result)} waits for it, {hints.interrupt(result)} gives it up")
         elif result.status == "waiting_for_input":
             words.append(f"answer with {hints.send_input(result)}")
         return f"[{' · '.join(words)}]"
@@ -289,6 +291,9 @@ class _View:
             prompt = clean(result.prompt or "").strip()
             waits = "waiting for input (secret)" if result.prompt_secret else "waiting for input"
             return f"{waits}: {prompt[-NOTICE_CHARS:]!r}" if prompt else waits
+        if result.approval is not None:
+            wanted = result.approval
+            return f"waiting for approval of {clean(wanted.server)}.{clean(wanted.tool)}: only a person can answer"
         if result.exit is not None:
             code, message = result.exit.code, result.exit.message or ""
             words = [result.status, result.exit.signal or ("" if code is None else f"code {code}")]

@@ -26,6 +26,7 @@ from ingle.service.grants import Grants
 from ingle.service.sessions import Sessions
 from ingle.service.shell import Shell
 from ingle.service.snapshots import Snapshots
+from ingle.service.tools import Tools
 from ingle.service.transcripts import Transcripts
 from ingle.service.trials import Trials
 from ingle.settings import Settings, data_folder
@@ -46,7 +47,9 @@ MAX_SENDERS = 100
 """Pairs of interface and client whose services are kept. Clients choose their names."""
 
 
-class Service(Sessions, Cells, Trials, CodeHelp, Batches, Shell, Files, Snapshots, Environments, Grants, Transcripts):
+class Service(
+    Sessions, Cells, Trials, CodeHelp, Batches, Shell, Files, Snapshots, Environments, Grants, Tools, Transcripts
+):
     """All verbs, for one caller, and the start and stop of the node that carries them out."""
 
     def __init__(
@@ -147,7 +150,7 @@ class Service(Sessions, Cells, Trials, CodeHelp, Batches, Shell, Files, Snapshot
         """Refuse new cells and tasks from now on. Return the number of cells that still run."""
         self._shared.draining = True
         states_now = (await self._node.metrics()).sessions
-        return states_now.get(states.RUNNING, 0) + states_now.get(states.WAITING, 0)
+        return sum(states_now.get(each, 0) for each in (states.RUNNING, states.WAITING, states.APPROVAL))
 
     async def stop(self) -> None:
         self._shared.stopping = True

@@ -151,6 +151,8 @@ async def _finish(session: SessionHandle, cell: int, stdin: str) -> Result:
             with contextlib.suppress(errors.NotWaiting):  # it was interrupted meanwhile
                 await session.input(stdin, eof=True)
                 stdin = ""
+        elif result.status == states.APPROVAL:
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def _item_result(name: str, result: Result) -> ItemResult:

@@ -129,6 +129,8 @@ class Cells(Verbs):
                     continue
                 except errors.NotWaiting:
                     pass  # it was interrupted meanwhile
+            elif result.status == states.APPROVAL:
+                await asyncio.sleep(POLL_SECONDS)
             result = await self.wait(result.session_id, result.cell, wait=POLL_SECONDS)
         return result
 

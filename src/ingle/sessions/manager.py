@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ingle import errors
-from ingle.capacity import Metrics
-from ingle.events import Load
+from ingle.capacity import Load, Metrics
 from ingle.grants import GrantInfo
 from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.policy import Grant, Policy
@@ -46,6 +45,7 @@ from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.support.audit_log import Audit
 from ingle.support.idempotency import Idempotency
+from ingle.tools.servers import ToolServers
 from ingle.trees.stores import TreeStores
 from ingle.workers.launch.launcher import Launcher
 from ingle_worker.wire import child_variables, states
@@ -72,6 +72,7 @@ class Manager:
             self.telemetry.audit = Audit(home)
         self._watches = FolderWatches()
         self._trees = TreeStores(self.folder, settings)
+        self.tools = ToolServers(settings, home)
         policy = Policy(settings, home)
         self.egress = Egress(policy.hosts(), Route.read(dict(os.environ)))
         self.prepared = PreparedWorkers(home, self._data_folder.server, self.egress)
@@ -235,6 +236,7 @@ class Manager:
             self.telemetry,
             self._watches,
             self._trees,
+            self.tools,
             prepared=prepared,
             saves=saves,
             requests=requests,
@@ -321,13 +323,17 @@ class Manager:
             folders=copy.folders,
             one_off=False,
         )
-        return self._session(spec, original.launcher, saves=self._durable.temporary_target(spec, uid))
+        session = self._session(spec, original.launcher, saves=self._durable.temporary_target(spec, uid))
+        session.tools.inherit(original.tools)
+        return session
 
     def _trial_of(self, spec: SessionSpec, launcher: Launcher, uid: str, copy: ForkedCopy) -> Session:
         """Return a session that no listing shows, for a copy of another one."""
         key, folder = f"{spec.key}.{uid}", self.folder(uid)
-        changes = {"key": key, "folder": folder, "folders": copy.folders, "auto_checkpoints": False}
-        return self._session(msgspec.structs.replace(spec, **changes), launcher)
+        changes = {"key": key, "folder": folder, "folders": copy.folders, "auto_checkpoints": False, "trial": True}
+        session = self._session(msgspec.structs.replace(spec, **changes), launcher)
+        session.tools.inherit(self._sessions[spec.key].tools)
+        return session
 
     async def _take_over(self, row: Row) -> None:
         """Take over a session of an earlier server of this place. The next call restores it."""
@@ -473,6 +479,7 @@ class Manager:
         await self._end_all(sessions)
         if self._endings:
             await asyncio.wait(self._endings)
+        await self.tools.close()
         self._watches.close()
         await self._trees.close()
         await self._durable.registry.close()

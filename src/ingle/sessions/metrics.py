@@ -85,6 +85,15 @@ class Telemetry:
         if logger.isEnabledFor(logging.INFO):
             log("cell begun", session=key, cell=cell)
 
+    def tool_called(
+        self, key: str, server: str, tool: str, seconds: float, outcome: str, sent: int, received: int
+    ) -> None:
+        if self.audit is not None:
+            about = {"seconds": round(seconds, 6), "outcome": outcome, "sent": sent, "received": received}
+            self.note("tool", key, server=server, tool=tool, **about)
+        if logger.isEnabledFor(logging.INFO):
+            log("tool called", session=key, tool=f"{server}.{tool}", seconds=seconds, outcome=outcome)
+
     def cell_ended(self, key: str, cell: int, status: str, seconds: float) -> None:
         self._cells[status] += 1
         self._cell_seconds.add(seconds)

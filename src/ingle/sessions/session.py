@@ -48,6 +48,7 @@ from ingle.sessions.process.slot_states import SlotState
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.reach import Reach
 from ingle.sessions.spec import SessionSpec
+from ingle.sessions.tools.calls import SessionTools
 from ingle.sessions.usage import Usage
 from ingle.sessions.watch.folders import FolderWatches
 from ingle.sessions.worker_events import WorkerEvents
@@ -56,6 +57,7 @@ from ingle.snapshots.registry import KEYS, Row
 from ingle.snapshots.store import LoadableSnapshot
 from ingle.support.background import Tasks
 from ingle.support.idempotency import Idempotency
+from ingle.tools.servers import ToolServers
 from ingle.trees.store import NotKept
 from ingle.trees.stores import TreeStores
 from ingle.workers.launch.launcher import Launcher
@@ -73,6 +75,7 @@ class Session:
         telemetry: Telemetry,
         watches: FolderWatches,
         trees: TreeStores,
+        tools: ToolServers,
         *,
         prepared: PreparedWorker | None = None,
         saves: SaveTarget | None = None,
@@ -136,6 +139,7 @@ class Session:
             settings.trial_seconds,
             make_fork,
         )
+        self.tools = SessionTools(spec, settings, tools, journal, self.runner, telemetry)
         slot.listener = WorkerEvents(
             spec,
             slot,
@@ -147,6 +151,7 @@ class Session:
             self.saves,
             telemetry,
             self._tasks,
+            self.tools,
             hints,
         )
         self._ended = False
@@ -400,6 +405,7 @@ class Session:
         await self.checkpoints.close()
         self.runner.end(states.EXIT, Exit(message="the session was ended"))
         self.slot.move(SlotState.ENDED)
+        await self.tools.close()
         self._tracker.close()
         self._folders.close()
         await self.journal.close_images()

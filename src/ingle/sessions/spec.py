@@ -36,6 +36,8 @@ class SessionSpec(msgspec.Struct, frozen=True):
     folders: SessionFolders | None = None
     """Folders of the session's code, if not below `folder`: a fork shares those of its original."""
     auto_checkpoints: bool = False
+    trial: bool = False
+    """Whether it runs a cell that may be discarded."""
     home: str = ""
     """Path at which the session's code sees its workspace too; empty without one."""
 

@@ -18,6 +18,7 @@ from ingle.sessions.process.slot import ProcessSlot
 from ingle.sessions.process.slot_states import SlotState
 from ingle.sessions.process.workspace import EgressRefused
 from ingle.sessions.spec import SessionSpec
+from ingle.sessions.tools.calls import SessionTools
 from ingle.support.background import Tasks
 from ingle_worker.wire import messages
 
@@ -35,6 +36,7 @@ class WorkerEvents:
         saves: SaveSchedule,
         telemetry: Telemetry,
         tasks: Tasks,
+        tools: SessionTools,
         hints: Hints = NO_HINTS,
     ) -> None:
         self._spec = spec
@@ -47,6 +49,7 @@ class WorkerEvents:
         self._saves = saves
         self._telemetry = telemetry
         self._tasks = tasks
+        self._tools = tools
         self._hints = hints
         self._ending: messages.Done | None = None
         """End of the cell whose hints are being looked for."""
@@ -75,6 +78,12 @@ class WorkerEvents:
                 self._runner.on_input_wait(message)
             case messages.InputTaken():
                 self._runner.on_input_taken(message)
+            case messages.ToolRequest():
+                if self._slot.worker is not None:
+                    self._tools.on_request(self._slot.worker, message)
+            case messages.ToolCancel():
+                if self._slot.worker is not None:
+                    self._tools.on_cancel(self._slot.worker, message.call)
             case messages.Exiting():
                 self._runner.on_exiting(message)
             case messages.Started():

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from ingle_worker.session.interrupts import Interrupts
+from ingle_worker.session.link import Link, WireLost
 
 
 class EventLoop:
@@ -93,22 +94,29 @@ class EventLoop:
         except BaseException:  # the outcome of the task no longer matters
             return
 
-    def idle(self, fd: int) -> None:
-        """Run the loop until `fd` is readable."""
+    def idle(self, link: Link) -> None:
+        """Run the loop until a message for the main thread has come. Replies of tools are handed out meanwhile."""
         loop = self.loop
-        readable = False
+        lost: WireLost | None = None
 
         def on_readable() -> None:
-            nonlocal readable
-            readable = True
-            loop.stop()
+            nonlocal lost
+            try:
+                link.read_available()
+            except WireLost as error:
+                lost = error
+                loop.stop()
 
-        loop.add_reader(fd, on_readable)
+        link.on_received = lambda: loop.call_soon_threadsafe(loop.stop)
+        loop.add_reader(link.fd, on_readable)
         try:
-            while not readable:  # a task of the user may stop the loop too
+            while not link.received and lost is None:  # a task of the user may stop the loop too
                 loop.run_forever()
         finally:
-            loop.remove_reader(fd)
+            link.on_received = None
+            loop.remove_reader(link.fd)
+        if lost is not None:
+            raise lost
 
     def drop(self) -> str:
         """Close the loop. The next cell that awaits gets a new one."""

@@ -1,13 +1,17 @@
-"""The guest's end of the wire: blocking, one frame at a time, safe to write from any thread.
+"""The guest's end of the wire: blocking, one frame at a time, safe to use from any thread.
 
 An interrupt during a write is deferred until the frame is complete. A process forked from the worker never writes,
 because it does not own the wire.
+
+Between cells the main thread reads. Meanwhile and during a cell, threads may wait for replies of tools. One of all that
+wait is the leader: it waits for bytes and hands out what comes. When it has its own, another one leads.
 """
 
 import _socket
 import os
+import select
 import struct
-from _thread import RLock
+from _thread import RLock, allocate_lock
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +34,6 @@ class Link:
     def __init__(self, interrupts: Interrupts) -> None:
         self.fd = -1
         self._interrupts = interrupts
-        # An RLock knows its owner and acquires in one step, so no signal handler runs in between.
-        self._lock = RLock()
         self._owner = -1
         self._reader = FrameReader()
         self.received: list[Any] = []
@@ -40,6 +42,25 @@ class Link:
         self._socket: Any = None
         self.abandoned = False
         """Whether this process was forked by user code and has no wire."""
+        self.on_reply: Callable[[messages.ToolReply], None] | None = None
+        """Called with each reply of a tool, by the thread that reads."""
+        self.on_free: Callable[[], None] | None = None
+        """Called when a leader leaves, so that another thread can lead."""
+        self.on_moved: Callable[[], None] | None = None
+        """Called in a copy, which has none of the original's calls."""
+        self.on_received: Callable[[], None] | None = None
+        """Called when a message for the main thread has come, while that runs an event loop."""
+        self._duplicates: set[int] = set()
+        self._make_locks()
+
+    def _make_locks(self) -> None:
+        # An RLock knows its owner and acquires in one step, so no signal handler runs in between.
+        self._lock = RLock()
+        self._leader = allocate_lock()
+        self.reading = RLock()
+        """Held while bytes are taken from the wire."""
+        self._main_wake = allocate_lock()
+        self._main_wake.acquire()
 
     def attach(self, fd: int) -> None:
         """Make this process the owner of the wire."""
@@ -70,10 +91,12 @@ class Link:
         self._owner = -1
         self.abandoned = True
         self._socket.detach()
-        try:
-            os.close(self.fd)
-        except OSError:
-            pass
+        for fd in (self.fd, *self._duplicates):
+            try:
+                os.close(fd)
+            except OSError:
+                continue
+        self._duplicates.clear()
 
     def queue(self, message: object) -> None:
         """Queue a message until the next one is sent: two frames, one system call."""
@@ -118,25 +141,100 @@ class Link:
         while sent < len(data):
             sent += self._socket.send(data[sent:])
 
+    # --- reading ---
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process owns the wire, and the calling thread is not in the middle of a frame."""
+        owned = self._lock._is_owned() or self.reading._is_owned()  # type: ignore[attr-defined]
+        return os.getpid() == self._owner and not owned
+
     def receive(self) -> Any:
-        """Return the host's next message. Raises WireLost if there is none."""
+        """Return the host's next message for the main thread. Raises WireLost if there is none."""
         while not self.received:
+            if not self._leader.acquire(False):
+                # A thread that waits for a tool reads the wire.
+                self._main_wake.acquire()
+                continue
             try:
-                data = os.read(self.fd, CHUNK_BYTES)
+                with self.reading:
+                    self._take(os.read(self.fd, CHUNK_BYTES))
             except OSError as error:
                 raise WireLost(str(error)) from None
-            if not data:
-                raise WireLost("the host closed the wire")
-            frames = self._reader.feed(data)
-            if len(frames) == 1:
-                return messages.decode(frames[0])
-            self.received += [messages.decode(frame) for frame in frames]
+            finally:
+                self.stop_leading()
         return self.received.pop(0)
+
+    def lead(self) -> bool:
+        """Become the thread that reads, unless there is one."""
+        return self._leader.acquire(False)
+
+    def stop_leading(self) -> None:
+        """Let another thread read."""
+        self._leader.release()
+        if self.on_free is not None:
+            self.on_free()
+            self._wake_main()
+
+    def wait_readable(self) -> None:
+        """Wait until there is something to read. A signal handler may raise."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLIN)
+        poller.poll()
+
+    def read_available(self) -> None:
+        """Take what is there, and hand it out. The caller has shielded itself from interrupts.
+
+        Does nothing while another thread reads: that takes it.
+        """
+        if not self.reading.acquire(False):
+            return
+        try:
+            self._take(self._socket.recv(CHUNK_BYTES, _socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise WireLost(str(error)) from None
+        finally:
+            self.reading.release()
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            raise WireLost("the host closed the wire")
+        before = len(self.received)
+        for frame in self._reader.feed(data):
+            message = messages.decode(frame)
+            if message.__class__ is messages.ToolReply:
+                if self.on_reply is not None:
+                    self.on_reply(message)
+            else:
+                self.received.append(message)
+        if len(self.received) > before:
+            self._wake_main()
+            if self.on_received is not None:
+                self.on_received()
+
+    def _wake_main(self) -> None:
+        try:
+            self._main_wake.release()
+        except RuntimeError:  # released already: its next wait passes
+            return
+
+    def duplicate(self) -> int:
+        """Return another descriptor of the wire, for an event loop to watch."""
+        fd = os.dup(self.fd)
+        self._duplicates.add(fd)
+        return fd
+
+    def close_duplicate(self, fd: int) -> None:
+        self._duplicates.discard(fd)
+        os.close(fd)
 
     def receive_ends(self) -> tuple[messages.Ends, list[int]]:
         """Return the host's next Ends with its descriptors. Other messages wait for `receive`.
 
-        Receiving descriptors needs another call than reading bytes, so only callers that expect some pay for it.
+        Receiving descriptors needs another call than reading bytes, so only callers that expect some pay for it. The
+        caller holds `reading` since before it asked for them: another thread would lose them.
         """
         fds: list[int] = []
         wire = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, self.fd)
@@ -151,20 +249,23 @@ class Link:
                     data, extra, _, _ = wire.recvmsg(CHUNK_BYTES, ENDS_SPACE, _socket.MSG_CMSG_CLOEXEC)
                 except OSError as error:
                     raise WireLost(str(error)) from None
-                if not data:
-                    raise WireLost("the host closed the wire")
                 fds += [fd for each in extra for (fd,) in struct.iter_unpack("i", each[2])]
-                self.received += [messages.decode(frame) for frame in self._reader.feed(data)]
+                self._take(data)
         finally:
             wire.detach()
 
     def move_to(self, fd: int) -> None:
         """Switch to the wire of a copy. All pending messages belong to the original."""
         os.dup2(fd, self.fd, inheritable=False)
-        self._lock = RLock()
+        for duplicate in self._duplicates:
+            os.close(duplicate)
+        self._duplicates.clear()
+        self._make_locks()
         self._reader = FrameReader()
         self.received.clear()
         self._queued.clear()
+        if self.on_moved is not None:
+            self.on_moved()
         self.attach(self.fd)
 
 

@@ -127,8 +127,9 @@ class LiveCopies:
         else:
             for start in range(0, len(order.slots), MAX_BATCH):
                 batch = order.slots[start : start + MAX_BATCH]
-                self._link.send(EndsWanted(order.ticket, batch))
-                copies = [self._receive_ends() for _ in batch]
+                with self._link.reading:
+                    self._link.send(EndsWanted(order.ticket, batch))
+                    copies = [self._receive_ends() for _ in batch]
                 if not all(fds for _, fds in copies):
                     reason = "no descriptors are left in the session"
                     failed += [slot for slot, fds in copies if not fds]

@@ -41,6 +41,7 @@ from ingle_worker.session.rehearsal import Rehearsal
 from ingle_worker.session.user_library import library
 from ingle_worker.snapshot import provenance
 from ingle_worker.snapshot.protocol import SnapshotRequests
+from ingle_worker.tools import module as tools_module
 from ingle_worker.trees.open_files import working_directory
 from ingle_worker.wire import child_variables, states
 from ingle_worker.wire.constants import FAILED_EXIT_CODE
@@ -152,6 +153,7 @@ class Worker:
         self._output.install()
         self._input.install()
         self._display.install()
+        tools_module.install(self.link, self._interrupts, self._output)
         sys.displayhook = self._display.hook
         # A reference keeps the module that started this process, or its globals would be cleared.
         self._booted_by = sys.modules["__main__"]
@@ -294,7 +296,7 @@ class Worker:
         while not link.received:
             try:
                 if event_loop.loop is not None and event_loop.exists:
-                    event_loop.idle(link.fd)
+                    event_loop.idle(link)
                 return link.receive()
             except WireLost:
                 raise

@@ -1,4 +1,4 @@
-"""Messages about a cell: its start, output, displays and input, and its end."""
+"""Messages about a cell: its start, output, displays and input, its calls of tools, and its end."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
     from ingle_worker.wire.classes import dataclass
+
+CALL, LIST_SERVERS, LIST_TOOLS, SEARCH = "call", "servers", "tools", "search"
+"""Kinds of requests: call a tool, name the servers, describe the tools of one, find tools by words."""
 
 
 @dataclass(frozen=True)
@@ -139,3 +142,37 @@ class Done:
     names_added: list[str] = field(default_factory=list)
     names_removed: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+
+
+# --- tools ---
+
+
+@dataclass(frozen=True)
+class ToolRequest:
+    """What code asks of the host. `data` is the raw payload: the arguments of a call, or the search, as JSON.
+
+    `call` is a number of the worker, which the reply repeats.
+    """
+
+    call: int
+    kind: str
+    server: str = ""
+    tool: str = ""
+    background: bool = False
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class ToolCancel:
+    """Nobody waits for this call any more."""
+
+    call: int
+
+
+@dataclass(frozen=True)
+class ToolReply:
+    """The answer to a request. `data` is the raw payload: JSON of the result, or of the failure."""
+
+    call: int
+    ok: bool = True
+    data: bytes = b""

@@ -24,6 +24,9 @@ from ingle_worker.wire.cells import (
     Mark,
     Raised,
     Result,
+    ToolCancel,
+    ToolReply,
+    ToolRequest,
 )
 from ingle_worker.wire.frames import PREFIX, Frame, WireError, encode_frame
 from ingle_worker.wire.lifecycle import (
@@ -130,6 +133,7 @@ KINDS: dict[int, type] = {
     17: Inspect,
     18: CheckCode,
     19: CompareNames,
+    22: ToolReply,
     32: Interrupt,
     33: Kill,
     34: Run,
@@ -190,9 +194,20 @@ KINDS: dict[int, type] = {
     112: ZygoteReady,
     113: ForkFailed,
     114: Proof,
+    116: ToolRequest,
+    117: ToolCancel,
 }
 NUMBERS: dict[type, int] = {cls: kind for kind, cls in KINDS.items()}
-RAW: tuple[type, ...] = (KeepImage, Load, LoadStdlib, EditStdlib, StdlibCompiled, StdlibDescribed)
+RAW: tuple[type, ...] = (
+    KeepImage,
+    Load,
+    LoadStdlib,
+    EditStdlib,
+    StdlibCompiled,
+    StdlibDescribed,
+    ToolReply,
+    ToolRequest,
+)
 """Messages whose payload is bytes, not text."""
 
 WITH_CODE: tuple[type, ...] = (Execute, Complete, Inspect, CheckCode)

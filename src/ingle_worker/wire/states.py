@@ -6,6 +6,7 @@ STARTING: Final = "starting"
 IDLE: Final = "idle"
 RUNNING: Final = "running"
 WAITING: Final = "waiting_for_input"
+APPROVAL: Final = "waiting_for_approval"
 HIBERNATED: Final = "hibernated"
 DEAD: Final = "dead"
 
@@ -23,11 +24,20 @@ MOVES: Final[dict[str, dict[str, str]]] = {
     RUNNING: {
         IDLE: "the cell ended",
         WAITING: "the cell reads standard input",
+        APPROVAL: "the cell calls a tool that a person has to approve",
         STARTING: "the worker ended with the cell and is replaced",
         DEAD: "the session was ended",
     },
     WAITING: {
         RUNNING: "the input was taken",
+        APPROVAL: "the input was taken, and a call waits for approval",
+        IDLE: "the cell ended",
+        STARTING: "the worker ended with the cell and is replaced",
+        DEAD: "the session was ended",
+    },
+    APPROVAL: {
+        RUNNING: "the call was approved, refused or given up",
+        WAITING: "the call is over, and the cell reads standard input",
         IDLE: "the cell ended",
         STARTING: "the worker ended with the cell and is replaced",
         DEAD: "the session was ended",

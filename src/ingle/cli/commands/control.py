@@ -1,7 +1,8 @@
-"""`ingle new`, `clear`, `interrupt` and `stop`: the life of a session, and the end of a server."""
+"""`ingle new`, `clear`, `interrupt`, `stop` and `approve`: the life of a session, and the end of a server."""
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -13,7 +14,16 @@ from ingle.cli.completion import complete_sessions, session_argument
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
 from ingle.cli.options import Quantity
-from ingle.cli.services import Choice, Target, find_or_choose, find_session, find_targets, service_options, several
+from ingle.cli.services import (
+    Choice,
+    Target,
+    find_or_choose,
+    find_session,
+    find_targets,
+    list_sessions,
+    service_options,
+    several,
+)
 from ingle.quantities import BYTES, SECONDS
 from ingle.settings import LEVELS, NETWORKS
 from ingle.support import processes
@@ -22,6 +32,9 @@ STOP_SECONDS = 60.0
 """Time for a server to end its sessions after SIGTERM."""
 
 POLL_SECONDS = 0.02
+
+MAX_APPROVALS = 20
+"""Calls that `approve` shows at once."""
 
 
 @click.command(epilog="Example: ingle new work --durable --memory 1G; ingle run -s work 'x = 1'")
@@ -173,3 +186,53 @@ def _print(said: Any) -> None:
     import msgspec
 
     echo(msgspec.json.encode(said))
+
+
+@click.command(epilog="Example: ingle approve; ingle approve 3f2a --deny")
+@click.argument("approval", required=False)
+@service_options
+@click.option("--deny", is_flag=True, help="Refuse the call.")
+@click.option("--all", "every", is_flag=True, help="Answer all calls that wait, without asking.")
+def approve(approval: str | None, choice: Choice, deny: bool, every: bool) -> None:
+    """Answer calls of tools that wait for a person.
+
+    With an id, or the beginning of one, that call is allowed or refused. Without one, the calls that wait are listed,
+    and at a terminal each is asked for. A token needs the scope `approve`.
+    """
+    with plain_failures():
+        found = [(target, each) for target in find_targets(choice) for each in _waiting(target)]
+        if approval is not None:
+            found = [each for each in found if each[1]["id"].startswith(approval)]
+            if len(found) != 1:
+                raise Failure(f"{len(found) or 'no'} calls that wait have an id with {approval!r}; see `ingle approve`")
+        if not found:
+            echo("No call waits for approval.")
+            return
+        for target, each in found[:MAX_APPROVALS]:
+            echo(f"{each['id']}  {each['session']}  {each['server']}.{each['tool']}{_hint(each)}")
+            echo(f"    {each['arguments']}")
+            if approval is not None or every or _wanted(deny):
+                path = f"/v1/sessions/{each['session']}/approvals/{each['id']}"
+                target.ask("POST", path, {"allow": not deny})
+                echo("    refused" if deny else "    allowed")
+
+
+def _waiting(target: Target) -> list[dict[str, Any]]:
+    """Return the calls of a service that wait, each with the name of its session."""
+    waiting: list[dict[str, Any]] = []
+    for session in list_sessions(target):
+        name = session["session_id"]
+        found = target.ask("GET", f"/v1/sessions/{name}/approvals")["approvals"]
+        waiting += [{**each, "session": name} for each in found]
+    return waiting
+
+
+def _hint(approval: dict[str, Any]) -> str:
+    return "  (may destroy)" if approval["destructive"] else "  (only reads)" if approval["read_only"] else ""
+
+
+def _wanted(deny: bool) -> bool:
+    """Ask at a terminal. Elsewhere the calls are only listed."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return False
+    return click.confirm("    refuse it?" if deny else "    allow it?", default=False)

@@ -26,10 +26,10 @@ def token() -> None:
 @click.option("--tenant", help="Tenant whose sessions it sees and creates. Default: the name of the token.")
 @click.option(
     "--scope",
-    type=click.Choice(["read", "execute", "admin"]),
+    type=click.Choice(["read", "execute", "approve", "admin"]),
     default="execute",
     show_default=True,
-    help="read: look; execute: also create, use and end sessions; admin: also the server's metrics.",
+    help="read: look; execute: also create, use and end sessions; approve: look and answer calls of tools; admin: all.",
 )
 @click.option("--sessions", type=click.IntRange(0), metavar="N", help="Maximum number of live sessions and shells.")
 @click.option("--running", type=click.IntRange(0), metavar="N", help="Maximum number of running cells and shell tasks.")

@@ -8,7 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import msgspec
@@ -73,6 +73,12 @@ STOPPING, POLICY, BAD_MESSAGE, NO_SESSION = 1001, 1008, 4400, 4404
 TOO_BIG = 1009
 
 
+class Closable(Protocol):
+    """Functions that end with the connection."""
+
+    async def close(self) -> None: ...
+
+
 class AsyncConnection:
     """Connection to a service, opened on first use. Tasks and threads may share it."""
 
@@ -92,6 +98,8 @@ class AsyncConnection:
         self.durable: dict[str, bool] = {}
         """Whether each session in use is durable, as far as the service has told."""
         self._child: discovery.Child | None = None
+        self.provided: set[Closable] = set()
+        """Functions of this program that sessions may call."""
 
     @property
     def where(self) -> str:
@@ -164,6 +172,8 @@ class AsyncConnection:
             if self._closed:
                 return
             self._closed = True
+            for each in list(self.provided):
+                await each.close()
             try:
                 if self._http is not None:
                     await self._http.aclose()
@@ -360,7 +370,7 @@ class AsyncConnection:
             opened = time.monotonic()
             socket = None
             try:
-                socket = await self._open_socket(f"{path}/events?from={following}")
+                socket = await self.open_socket(f"{path}/events?from={following}")
                 self._reached = True
                 while True:
                     event = read_event(await socket.receive(time_left(deadline)))
@@ -393,7 +403,8 @@ class AsyncConnection:
                 return
             await self._pause(retries, broken, path)
 
-    async def _open_socket(self, path: str) -> WebSocket:
+    async def open_socket(self, path: str) -> WebSocket:
+        """Open a WebSocket of the service."""
         address = self.address
         sock = await in_thread(connect, address.path) if address.path is not None else None
         options: dict[str, Any] = {"proxy": None} if address.near else {}

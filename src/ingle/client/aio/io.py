@@ -3,14 +3,17 @@
 import asyncio
 import inspect
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
+import msgspec
 
 from ingle.client.decode import Event
+from ingle.client.functions import Function, result_of
 from ingle.client.results import ItemResult
+from ingle.tools.shapes import FunctionCall, FunctionCancelled
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __all__ = [
+    "Calls",
     "EventStream",
     "HttpClient",
     "HttpTransport",
@@ -79,5 +83,51 @@ class WebSocket:
         async with asyncio.timeout(seconds):
             return await self._connection.recv(decode=False)
 
+    async def send(self, value: Any) -> None:
+        await self.send_text(msgspec.json.encode(value).decode())
+
+    async def send_text(self, text: str) -> None:
+        await self._connection.send(text)
+
     async def close(self) -> None:
         await self._connection.close()
+
+
+class Calls:
+    """Calls of functions of this program: each in a task of its own, a blocking function in a thread."""
+
+    def __init__(self) -> None:
+        self._serving: asyncio.Task[None] | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def start(
+        self,
+        receive: Callable[[], Awaitable[FunctionCall | FunctionCancelled | None]],
+        answer: Callable[[FunctionCall], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Answer each call that `receive` returns, until it returns None."""
+        self._serving = asyncio.get_running_loop().create_task(self._serve(receive, answer))
+
+    async def _serve(
+        self,
+        receive: Callable[[], Awaitable[FunctionCall | FunctionCancelled | None]],
+        answer: Callable[[FunctionCall], Coroutine[Any, Any, None]],
+    ) -> None:
+        while (wanted := await receive()) is not None:
+            if isinstance(wanted, FunctionCall):
+                number = wanted.id
+                task = self._tasks[number] = asyncio.get_running_loop().create_task(answer(wanted))
+                task.add_done_callback(lambda task, number=number: self._tasks.pop(number, None))  # type: ignore[misc]
+            elif wanted.id in self._tasks:
+                self._tasks[wanted.id].cancel()
+
+    async def run(self, function: Function, arguments: bytes) -> bytes:
+        """Call a function and return the fields of the answer."""
+        if function.is_async:
+            return result_of(await function(function.bind(arguments)))
+        return await asyncio.to_thread(function.call_blocking, arguments)
+
+    async def stop(self) -> None:
+        for task in [*self._tasks.values(), *([self._serving] if self._serving is not None else [])]:
+            if task is not asyncio.current_task():
+                task.cancel()

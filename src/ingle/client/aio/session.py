@@ -17,6 +17,7 @@ from ingle.client.aio.attached import POLL_SECONDS
 from ingle.client.aio.files import AsyncFiles
 from ingle.client.aio.io import EventStream, aclosing, call
 from ingle.client.aio.shell import AsyncShell
+from ingle.client.aio.tools import AsyncTools
 from ingle.client.aio.transcripts import AsyncTranscripts
 from ingle.client.aio.trials import AsyncTrials
 from ingle.client.aio.values import AsyncValues
@@ -62,7 +63,7 @@ class CheckpointList(Struct):
     checkpoints: list[CheckpointInfo]
 
 
-class AsyncSession(AsyncFiles, AsyncValues, AsyncTrials, AsyncTranscripts):
+class AsyncSession(AsyncFiles, AsyncValues, AsyncTools, AsyncTrials, AsyncTranscripts):
     """A session, made by `AsyncClient.session`. It finds or creates the session of that name on first use.
 
     As a context manager it ends a session that it created; an existing one keeps running, and so does one with

@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import msgspec
@@ -74,6 +74,12 @@ STOPPING, POLICY, BAD_MESSAGE, NO_SESSION = 1001, 1008, 4400, 4404
 TOO_BIG = 1009
 
 
+class Closable(Protocol):
+    """Functions that end with the connection."""
+
+    def close(self) -> None: ...
+
+
 class Connection:
     """Connection to a service, opened on first use. Tasks and threads may share it."""
 
@@ -93,6 +99,8 @@ class Connection:
         self.durable: dict[str, bool] = {}
         """Whether each session in use is durable, as far as the service has told."""
         self._child: discovery.Child | None = None
+        self.provided: set[Closable] = set()
+        """Functions of this program that sessions may call."""
 
     @property
     def where(self) -> str:
@@ -165,6 +173,8 @@ class Connection:
             if self._closed:
                 return
             self._closed = True
+            for each in list(self.provided):
+                each.close()
             try:
                 if self._http is not None:
                     self._http.close()
@@ -359,7 +369,7 @@ class Connection:
             opened = time.monotonic()
             socket = None
             try:
-                socket = self._open_socket(f"{path}/events?from={following}")
+                socket = self.open_socket(f"{path}/events?from={following}")
                 self._reached = True
                 while True:
                     event = read_event(socket.receive(time_left(deadline)))
@@ -392,7 +402,8 @@ class Connection:
                 return
             self._pause(retries, broken, path)
 
-    def _open_socket(self, path: str) -> WebSocket:
+    def open_socket(self, path: str) -> WebSocket:
+        """Open a WebSocket of the service."""
         address = self.address
         sock = in_thread(connect, address.path) if address.path is not None else None
         options: dict[str, Any] = {"proxy": None} if address.near else {}

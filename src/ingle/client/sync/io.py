@@ -11,9 +11,12 @@ from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
+import msgspec
 
 from ingle.client.decode import Event
+from ingle.client.functions import Function
 from ingle.client.results import ItemResult
+from ingle.tools.shapes import FunctionCall, FunctionCancelled
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __all__ = [
+    "Calls",
     "EventStream",
     "HttpClient",
     "HttpTransport",
@@ -78,5 +82,64 @@ class WebSocket:
         """Return the next frame, or raise TimeoutError."""
         return self._connection.recv(seconds, decode=False)
 
+    def send(self, value: Any) -> None:
+        self.send_text(msgspec.json.encode(value).decode())
+
+    def send_text(self, text: str) -> None:
+        self._connection.send(text)
+
     def close(self) -> None:
         self._manager.__exit__(None, None, None)
+
+
+MAX_THREADS = 64
+"""Functions that run at the same time. More wait for one of them to end."""
+
+
+class Calls:
+    """Calls of functions of this program, in threads.
+
+    One thread at a time waits for the next call and then carries it out itself, which saves a switch of threads.
+    """
+
+    def __init__(self) -> None:
+        self._receiving = threading.Lock()
+        self._idle = 0
+        self._threads = 0
+        self._over = False
+
+    def start(
+        self,
+        receive: Callable[[], FunctionCall | FunctionCancelled | None],
+        answer: Callable[[FunctionCall], None],
+    ) -> None:
+        """Answer each call that `receive` returns, until it returns None."""
+        self._threads += 1
+        threading.Thread(target=self._serve, args=(receive, answer), name="ingle-functions", daemon=True).start()
+
+    def _serve(
+        self,
+        receive: Callable[[], FunctionCall | FunctionCancelled | None],
+        answer: Callable[[FunctionCall], None],
+    ) -> None:
+        while True:
+            self._idle += 1
+            with self._receiving:
+                self._idle -= 1
+                wanted = None if self._over else receive()
+                if wanted is None:
+                    self._over = True
+                    return
+                alone = self._idle == 0 and self._threads < MAX_THREADS
+            if isinstance(wanted, FunctionCall):  # a call that runs in a thread cannot be given up
+                if alone:
+                    self.start(receive, answer)
+                answer(wanted)
+
+    def run(self, function: Function, arguments: bytes) -> bytes:
+        """Call a function and return the fields of the answer."""
+        return function.call_blocking(arguments)
+
+    def stop(self) -> None:
+        """The threads end with the connection."""
+        self._over = True

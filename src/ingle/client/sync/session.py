@@ -20,6 +20,7 @@ from ingle.client.sync.attached import POLL_SECONDS
 from ingle.client.sync.files import Files
 from ingle.client.sync.io import EventStream, call, closing
 from ingle.client.sync.shell import Shell
+from ingle.client.sync.tools import Tools
 from ingle.client.sync.transcripts import Transcripts
 from ingle.client.sync.trials import Trials
 from ingle.client.sync.values import Values
@@ -63,7 +64,7 @@ class CheckpointList(Struct):
     checkpoints: list[CheckpointInfo]
 
 
-class Session(Files, Values, Trials, Transcripts):
+class Session(Files, Values, Tools, Trials, Transcripts):
     """A session, made by `Client.session`. It finds or creates the session of that name on first use.
 
     As a context manager it ends a session that it created; an existing one keeps running, and so does one with

@@ -1,13 +1,13 @@
-"""Saved sessions over HTTP: the rows of the table, and what each of them asks the service for."""
+"""Routes of saved sessions, and of the user's library: functions that every new session starts with."""
 
 from typing import Literal
 
 from msgspec import Struct
 from starlette.responses import Response
 
-from ingle.events import Restored, Saved, SnapshotInfo
+from ingle.events import Restored, Saved, SnapshotInfo, Stdlib, StdlibChange
 from ingle.http.file_response import FileResponse
-from ingle.http.routes.bodies import Name, NoQuery, read_stream
+from ingle.http.routes.bodies import AddToStdlib, Name, NoQuery, read_stream
 from ingle.http.routes.table import Call, Media, Operation, answer, answer_list
 
 CONTENT = Media("application/octet-stream")
@@ -99,3 +99,28 @@ async def write(call: Call[None, NoQuery]) -> Response:
 def _name(call: "Call[Load, NoQuery] | Call[None, NoQuery]") -> str:
     name: str = call.request.path_params["name"]
     return name
+
+
+# --- the user's library ---
+
+
+def library_operations() -> list[Operation]:
+    return [
+        Operation("GET", "/v1/stdlib", "What the user's library holds.", read_library, answers={200: Stdlib}),
+        Operation(
+            "POST",
+            "/v1/stdlib",
+            "Add code to the user's library, once it was seen to run.",
+            add_to_library,
+            body=AddToStdlib,
+            answers={200: StdlibChange},
+        ),
+    ]
+
+
+async def read_library(call: Call[None, NoQuery]) -> Response:
+    return answer(await call.service.list_stdlib())
+
+
+async def add_to_library(call: Call[AddToStdlib, NoQuery]) -> Response:
+    return answer(await call.service.add_to_stdlib(call.body.function_code))

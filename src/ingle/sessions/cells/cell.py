@@ -5,6 +5,7 @@ import time
 
 from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
 from ingle.files import FileChanges
+from ingle.grants import ApprovalInfo
 from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.cells.displays import Displays
 from ingle.sessions.cells.turns import Turn
@@ -12,6 +13,8 @@ from ingle_worker.wire import messages, states
 
 NO_TEXT = Truncated()
 NO_FILES = FileChanges()
+
+WAITS = (states.WAITING, states.APPROVAL)
 
 INTERRUPTED_WAIT_SECONDS = 1.0
 """Time in which an interrupted wait for input ends. Only after that does it count as a wait again."""
@@ -43,6 +46,8 @@ class RunningCell:
         self.execution_time: float | None = None
         self.prompt: str | None = None
         self.prompt_secret = False
+        self.approval: ApprovalInfo | None = None
+        """The call that it waits with, while its status is `waiting_for_approval`."""
         self.stdout_characters = 0
         self.stderr_characters = 0
         self.stdout_lines = 0
@@ -66,7 +71,7 @@ class RunningCell:
 
     @property
     def settled(self) -> bool:
-        """Return whether the cell has ended, or waits for input.
+        """Return whether the cell has ended, or waits for input or for approval.
 
         A wait that was interrupted is about to end, and does not count.
         """
@@ -75,7 +80,7 @@ class RunningCell:
     @property
     def _wait_is_ending(self) -> bool:
         return (
-            self.status == states.WAITING
+            self.status in WAITS
             and self._waits_shown == self._interrupted_wait
             and time.monotonic() < self._wait_ends_by
         )
@@ -91,9 +96,18 @@ class RunningCell:
         self.status = states.WAITING
         self.turn.waiting = True
 
+    def wait_for_approval(self, approval: ApprovalInfo | None) -> None:
+        """Wait until a person has answered, or with None go on. A wait for input is left alone."""
+        if approval is not None and self.status in (states.RUNNING, states.APPROVAL):
+            if self.approval is None or self.approval.id != approval.id:
+                self._waits_shown += 1
+            self.status, self.approval = states.APPROVAL, approval
+        elif approval is None and self.status == states.APPROVAL:
+            self.status, self.approval = states.RUNNING, None
+
     def interrupt(self) -> None:
-        """Interrupt the code. A wait for input that is interrupted is about to end."""
-        if self.status == states.WAITING:
+        """Interrupt the code. A wait for input or approval that is interrupted is about to end."""
+        if self.status in WAITS:
             self._interrupted_wait = self._waits_shown
             self._wait_ends_by = time.monotonic() + INTERRUPTED_WAIT_SECONDS
         self.deadline.interrupt()
@@ -132,7 +146,7 @@ class RunningCell:
         """End the cell with this status. `disk_trouble` says why output was dropped, where some was."""
         self.deadline.cancel()
         self.status, self.exit = status, exit
-        self.prompt, self.prompt_secret = None, False
+        self.prompt, self.prompt_secret, self.approval = None, False, None
         if self.execution_time is None:
             self.execution_time = self.age
         if self.deadline.killed_at_exit:
@@ -187,6 +201,7 @@ class RunningCell:
             execution_time=self.age if self.execution_time is None else self.execution_time,
             prompt=None if ending else self.prompt,
             prompt_secret=self.prompt_secret and not ending,
+            approval=None if ending else self.approval,
             notices=[*self.notices, *self.displays.notices(self.number)],
             files=self.files,
         )

@@ -6,6 +6,7 @@ import msgspec
 
 from ingle import errors, events
 from ingle.events import Exit, Result
+from ingle.grants import ApprovalInfo
 from ingle.requests import NewCell
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.deadline import Deadline
@@ -145,6 +146,20 @@ class CellRunner:
             self._publish()
             self._journal.append(events.InputWanted, prompt.text, prompt.secret)
             self.running.wake()
+
+    # --- approvals ---
+
+    def show_approval(self, pending: ApprovalInfo | None) -> None:
+        """Have the running cell wait for this answer of a person, or with None go on."""
+        cell = self.running
+        if cell is None:
+            return
+        cell.wait_for_approval(pending)
+        self._publish()
+        if cell.status == states.APPROVAL:
+            cell.wake()
+        else:
+            self.show_next_wait()
 
     # --- what the worker reports ---
 

@@ -20,6 +20,8 @@ FROM_GUEST = (
     messages.Result,
     messages.Display,
     messages.KeepImage,
+    messages.ToolRequest,
+    messages.ToolCancel,
     messages.InputWait,
     messages.InputTaken,
     messages.Exiting,

@@ -1,0 +1,92 @@
+# Generated from ../aio/provided.py by tools/unasync.py: edit that file, and run the script.
+"""Functions of this program that the code of a session may call while it is connected."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed
+
+from ingle import errors
+from ingle.client.functions import Accepted, Function, Refused, decode_message, failure_of, frame
+from ingle.client.minimal import failure
+from ingle.client.sync.connection import CONNECT_SECONDS, Connection
+from ingle.client.sync.io import Calls, WebSocket
+from ingle.tools.shapes import FunctionCall, FunctionCancelled
+
+REFUSED_STATUS = 422
+
+
+class Provided:
+    """Functions that a session may call, made by `session.provide`. Closing withdraws them."""
+
+    def __init__(self, connection: Connection, path: str, server: str, functions: list[Function]) -> None:
+        self._connection = connection
+        self._path = path
+        self._server = server
+        self._functions = {each.spec.name: each for each in functions}
+        self._socket: WebSocket | None = None
+        self._calls = Calls()
+
+    def open(self) -> None:
+        """Connect, and offer the functions."""
+        self._connection.open()
+        socket = self._socket = self._connection.open_socket(f"{self._path}/functions")
+        specs = [each.spec for each in self._functions.values()]
+        socket.send({"op": "provide", "server": self._server, "functions": specs})
+        try:
+            said = decode_message(socket.receive(CONNECT_SECONDS))
+        except ConnectionClosed as closed:
+            raise errors.InvalidRequest(f"the functions were refused: {closed.reason}") from None
+        if isinstance(said, Refused):
+            socket.close()
+            raise failure(REFUSED_STATUS, bytes(said.problem))
+        assert isinstance(said, Accepted)
+        self._connection.provided.add(self)
+        self._calls.start(self._receive, self._answer)
+
+    def _receive(self) -> FunctionCall | FunctionCancelled | None:
+        """Return the next call or cancellation; None at the end of the connection."""
+        assert self._socket is not None
+        while True:
+            try:
+                said = decode_message(self._socket.receive(None))
+            except (ConnectionClosed, OSError, EOFError):
+                return None
+            if isinstance(said, FunctionCall | FunctionCancelled):
+                return said
+
+    def _answer(self, wanted: FunctionCall) -> None:
+        assert self._socket is not None
+        try:
+            fields = self._calls.run(self._functions[wanted.tool], bytes(wanted.arguments))
+        except Exception as error:  # the edge of a user's function: its failure is the answer
+            fields = failure_of(error)
+        try:
+            self._socket.send_text(frame(wanted.id, fields))
+        except (ConnectionClosed, OSError):
+            return  # nobody waits for it any more
+
+    def close(self) -> None:
+        """Withdraw the functions. Calls in flight fail in the session."""
+        self._connection.provided.discard(self)
+        if self._socket is not None:
+            self._socket.close()
+        self._calls.stop()
+
+    def __enter__(self) -> "Provided":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def as_functions(functions: tuple[Callable[..., Any], ...], name: str | None, read_only: bool) -> list[Function]:
+    """Return the functions with their schemas. `name` is for a single one."""
+    if not functions:
+        raise errors.InvalidRequest("provide needs a function")
+    if name is not None and len(functions) > 1:
+        raise errors.InvalidRequest("a name is for one function; provide them one by one")
+    return [Function(each, name, read_only) for each in functions]

@@ -1,0 +1,1 @@
+"""Calls of tools by the code of one session."""

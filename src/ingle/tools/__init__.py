@@ -1,0 +1,1 @@
+"""Tools that sessions may call: MCP servers and functions of clients."""

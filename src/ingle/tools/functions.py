@@ -1,0 +1,130 @@
+"""Functions of clients that sessions may call while the client is connected."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from ingle.errors import InvalidRequest
+from ingle.tools.content import encode
+from ingle.tools.mcp_server import Listing
+from ingle.tools.shapes import FunctionCall, FunctionCancelled, ToolFailed, ToolSpec
+
+MAX_FUNCTIONS = 1000
+MAX_SCHEMAS_BYTES = 1024 * 1024
+
+GONE = "the client that provides it has disconnected"
+
+
+class Provider:
+    """Connection of one client that answers calls."""
+
+    def __init__(self, tools: list[ToolSpec]) -> None:
+        if not tools or len(tools) > MAX_FUNCTIONS:
+            raise InvalidRequest(f"a client provides 1 to {MAX_FUNCTIONS} functions")
+        if len(msgspec.json.encode(tools)) > MAX_SCHEMAS_BYTES:
+            raise InvalidRequest(f"the descriptions of the functions have more than {MAX_SCHEMAS_BYTES} bytes")
+        self.tools = tools
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._outgoing: asyncio.Queue[FunctionCall | FunctionCancelled | None] = asyncio.Queue()
+        self.closed = False
+
+    async def call(self, tool: str, arguments: bytes) -> bytes:
+        """Return the payload of the client's answer. Cancelling this tells the client."""
+        if self.closed:
+            raise ToolFailed("unavailable", f"{tool} cannot be called: {GONE}")
+        number = next(self._numbers)
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._calls[number] = answer
+        self._outgoing.put_nowait(FunctionCall(number, tool, msgspec.Raw(arguments)))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._outgoing.put_nowait(FunctionCancelled(number))
+            raise
+        finally:
+            del self._calls[number]
+
+    async def calls(self) -> AsyncIterator[FunctionCall | FunctionCancelled]:
+        """Yield calls to carry out and calls to give up, until the connection is closed."""
+        while (message := await self._outgoing.get()) is not None:
+            yield message
+
+    def answer(self, number: int, payload: bytes) -> None:
+        """Take the client's result. One that nobody waits for is dropped."""
+        future = self._calls.get(number)
+        if future is not None and not future.done():
+            future.set_result(payload)
+
+    def fail(self, number: int, message: str) -> None:
+        """Take the client's failure."""
+        future = self._calls.get(number)
+        if future is not None and not future.done():
+            future.set_exception(ToolFailed("tool", message))
+
+    def end(self) -> None:
+        """Tell the client that the session has ended. Its functions may still serve a fork."""
+        self._outgoing.put_nowait(None)
+
+    def close(self) -> None:
+        """End the connection. Calls in flight fail."""
+        self.closed = True
+        self.end()
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(ToolFailed("unavailable", f"the call was given up: {GONE}"))
+
+
+class Functions:
+    """Functions of all clients of a session, by server and name. The newest of a name is called."""
+
+    def __init__(self) -> None:
+        self._providers: dict[str, list[Provider]] = {}
+
+    def add(self, server: str, provider: Provider) -> None:
+        self._providers.setdefault(server, []).append(provider)
+
+    def remove(self, server: str, provider: Provider) -> None:
+        provider.close()
+        left = [each for each in self._providers.get(server, ()) if each is not provider]
+        if left:
+            self._providers[server] = left
+        else:
+            self._providers.pop(server, None)
+
+    def copy(self) -> "Functions":
+        """Return the same functions for a fork."""
+        made = Functions()
+        made._providers = {server: list(providers) for server, providers in self._providers.items()}
+        return made
+
+    @property
+    def servers(self) -> list[str]:
+        return [name for name, providers in self._providers.items() if not all(each.closed for each in providers)]
+
+    def has(self, server: str) -> bool:
+        return server in self._providers
+
+    def listing(self, server: str) -> Listing:
+        found: dict[str, ToolSpec] = {}
+        for provider in self._providers.get(server, ()):
+            if not provider.closed:
+                found |= {tool.name: tool for tool in provider.tools}
+        return Listing(list(found.values()))
+
+    def find(self, server: str, tool: str) -> tuple[ToolSpec, Provider]:
+        for provider in reversed(self._providers.get(server, [])):
+            for spec in provider.tools:
+                if spec.name == tool and not provider.closed:
+                    return spec, provider
+        raise ToolFailed("unknown", f"no client provides {tool[:200]!r} now")
+
+
+def payload_of(value: msgspec.Raw, data: str | None, mime_type: str) -> bytes:
+    """Return the payload of a client's answer: a JSON value, or bytes in base64."""
+    if data is not None:
+        return encode({"content": [{"type": "bytes", "data": data, "mime_type": mime_type}]})
+    return b'{"value":' + bytes(value) + b"}"
