@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ingle import errors
 from ingle.compat.daytona.translation import Daytona
 from ingle.compat.e2b.translation import E2b
+from ingle.compat.fusion.translation import Fusion
 from ingle.compat.jupyter.translation import Jupyter
 from ingle.http.translations import Protocols, Translation
 from ingle.service import Service
@@ -16,6 +17,7 @@ TABLE: dict[str, Callable[[Service], Translation]] = {
     "e2b": E2b,
     "daytona": Daytona,
     "jupyter": Jupyter,
+    "sandboxfusion": Fusion,
 }
 """Translations by the names that the setting `compat` takes."""
 

@@ -157,10 +157,10 @@ async def _finish(session: SessionHandle, cell: int, stdin: str) -> Result:
 
 def _item_result(name: str, result: Result) -> ItemResult:
     values = {field: getattr(result, field) for field in Result.__struct_fields__}
-    return ItemResult(**values, id=name, limit=_limit_of(result))
+    return ItemResult(**values, id=name, limit=limit_of(result))
 
 
-def _limit_of(result: Result) -> str | None:
+def limit_of(result: Result) -> str | None:
     """Return the limit that ended the cell."""
     if result.timed_out:
         return "time"

@@ -1,0 +1,1 @@
+"""The API of SandboxFusion: programs and notebooks, each in a new session."""
