@@ -54,11 +54,15 @@ class running:
         self._reading.join(PATIENCE)
 
 
+def ingle(home: Path, *arguments: str) -> str:
+    """Run a command of ingle on a data folder. Return what it prints."""
+    command = [os.environ[INGLE_PYTHON], "-m", "ingle", *arguments]
+    env = {**os.environ, "INGLE_HOME": str(home)}
+    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def new_token(home: Path, name: str, *options: str) -> str:
     """Make a token of a tenant of that name."""
-    command = [os.environ[INGLE_PYTHON], "-m", "ingle", "token", "new", name, *options]
-    done = subprocess.run(
-        command, env={**os.environ, "INGLE_HOME": str(home)}, stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()[0]
+    return ingle(home, "token", "new", name, *options).split()[0]

@@ -1,6 +1,9 @@
 """Events and descriptions as contents of Jupyter's messages; pure functions."""
 
-from typing import Any
+import fnmatch
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from ingle.events import AnyEvent, CellInfo, DisplayShown, ErrorRaised, Result, ResultShown, Stderr, Stdout
 from ingle.introspection import Completeness, Completion, Inspection
@@ -9,6 +12,13 @@ from ingle_worker.wire import states
 
 PROTOCOL_VERSION = "5.3"
 """Version of Jupyter's messages."""
+
+MAX_HISTORY = 1000
+"""Cells of a history."""
+
+MAX_PATTERN_CHARS = 1000
+
+Natural = Annotated[int, Meta(ge=0)]
 
 JUPYTER_TYPES = "_jupyter_types_experimental"
 
@@ -128,9 +138,40 @@ def is_complete_reply(told: Completeness) -> dict[str, Any]:
     return {"status": told.status, **({"indent": told.indent} if told.status == "incomplete" else {})}
 
 
-def history(cells: list[CellInfo], session: int = 0) -> list[tuple[int, int, str]]:
-    """Return the code of cells as lines of a history."""
-    return [(session, each.cell, each.code) for each in cells]
+class HistoryRequest(Struct):
+    """Which cells of a history are wanted."""
+
+    hist_access_type: str = "tail"
+    """`tail`, `range` or `search`."""
+    output: bool = False
+    n: Natural | None = None
+    start: int | None = None
+    stop: int | None = None
+    pattern: str | None = None
+    unique: bool = False
+
+    @property
+    def _most(self) -> int:
+        return min(MAX_HISTORY if self.n is None else self.n, MAX_HISTORY)
+
+    def cells(self, count: int) -> tuple[int, int]:
+        """Return the first cell to read and how many, out of so many cells."""
+        first, last = max(count - self._most + 1, 1), count
+        if self.hist_access_type == "range":
+            first, last = max(self.start or 1, 1), min((self.stop or count + 1) - 1, count)
+        elif self.hist_access_type == "search":
+            first = max(count - MAX_HISTORY + 1, 1)
+        return first, min(max(last - first + 1, 0), MAX_HISTORY)
+
+    def lines(self, cells: list[CellInfo]) -> list[Any]:
+        """Return the code of these cells as lines of a history."""
+        if self.hist_access_type == "search":
+            pattern = (self.pattern or "*")[:MAX_PATTERN_CHARS]
+            cells = [each for each in cells if fnmatch.fnmatchcase(each.code, pattern)]
+            if self.unique:
+                cells = list({each.code: each for each in cells}.values())
+            cells = cells[max(len(cells) - self._most, 0) :]
+        return [(0, each.cell, (each.code, None) if self.output else each.code) for each in cells]
 
 
 def refusal(error: Exception) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from starlette.types import Receive, Scope, Send
 from ingle import errors
 from ingle.compat.jupyter.framing import V1, BadFrame, Message, decode, encode, new_header
 from ingle.compat.jupyter.kernels import Kernel, Kernels
-from ingle.compat.jupyter.prompts import without_prompts
 from ingle.compat.jupyter.requests import ExecuteRequest, InputReply, Requests
 from ingle.compat.pictures import with_full_image
 from ingle.events import AnyEvent, Done, ErrorRaised, InputWanted, Result, StateChanged
 from ingle.http.limits import CLOSE
 from ingle.render import jupyter
+from ingle.render.prompts import without_prompts
 from ingle.requests import NewCell
 from ingle.service import Service
 from ingle_worker.wire import states

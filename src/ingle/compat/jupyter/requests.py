@@ -1,24 +1,15 @@
 """Requests of a kernel's client besides running code: completion, inspection, history, interrupt, shutdown."""
 
-import fnmatch
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from ingle import __version__, errors
 from ingle.compat.jupyter.kernels import Kernel, Kernels
-from ingle.events import CellInfo
 from ingle.render import jupyter
 from ingle.service import Service
-
-MAX_HISTORY = 1000
-"""Cells of a history."""
-
-MAX_PATTERN_CHARS = 1000
-
-Natural = Annotated[int, Meta(ge=0)]
 
 
 class ExecuteRequest(Struct):
@@ -34,26 +25,17 @@ class InputReply(Struct):
 
 class CompleteRequest(Struct):
     code: str
-    cursor_pos: Natural | None = None
+    cursor_pos: jupyter.Natural | None = None
 
 
 class InspectRequest(Struct):
     code: str
-    cursor_pos: Natural | None = None
+    cursor_pos: jupyter.Natural | None = None
     detail_level: int = 0
 
 
 class IsCompleteRequest(Struct):
     code: str
-
-
-class HistoryRequest(Struct):
-    hist_access_type: str = "tail"
-    output: bool = False
-    n: Natural | None = None
-    start: int | None = None
-    stop: int | None = None
-    pattern: str | None = None
 
 
 class ShutdownRequest(Struct):
@@ -121,25 +103,11 @@ class Requests:
             return {"status": "unknown"}
 
     async def _history(self, content: dict[str, Any]) -> dict[str, Any]:
-        asked = _read(content, HistoryRequest)
+        asked = _read(content, jupyter.HistoryRequest)
         count = (await self._service.get_session(self._kernel.session_id)).execution_count
-        most = min(asked.n if asked.n is not None else MAX_HISTORY, MAX_HISTORY)
-        first, last = max(count - most + 1, 1), count
-        if asked.hist_access_type == "range":
-            first, last = max(asked.start or 1, 1), min((asked.stop or count + 1) - 1, count)
-        elif asked.hist_access_type == "search":
-            first = max(count - MAX_HISTORY + 1, 1)
-        cells: list[CellInfo] = []
-        if last >= first:
-            wanted = min(last - first + 1, MAX_HISTORY)
-            cells = await self._service.cells(self._kernel.session_id, first, wanted)
-        if asked.hist_access_type == "search":
-            pattern = (asked.pattern or "*")[:MAX_PATTERN_CHARS]
-            cells = [each for each in cells if fnmatch.fnmatchcase(each.code, pattern)][-most:]
-        lines: list[Any] = jupyter.history(cells)
-        if asked.output:
-            lines = [(session, number, (code, None)) for session, number, code in lines]
-        return {"status": "ok", "history": lines}
+        first, number = asked.cells(count)
+        cells = await self._service.cells(self._kernel.session_id, first, number) if number else []
+        return {"status": "ok", "history": asked.lines(cells)}
 
     async def _comm_info(self, content: dict[str, Any]) -> dict[str, Any]:
         return {"status": "ok", "comms": {}}

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
-from ingle.events import AnyEvent, InputWanted, StateChanged, Stdout
+from ingle.events import InputWanted, StateChanged, Stdout
 
 PROMPT_SECONDS = 0.05
 """Time for which the beginning of a line may wait for a request for input. Then it is output."""
@@ -13,7 +14,7 @@ PROMPT_SECONDS = 0.05
 MAX_PROMPT_CHARS = 1000
 
 
-async def without_prompts(events: AsyncIterator[AnyEvent]) -> AsyncIterator[AnyEvent]:
+async def without_prompts(events: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """Yield the events of a cell but those of states, and no prompt as the end of stdout."""
     held: Stdout | None = None
     following = asyncio.ensure_future(anext(events, None))
