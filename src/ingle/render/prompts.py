@@ -17,18 +17,18 @@ MAX_PROMPT_CHARS = 1000
 async def without_prompts(events: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """Yield the events of a cell but those of states, and no prompt as the end of stdout."""
     held: Stdout | None = None
-    following = asyncio.ensure_future(anext(events, None))
+    following: asyncio.Future[Any] | None = None
     try:
         while True:
-            done, _ = await asyncio.wait({following}, timeout=None if held is None else PROMPT_SECONDS)
-            if not done:
-                assert held is not None
-                yield held
-                held = None
-                continue
-            event = following.result()
-            if isinstance(event, StateChanged):
+            if held is None:
+                event = await anext(events, None)
+            else:
                 following = asyncio.ensure_future(anext(events, None))
+                if not (await asyncio.wait({following}, timeout=PROMPT_SECONDS))[0]:
+                    yield held
+                    held = None
+                event = await following
+            if isinstance(event, StateChanged):
                 continue  # the session waits for input: its prompt follows
             if isinstance(event, InputWanted) and held is not None:
                 held = _without(held, event.prompt)
@@ -40,7 +40,6 @@ async def without_prompts(events: AsyncIterator[Any]) -> AsyncIterator[Any]:
                 held = None
             if event is None:
                 return
-            following = asyncio.ensure_future(anext(events, None))
             if isinstance(event, Stdout) and not event.background:
                 lines, held = _split(event)
                 if lines is not None:
@@ -48,8 +47,9 @@ async def without_prompts(events: AsyncIterator[Any]) -> AsyncIterator[Any]:
             else:
                 yield event
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
 
 def _split(event: Stdout) -> tuple[Stdout | None, Stdout | None]:

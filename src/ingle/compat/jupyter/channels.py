@@ -281,9 +281,10 @@ class Channels:
         if cell is None:
             await self._show(event, {})
             return
-        async with self._begun:
+        if self._beginning and cell not in self._cells:
             # Until then it is not known whose cell this is.
-            await self._begun.wait_for(lambda: not self._beginning or cell in self._cells)
+            async with self._begun:
+                await self._begun.wait_for(lambda: not self._beginning or cell in self._cells)
         own = self._cells.get(cell)
         if own is not None:
             if cell in self._over:

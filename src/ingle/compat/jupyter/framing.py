@@ -12,6 +12,8 @@ from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
+import msgspec
+
 from ingle.http.routes.bodies import BOUNDS
 from ingle.render.jupyter import PROTOCOL_VERSION
 from ingle.support import bounded_json
@@ -24,6 +26,10 @@ CONTROL = frozenset({"interrupt_request", "shutdown_request", "debug_request"})
 MAX_PARTS = 1000
 JSON_PARTS = 4
 """Header, parent header, metadata, content."""
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
 
 
 class BadFrame(ValueError):
@@ -105,7 +111,7 @@ def _from_json(data: bytes) -> Message:
 def _object(data: bytes) -> dict[str, Any]:
     try:
         bounded_json.check(data, BOUNDS)
-        said = json.loads(data)
+        said = _decoder.decode(data)
     except (ValueError, RecursionError) as error:
         raise BadFrame(f"not JSON: {error}") from None
     if not isinstance(said, dict):
@@ -150,5 +156,8 @@ def encode(message: Message, subprotocol: str | None) -> bytes | str:
 
 
 def _json(value: Any) -> bytes:
-    # A lone surrogate has no UTF-8. Backslashes keep it visible.
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        # A lone surrogate has no UTF-8. Backslashes keep it visible.
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
