@@ -52,7 +52,7 @@ GROUPS = {
         "install": "commands.install:install",
         "doctor": "commands.doctor:doctor",
         "env": "commands.env:env",
-        "kernel": "kernel:kernel",
+        "kernel": "live.kernel:kernel",
         "config": "commands.sessions:config",
         "completion": "completion:completion",
     },
