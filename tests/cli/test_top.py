@@ -49,4 +49,4 @@ def test_the_table_follows_the_sessions_until_q(server: Server) -> None:
         server.client.delete("/v1/sessions/second")
         terminal.wait_for("1 session;")
         terminal.keys("q")
-        terminal.wait_for("Pane is dead")
+        terminal.wait_ended()

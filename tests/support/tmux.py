@@ -59,6 +59,13 @@ class Tmux:
         assert wait_until(lambda: text in self.screen(), SCREEN_SECONDS), self.screen()
         return self.screen()
 
+    def wait_ended(self) -> None:
+        """Wait until the command has ended."""
+        assert wait_until(self._is_dead, SCREEN_SECONDS), self.screen()
+
+    def _is_dead(self) -> bool:
+        return self._tmux("display-message", "-p", "#{pane_dead}").strip() == "1"
+
     def __enter__(self) -> Tmux:
         return self
 
