@@ -26,10 +26,11 @@ def test_the_server_does_what_its_document_says_whatever_it_is_sent(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     # Whatever is sent as a shell command is given to a program that does nothing.
-    server = start("--wait", "1", "--shell", "true")
+    # A trial makes the session busy for a moment only.
+    server = start("--wait", "1", "--shell", "true", "--trial-seconds", "0.2")
     server.make_session()
     server.execute("print('seen')")
-    # Most requests are to reach a session that is there; the one that ends sessions meets none. A variable is told in
+    # Most requests are to reach a session that is there; those that end or copy it meet none. A variable is told in
     # time: the answer to a limit of nanoseconds is 504, which the tool takes for a fault.
     config = tmp_path / "schemathesis.toml"
     config.write_text(
@@ -39,6 +40,12 @@ def test_the_server_does_what_its_document_says_whatever_it_is_sent(
 "path.cell" = 1
 [[operations]]
 include-name = "DELETE /v1/sessions/{session_id}"
+parameters = { "path.session_id" = "gone" }
+[[operations]]
+include-name = "POST /v1/sessions/{session_id}/try"
+parameters = { "path.session_id" = "gone" }
+[[operations]]
+include-name = "POST /v1/sessions/{session_id}/probe"
 parameters = { "path.session_id" = "gone" }
 [[operations]]
 include-name = "GET /v1/sessions/{session_id}/variables/{name}"
@@ -56,7 +63,7 @@ parameters = { "query.limit" = 5 }
     ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-1000:]
     assert re.search(r"\b(\d{3,}) generated, \1 passed", ended.stdout), ended.stdout[-1000:]
-    assert server.execute("1 + 1")["result"] == {"text/plain": "2"}
+    assert server.execute("1 + 1", queue=True)["result"] == {"text/plain": "2"}
     # Some are durable, and would outlive the server.
     for session in server.client.get("/v1/sessions").json()["sessions"]:
         assert server.client.delete(f"/v1/sessions/{session['session_id']}").status_code == 200
@@ -72,7 +79,7 @@ def test_the_document_has_every_operation_and_every_field_that_a_request_may_hav
     shape = document["components"]["schemas"]["Execute"]
     assert execute["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Execute"}
     assert (set(shape["properties"]), shape["required"]) == (
-        {"code", "timeout", "wait", "envs", "queue", "script"},
+        {"code", "timeout", "wait", "envs", "queue", "script", "trial", "network"},
         ["code"],
     )
     assert shape["additionalProperties"] is False
