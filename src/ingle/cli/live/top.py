@@ -17,7 +17,6 @@ from ingle.cli.echo import echo
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import LOOK_SECONDS, Choice, find_targets, service_options
 from ingle.errors import IngleError
-from ingle.render.phrases import counted
 
 ORDER = ("waiting_for_input", "waiting_for_approval", "running", "starting", "idle", "hibernated")
 """States in the order of the table: those that need a person come first."""
@@ -93,6 +92,8 @@ class Table:
 
     def lines(self, now: float) -> list[str]:
         """Return the table as lines."""
+        from ingle.render.phrases import counted
+
         rows: list[tuple[str, ...]] = [("SESSION", "STATE", "CPU", "MEMORY", "LIMIT", "CELLS", "USED", "FOLDER")]
         for each in self._sessions:
             limit = each["limits"].get("memory")
