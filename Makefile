@@ -20,7 +20,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-both-levels test-sandbox test-compat test-web lint docs bench soak dist clean
+.PHONY: help run test test-unit test-both-levels test-sandbox test-compat test-web test-gpu lint docs bench soak dist clean
 
 help:
 	@echo 'make run     start the service, and open its page   (ARGS="--port 9000" is handed on)'
@@ -34,6 +34,7 @@ help:
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make docs    build the documentation as a site, in build/docs/site'
 	@echo 'make bench   measure                      (ARGS=--quick: a look)'
+	@echo 'make test-gpu          run the tests that need a GPU   (INGLE_TORCH_PYTHON=... has torch)'
 	@echo 'make soak    the long tests               (SOAK_SECONDS=$(SOAK_SECONDS))'
 	@echo 'make dist    the wheel, the .mcpb bundle and server.json, in dist/'
 	@echo 'make clean   remove .venv, caches and builds'
@@ -62,6 +63,9 @@ test-sandbox: $(STAMP_DEV)
 CLIENTS ?=
 test-compat: $(STAMP_DEV)
 	@$(BIN)/python tools/compat.py $(CLIENTS) -- $(ARGS)
+
+test-gpu: $(STAMP_DEV)
+	@$(BIN)/python -m pytest tests/gpu -rs $(ARGS)
 
 lint: $(STAMP_DEV)
 	@$(BIN)/ruff check .

@@ -18,8 +18,9 @@ from msgspec import Struct
 
 from ingle import __version__
 from ingle.errors import IngleError
+from ingle.events import SessionInfo
 from ingle.install.programs import HOSTS, Command, Place, configured, file_of
-from ingle.isolation import capabilities
+from ingle.isolation import capabilities, gpus
 from ingle.service import Service
 from ingle.sessions import capacity
 from ingle.settings import Settings
@@ -101,6 +102,7 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
             result = await service.execute(info.session_id, "1 + 1")
             took = time.monotonic() - began
             info = await service.get_session(info.session_id)
+            card = await gpu(service, settings, info)
     except IngleError as error:
         return [Finding("Session", "broken", error.message)]
     except TimeoutError:
@@ -112,12 +114,32 @@ async def session(settings: Settings, home: Path) -> list[Finding]:
         return [Finding("Session", "broken", f"1 + 1 gave {value!r} ({result.status}) in a session")]
     ready = f"Python {info.python} ({settings.python}) was ready after {warm:.1f} s; a new session with 1 + 1 took"
     findings = [Finding("Session", "fine", f"{ready} {took * 1000:.0f} ms")]
+    findings.append(card)
     if info.isolation == "none":
         said = "none: code in sessions has your files and your network, so run only code you trust"
         findings.append(Finding("Isolation", "warning", said))
     else:
         findings.append(Finding("Isolation", "fine", f"{info.isolation}, network {info.network}"))
     return findings
+
+
+TRY_GPU = """
+import ctypes
+library, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+print(library.cuInit(0), library.cuDeviceGetCount(ctypes.byref(count)), count.value)
+"""
+
+
+async def gpu(service: Service, settings: Settings, info: SessionInfo) -> Finding:
+    """Tell which GPUs sessions get, and have a session count them."""
+    about, text = "GPU", gpus.Gpus(settings.gpu).sentence
+    if not info.gpus or gpus.find().driver != gpus.NVIDIA:
+        return Finding(about, "fine", text)
+    result = await service.execute(info.session_id, TRY_GPU)
+    if result.stdout == f"0 0 {len(info.gpus)}\n":
+        return Finding(about, "fine", f"{text}; a session at {info.isolation} has used the driver")
+    said = result.stdout.strip() or (result.error.value if result.error is not None else result.status)
+    return Finding(about, "broken", f"{text}; a session at {info.isolation} cannot use the driver ({said})")
 
 
 def sessions(settings: Settings) -> Finding:

@@ -221,6 +221,8 @@ class SessionInfo(Struct):
     """Name of its environment, if it asked for one."""
     next_event: int = 1
     """Number that its next event will have."""
+    gpus: list[int] = []
+    """Numbers of the GPUs that it may use."""
 
 
 class Line(Struct, frozen=True, omit_defaults=True):

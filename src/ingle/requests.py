@@ -32,6 +32,8 @@ class Bounds(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """Weakest level of its sessions."""
     network: str | None = None
     """Most access that its sessions get."""
+    gpus: str | None = None
+    """GPUs that its sessions get at most: `all`, `none`, or numbers such as `0,1`."""
     limits: SessionLimits = SessionLimits()
     """Upper limits of each of its sessions."""
 
@@ -61,6 +63,8 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """Lowest level of isolation. The server's own level is never lowered."""
     network: str | None = None
     """Widest network access. The server's own grant is never widened."""
+    gpus: str | None = None
+    """GPUs: `all` that are granted, `none`, or numbers such as `0,1`. The server's own grant is never widened."""
     limits: SessionLimits = SessionLimits()
     """Highest limits. The server's own limits are never raised."""
     checkpoints: str | None = None

@@ -141,6 +141,11 @@ class Settings:
     network: str = setting(
         "allowlist", "Network of a sandbox: everything, allowed hosts through a proxy, or nothing.", NETWORKS
     )
+    gpu: str = setting(
+        "auto",
+        "GPUs of sessions: all, none, or numbers such as 0,1; auto gives none to confined code, and hides none from "
+        "other code.",
+    )
     allow_host: list[str] = setting(  # noqa: RUF009
         ["index"],
         "Hosts that sandboxes may reach in addition to pip's package index, each HOST or HOST:PORT; "

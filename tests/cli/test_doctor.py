@@ -31,13 +31,14 @@ def test_a_healthy_installation_is_told_so_in_plain_words(home: Path) -> None:
     tried = ["Level sandbox", "Level restricted", "Level limits", doctor.KERNEL, *capabilities.TITLES.values()]
     fixed = {name: sign for name, sign in signs.items() if name not in tried}
     listed = [name for name in signs if name in tried]
-    assert list(signs) == [*list(fixed)[:5], *listed, *list(fixed)[5:]]
+    assert list(signs) == [*list(fixed)[:6], *listed, *list(fixed)[6:]]
     [working] = [line for line in told.stdout.splitlines() if line.startswith(f"ok    {doctor.KERNEL}: ")]
     assert [name for name in capabilities.TITLES.values() if name not in working and name not in listed] == []
     assert fixed == {
         "Python": "ok  ",
         "Data folder": "ok  ",
         "Session": "ok  ",
+        "GPU": "ok  ",
         "Isolation": "note",
         "Sessions": "ok  ",
         "MCP round trip": "ok  ",

@@ -9,7 +9,7 @@ import pytest
 
 from ingle.callers import Caller
 from ingle.service import Service
-from ingle.sessions.process import path_hints
+from ingle.sessions.hints import path_hints
 from ingle.settings import Settings
 from support.internals import worker_pid
 from support.service import make_settings

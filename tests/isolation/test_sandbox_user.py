@@ -15,7 +15,7 @@ PATIENCE = 110
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else; others are one already")
 def test_an_ordinary_users_sessions_are_held_as_roots_are() -> None:
     with tempfile.TemporaryDirectory() as home:
-        files = [str(HERE / name) for name in ("test_sandbox.py", "test_grants.py")]
+        files = [str(HERE / name) for name in ("test_sandbox.py", "test_grants.py", "test_gpus.py")]
         files.append(str(HERE / "test_limits_hold.py::TestManyProcessesOfThisUser"))
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
         done = subprocess.run(

@@ -206,6 +206,32 @@ def test_memory_without_a_place_is_refused_only_where_nobody_counts_it(machine: 
     assert answer(seccomp.program(machine), *calls) == ALLOWED
 
 
+USED_BY_CUDA = (0xC020462A, 0xC030462B, 0xC038464E, 0xC00446C9, 0xC90046C8, 0x49, 0x1B, 0x30000001)
+BEYOND_CUDA = {
+    "the I2C bus": 0xC0384639,
+    "the registry": 0xC030464D,
+    "another request inside": 0xC01046D3,
+    "memory of the machine": 0xC01046D8,
+    "unified memory's tests": 0xC8,
+    "a plain number": 0x60,
+    "another direction": 0x4020462A,
+    "another driver": 0xC0204B2A,
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_gpus_requests_are_allowed_with_the_grant_only(machine: str) -> None:
+    ioctl = seccomp.MACHINES[machine], number_of("ioctl", machine)
+    granted, plain = seccomp.program(machine, gpu_driver="nvidia"), seccomp.program(machine)
+    assert {answer(granted, *ioctl, (3, request)) for request in USED_BY_CUDA} == {ALLOWED}
+    assert {answer(plain, *ioctl, (3, request)) for request in USED_BY_CUDA} == {"ENOTTY"}
+    beyond = {what: answer(granted, *ioctl, (3, request)) for what, request in BEYOND_CUDA.items()}
+    assert beyond == dict.fromkeys(BEYOND_CUDA, "ENOTTY")
+    # All else is as before.
+    for request, expected in ((0x5401, ALLOWED), (0x5412, FORBIDDEN), (0xAE01, "ENOTTY")):
+        assert answer(granted, *ioctl, (3, request)) == expected
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_no_connection_lingers_where_the_host_cannot_refuse_descriptors(machine: str) -> None:
     setsockopt = seccomp.MACHINES[machine], number_of("setsockopt", machine)

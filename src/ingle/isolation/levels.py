@@ -44,6 +44,10 @@ class Confinement(msgspec.Struct, frozen=True):
     memory: int = 0
     grouped_memory: bool = False
     """Whether a cgroup limits the memory. Then a process of a session limits its own only outside of a group."""
+    devices: tuple[tuple[str, str], ...] = ()
+    """Device nodes of the granted GPUs, each with its path in a sandbox."""
+    gpu_driver: str = ""
+    """Driver whose ioctl requests are allowed."""
     nice: int = 5
     memfd: bool = True
     kept: tuple[str, ...] = ()
@@ -78,8 +82,11 @@ def environment(confinement: Confinement | None) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in KEPT_VARIABLES or name.startswith("LC_") or name in kept
     }
+    if confinement.level != "limits":
+        # Libraries ask for the user's name, and a `restricted` session cannot read the list of users.
+        seen |= {"USER": "session", "LOGNAME": "session"}
     if confinement.has_own_root:
-        seen |= {"HOME": HOME, "USER": "session", "LOGNAME": "session", "SHELL": "/bin/sh", "TMPDIR": TMP}
+        seen |= {"HOME": HOME, "SHELL": "/bin/sh", "TMPDIR": TMP}
         if confinement.network == "allowlist":
             seen |= proxy_variables()
     return seen

@@ -19,7 +19,8 @@ from pathlib import Path
 from ingle.errors import InterpreterRefused, InvalidRequest, NotGranted
 from ingle.grants import OPEN_LEVELS
 from ingle.isolation.egress import package_index
-from ingle.isolation.egress.allow_list import AllowList, BadHost, Entry, read_entry
+from ingle.isolation.egress.allow_list import AllowList, read_option
+from ingle.isolation.gpus import UNCONFINED, GpuGrant, Gpus
 from ingle.isolation.limits import limits
 from ingle.isolation.paths import resolve
 from ingle.requests import Bounds, NewSession, SessionLimits
@@ -76,6 +77,7 @@ class Grant:
     """Folder of the environment that the session asked for; empty without one."""
     mounts: tuple[Mount, ...] = ()
     """Folders in addition to its own. A nested folder comes after its parent, and its rights take precedence."""
+    gpus: GpuGrant = UNCONFINED
 
     @property
     def tracked(self) -> tuple[str, ...]:
@@ -83,7 +85,7 @@ class Grant:
         return tuple(mount.folder for mount in self.mounts if mount.tracked)
 
 
-NOTHING_ASKED = (None, None, None, None, SessionLimits())
+NOTHING_ASKED = (None, None, None, None, None, SessionLimits())
 MAX_CACHED_GRANTS = 1000
 """Cached grants: one for each token with its own bounds, and one for each tenant's workspace."""
 
@@ -135,6 +137,7 @@ class Policy:
         self._home = os.path.realpath(home)
         self._owners = tuple(read_mount(text) for text in (*settings.folder, *more_folders))
         self._shared = tuple(read_mount(text) for text in settings.mount)
+        self.gpus = Gpus(settings.gpu)
         self._written = tuple(os.path.abspath(written_folder(text)) for text in settings.mount)
         """Granted folders as the operator wrote them: links on the way to them are no secret."""
         own = {mount.folder for mount in self._owners}
@@ -175,15 +178,8 @@ class Policy:
     def hosts(self) -> AllowList:
         """Return the hosts that a session with the network `allowlist` may reach."""
         given = self._settings.allow_host
-        entries: list[Entry] = [] if not given or NO_HOSTS in given else list(self.index.hosts)
-        for text in given:
-            if text in (INDEX, NO_HOSTS):
-                continue
-            try:
-                entries.append(read_entry(text))
-            except BadHost as error:
-                raise InvalidRequest(f"--allow-host {text[:200]} is refused: {error}; give HOST or HOST:PORT") from None
-        return AllowList(entries)
+        of_index = () if not given or NO_HOSTS in given else self.index.hosts
+        return AllowList((*of_index, *(read_option(text) for text in given if text not in (INDEX, NO_HOSTS))))
 
     def settle(self, wanted: NewSession, build: str = "") -> Grant:
         """Return the grant for a new session, or raise. Blocks if the request names files.
@@ -205,15 +201,16 @@ class Policy:
 
     def _is_usual(self, wanted: NewSession) -> bool:
         """Return whether a request names nothing, or only the tenant's workspace, which no session can replace."""
-        if (wanted.isolation, wanted.network, wanted.python, wanted.environment, wanted.limits) != NOTHING_ASKED:
-            return False
-        return wanted.cwd is None or wanted.cwd == f"{self._home}/{WORKSPACE}/{wanted.tenant or OWNERS_PART}"
+        asked = (wanted.isolation, wanted.network, wanted.gpus, wanted.python, wanted.environment, wanted.limits)
+        own = f"{self._home}/{WORKSPACE}/{wanted.tenant or OWNERS_PART}"
+        return asked == NOTHING_ASKED and wanted.cwd in (None, own)
 
     def _settle(self, wanted: NewSession, build: str = "") -> Grant:
         if wanted.environment is not None and wanted.python is not None:
             raise InvalidRequest("a session has either `python` or `environment`; leave one of them out")
         level = self._level(wanted)
         free = level in OPEN_LEVELS and not wanted.tenant
+        gpus = self.gpus.settle(wanted.gpus, wanted.bounds.gpus, level)
         return Grant(
             isolation=level,
             network=self._network(wanted, level),
@@ -221,8 +218,9 @@ class Policy:
             cwd=None if wanted.cwd is None else self.folder(wanted.cwd, wanted.tenant, free=free),
             python=os.path.join(build, "bin", "python") if build else self._python(wanted.python, wanted.tenant, free),
             build=build,
-            environment=self._installing(level),
+            environment={**self._installing(level), **gpus.environment()},
             mounts=(*self.all_mounts(wanted.cwd, wanted.tenant), *self._shown(level, build)),
+            gpus=gpus,
         )
 
     def all_mounts(self, cwd: str | None, tenant: str) -> tuple[Mount, ...]:

@@ -3,6 +3,7 @@
 import os
 
 from ingle.events import SessionInfo
+from ingle.grants import OPEN_LEVELS
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.persistence.autosave import AutoSave
@@ -25,6 +26,8 @@ def describe_session(
     notices = journal.notices.all
     if cells.running is not None:
         notices.append("a cell is running; variables are those of the last finished cell")
+    if spec.grant.gpus.hidden and spec.grant.isolation in OPEN_LEVELS:
+        notices.append("other GPUs are only hidden from its libraries; in a sandbox it cannot open them")
     saved = autosave.last if autosave is not None else None
     if autosave is not None:
         notices += autosave.notices(hibernated=cells.state == states.HIBERNATED)
@@ -50,4 +53,5 @@ def describe_session(
         limits=slot.workspace.limits_in_force(slot.worker, spec.grant.limits),
         next_event=journal.timeline.next_seq,
         environment=os.path.basename(os.path.dirname(spec.grant.build)) or None,
+        gpus=list(spec.grant.gpus.cards.numbers),
     )

@@ -24,12 +24,12 @@ from ingle.sessions.data_folder import DataFolder
 from ingle.sessions.descriptors import Descriptors
 from ingle.sessions.forks import sharing
 from ingle.sessions.forks.forking import ForkedCopy
+from ingle.sessions.hints import gpu_hints, package_hints, path_hints
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import SaveTarget
 from ingle.sessions.persistence.durable import DurableSessions
 from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.sessions.persistence.save_store import SaveStore
-from ingle.sessions.process import package_hints, path_hints
 from ingle.sessions.process.grants import Grants
 from ingle.sessions.process.launchers import Launchers
 from ingle.sessions.process.prepared_workers import PreparedWorker, PreparedWorkers
@@ -83,7 +83,8 @@ class Manager:
         self.saves = SaveStore(home, settings.max_snapshot, settings.keep_disk)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
-        self._hints = Hints(path_hints.by_name(home) | package_hints.by_name(policy.index, settings.allow_host))
+        packages = package_hints.by_name(policy.index, settings.allow_host)
+        self._hints = Hints(path_hints.by_name(home) | packages | gpu_hints.by_name(policy.gpus))
         self._descriptors = Descriptors(self._sessions.values)
         self.upkeep = Upkeep(self._sessions.values, self._with_hidden, self._hibernation, self._descriptors)
 

@@ -117,6 +117,7 @@ class WorkerEvents:
             slot.cwd,
             granted=now,
             later=later,
+            gpus=grant.gpus.cards.numbers,
         )
         notices = await self._hints.find(failure)
         if self._ending is done:

@@ -76,7 +76,7 @@ def _find_modules(first: str) -> None:
 
 
 def _isolate(plan: Plan, plan_fd: int, rest: list[str]) -> None:
-    layout = root_fs.Layout(plan.data_folder, plan.granted)
+    layout = root_fs.Layout(plan.data_folder, plan.granted, plan.devices)
     mounts = layout.mount_plan()
     add_mounts(plan_fd, mounts)
     uid, gid = os.getuid(), os.getgid()

@@ -81,7 +81,12 @@ class Confinement:
         # At the other levels, all sessions share the segments of the machine anyway.
         segments = plan.memfd or plan.level != "sandbox"
         self._filter = (
-            seccomp.Filter(memfd=plan.memfd, segments=segments, linger=kernel_calls.can_refuse_descriptors())
+            seccomp.Filter(
+                memfd=plan.memfd,
+                segments=segments,
+                linger=kernel_calls.can_refuse_descriptors(),
+                gpu_driver=plan.gpu_driver,
+            )
             if self._files is not None
             else None
         )
@@ -367,8 +372,11 @@ class Confinement:
                     files.read(path)
             for path in self._used:
                 files.use_existing(path)
-            devices = [os.path.realpath(path) for path in DEVICE_FILES]
+            devices = [os.path.realpath(path) for path in (*DEVICE_FILES, *(node for node, _ in self.plan.devices))]
             writable = [*self._own, *devices, *(path for path, may_write in self.plan.granted if may_write)]
         for path in writable:
             files.write(path)
+        if self.plan.gpu_driver:
+            # CUDA does not start where it cannot name its threads, by a file below /proc.
+            files.use_existing("/proc")
         files.apply()

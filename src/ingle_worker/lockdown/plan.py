@@ -24,6 +24,8 @@ class Plan:
         self.file_size: int = plain["file_size"]
         self.memory: int = plain["memory"]
         self.grouped_memory: bool = plain["grouped_memory"]
+        self.devices: list[tuple[str, str]] = [(source, path) for source, path in plain["devices"]]
+        self.gpu_driver: str = plain["gpu_driver"]
         self.nice: int = plain["nice"]
         self.memfd: bool = plain["memfd"]
         self.environment: dict[str, str] = plain["environment"]

@@ -82,7 +82,6 @@ SAFE = kernel_calls.MS_NOSUID | kernel_calls.MS_NODEV
 
 TEMPLATE_SIZE = "mode=0755,size=16m,nr_inodes=20000"
 SMALL_SIZE = "mode=0755,size=256k,nr_inodes=64"
-
 SIOCSIFFLAGS, IFF_UP_RUNNING = 0x8914, 0x41
 
 
@@ -148,8 +147,9 @@ class BoundPath:
 class Layout:
     """All mounts of the root, computed before anything is mounted."""
 
-    def __init__(self, data: str, granted: list[tuple[str, bool]]) -> None:
+    def __init__(self, data: str, granted: list[tuple[str, bool]], devices: list[tuple[str, str]]) -> None:
         self.data = data
+        self.devices = [(f"/dev/{name}", f"/dev/{name}") for name in DEVICES] + devices
         self.real_data = os.path.realpath(data)
         wanted: dict[str, bool] = {path: writable for path, writable in granted if is_real(path)}
         folders = set(wanted)
@@ -284,8 +284,8 @@ def build(layout: Layout) -> None:
     for each in layout.shown:
         bind = _bind_granted if each.granted else _bind
         bind(OLD_ROOT + each.real, each.staged or each.path, each.attributes)
-    for name in DEVICES:
-        _bind(f"{OLD_ROOT}/dev/{name}", f"/dev/{name}", kernel_calls.MOUNT_ATTR_RDONLY | kernel_calls.MOUNT_ATTR_NOSUID)
+    for source, path in layout.devices:
+        _bind(OLD_ROOT + source, path, kernel_calls.MOUNT_ATTR_RDONLY | kernel_calls.MOUNT_ATTR_NOSUID)
     for name, target in DEVICE_LINKS:
         os.symlink(target, f"/dev/{name}")
     _bind(OLD_ROOT + layout.real_data, STAGED_DATA, NOT_SPECIAL)

@@ -39,6 +39,29 @@ IOCTL_REQUESTS: Spans = (
 )
 """Allowed ioctl requests. File systems and drivers have many more of their own, and nobody knows them all."""
 
+GPU_REQUESTS: dict[str, tuple[tuple[int, int, Spans], ...]] = {
+    "nvidia": (
+        # Objects of the resource manager: allocate, free, control, share, map, and events.
+        (
+            *(0xC000FF00, 0xC0004600),
+            (
+                *((0x27, 0x27), (0x29, 0x2B), (0x34, 0x35), (0x41, 0x41), (0x4A, 0x4A), (0x4E, 0x4F), (0x52, 0x52)),
+                *((0x54, 0x54), (0x57, 0x59), (0x5C, 0x5E)),
+                # Cards, descriptors, versions.
+                *((0xC8, 0xC9), (0xCE, 0xCF), (0xD1, 0xD2), (0xD4, 0xD4), (0xD6, 0xD7), (0xD9, 0xDA)),
+            ),
+        ),
+        # Unified memory: its requests are plain numbers.
+        (0xFFFFFF00, 0, ((0x1, 0x5F),)),
+        (0xFFFFFFFC, 0x30000000, ((0x1, 0x2),)),
+    ),
+    "amd": ((0xFF00, 0x4B00, ((0x1, 0x30),)), (0xFF00, 0x6400, ((0x0, 0xFF),))),
+}
+"""Requests of a GPU's driver: bits of the request, their value, and allowed values of the lowest byte.
+
+Of NVIDIA's, those are left out that reach the I2C bus or the registry, change settings of the card, or carry another
+request inside. AMD's are from its headers, and have not been tried."""
+
 F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
 """Refused fcntl commands. A lease blocks others who open the file, for example the host, for up to 45 seconds. Folder
 signals were replaced by inotify. Pipe memory is counted per user, so large pipes of a few sessions would leave one page
@@ -154,8 +177,11 @@ class Assembler:
     def answer(self, value: int) -> None:
         self.add(RETURN, value)
 
-    def is_in(self, spans: Spans, name: str, yes: int, no: int) -> None:
-        """Return `yes` if the value is in one of the spans, else `no`. `name` makes the labels unique."""
+    def is_in(self, spans: Spans, name: str, yes: int, no: int | str) -> None:
+        """Answer `yes` if the value is in one of the spans, else `no`, or go on at that label.
+
+        `name` makes the labels unique.
+        """
         for number, (first, last) in enumerate(spans):
             if first == last:
                 self.add(JEQ, first, f"{name} yes")
@@ -163,7 +189,10 @@ class Assembler:
                 self.add(JGE, first, "", f"{name} {number}")
                 self.add(JGT, last, "", f"{name} yes")
                 self.label(f"{name} {number}")
-        self.answer(no)
+        if isinstance(no, str):
+            self.add(JUMP, no)
+        else:
+            self.answer(no)
         self.label(f"{name} yes")
         self.answer(yes)
 
@@ -176,10 +205,13 @@ class Assembler:
         return bytes(packed)
 
 
-def program(machine: str, *, memfd: bool = True, segments: bool = True, linger: bool = True) -> bytes:
+def program(
+    machine: str, *, memfd: bool = True, segments: bool = True, linger: bool = True, gpu_driver: str = ""
+) -> bytes:
     """Return the filter program for a machine.
 
-    `memfd` and `segments` allow memory that no process maps, `linger` allows sockets that are slow to close.
+    `memfd` and `segments` allow memory that no process maps, `linger` allows sockets that are slow to close, and
+    `gpu_driver` allows the requests of a GPU's driver.
     """
     known = syscall_table.numbers(syscall_table.LET_THROUGH, machine)
     decisions: dict[int, str] = dict.fromkeys(known.values(), "allowed")
@@ -195,7 +227,7 @@ def program(machine: str, *, memfd: bool = True, segments: bool = True, linger: 
     asm.label("same machine")
     asm.add(LOAD, NR)
     _decide(asm, _runs(decisions))
-    _examine(asm, known)
+    _examine(asm, known, gpu_driver)
     _examine_sockets(asm, linger)
     return asm.assembled()
 
@@ -229,8 +261,16 @@ def _decide(asm: Assembler, runs: list[tuple[int, str]]) -> None:
     _decide(asm, runs[len(runs) // 2 :])
 
 
-def _examine(asm: Assembler, known: dict[str, int]) -> None:
+def _examine(asm: Assembler, known: dict[str, int], gpu_driver: str) -> None:
     asm.label("ioctl")
+    for number, (mask, value, spans) in enumerate(GPU_REQUESTS.get(gpu_driver, ())):
+        asm.load_argument(1)
+        asm.add(AND, mask)
+        asm.add(JEQ, value, "", f"not gpu {number}")
+        asm.load_argument(1)
+        asm.add(AND, 0xFF)
+        asm.is_in(spans, f"gpu {number}", ALLOW, f"not gpu {number}")
+        asm.label(f"not gpu {number}")
     asm.load_argument(1)
     for request in (TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD):
         asm.add(JEQ, request, "no such request")
@@ -360,10 +400,10 @@ def _examine_sockets(asm: Assembler, linger: bool) -> None:
 class Filter:
     """A filter program in the kernel's format. It is created once and installed by every session."""
 
-    def __init__(self, *, memfd: bool = True, segments: bool = True, linger: bool = True) -> None:
+    def __init__(self, *, memfd: bool = True, segments: bool = True, linger: bool = True, gpu_driver: str = "") -> None:
         if kernel_calls.MACHINE not in MACHINES:
             raise kernel_calls.Refused(f"a seccomp filter for {kernel_calls.MACHINE}", errno.ENOSYS)
-        code = program(kernel_calls.MACHINE, memfd=memfd, segments=segments, linger=linger)
+        code = program(kernel_calls.MACHINE, memfd=memfd, segments=segments, linger=linger, gpu_driver=gpu_driver)
         self._code = ctypes.create_string_buffer(code, len(code))
         self._key_places = [_place_of(code, word) for word in KEY_WORDS]
         header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(self._code))

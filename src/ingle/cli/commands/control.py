@@ -46,6 +46,7 @@ MAX_APPROVALS = 20
 @click.option("--durable", is_flag=True, help="Save it after each cell, and bring it back after a restart.")
 @click.option("--isolation", type=click.Choice(LEVELS), help="Lowest isolation level; the server's may be stronger.")
 @click.option("--network", type=click.Choice(NETWORKS), help="Most network access; the server's may be less.")
+@click.option("--gpus", metavar="all|none|N,N", help="GPUs that it may use; the server may allow less.")
 @click.option("--memory", type=Quantity(BYTES, least=1), help="Maximum memory of all its processes.")
 @click.option("--idle-timeout", type=Quantity(SECONDS), help="Time without use after which it counts as idle.")
 @click.option("--checkpoints", type=click.Choice(["manual", "auto"]), help="auto: one before each cell.")

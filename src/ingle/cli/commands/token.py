@@ -36,6 +36,7 @@ def token() -> None:
 @click.option("--bytes-per-minute", type=SIZE_FROM_ONE, help="Maximum bytes of requests and answers.")
 @click.option("--isolation", type=click.Choice(LEVELS), help="Weakest isolation level of its sessions.")
 @click.option("--network", type=click.Choice(NETWORKS), help="Most network access of its sessions.")
+@click.option("--gpus", metavar="all|none|N,N", help="GPUs of its sessions at most.")
 @click.option("--memory", type=SIZE_FROM_ONE, help="Maximum memory of each of its sessions.")
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Maximum processes of each of its sessions.")
 @click.option("--disk", type=SIZE_FROM_ONE, help="Maximum disk use of each of its sessions.")
@@ -49,6 +50,7 @@ def new(
     bytes_per_minute: int | None,
     isolation: str | None,
     network: str | None,
+    gpus: str | None,
     memory: int | None,
     processes: int | None,
     disk: int | None,
@@ -63,7 +65,7 @@ def new(
         from ingle.requests import Bounds, SessionLimits
 
         limits = Limits(sessions, running, bytes_per_minute)
-        bounds = Bounds(isolation, network, SessionLimits(memory, processes, disk=disk))
+        bounds = Bounds(isolation, network, gpus, SessionLimits(memory, processes, disk=disk))
         made, entry = tokens_file.add(
             data_folder(), name, tenant if tenant is not None else name, scope, limits, bounds
         )

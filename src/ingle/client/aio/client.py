@@ -105,6 +105,7 @@ class AsyncClient(AsyncShell):
         durable: bool | None = None,
         isolation: str | None = None,
         network: str | None = None,
+        gpus: str | None = None,
         limits: SessionLimits | dict[str, int] | None = None,
         shares: str | None = None,
         home: str | None = None,
@@ -123,6 +124,7 @@ class AsyncClient(AsyncShell):
         outlives the service. `environment` names an interpreter with packages, made by `ingle env create`.
         `isolation`, `network` and `limits` (such as `{"memory": 2 * 1024**3}`) can only be stricter than those of the
         service. `shares` names another session, whose folder it uses. In a sandbox it sees its folder as `home`.
+        `gpus` is `"all"` that the service grants, `"none"`, or numbers such as `"0,1"`.
         """
         if cwd is None and self._folder is not None and shares is None and home is None:
             cwd = self._folder.path
@@ -137,6 +139,7 @@ class AsyncClient(AsyncShell):
             "durable": durable,
             "isolation": isolation,
             "network": network,
+            "gpus": gpus,
             "limits": limits,
             "shares": shares,
             "home": home,

@@ -54,6 +54,8 @@ class Create(Struct, forbid_unknown_fields=True):
     """Lowest level of isolation. The server's own level is never lowered."""
     network: Literal["full", "allowlist", "none"] | None = None
     """Widest network access. The server's own grant is never widened."""
+    gpus: str | None = None
+    """GPUs: `all` that are granted, `none`, or numbers such as `0,1`. The server's own grant is never widened."""
     limits: SessionLimits | None = None
     """Highest limits. The server's own limits are never raised."""
     checkpoints: Literal["manual", "auto"] | None = None
@@ -76,6 +78,7 @@ class Create(Struct, forbid_unknown_fields=True):
             durable=self.durable,
             isolation=self.isolation,
             network=self.network,
+            gpus=self.gpus,
             limits=self.limits or SessionLimits(),
             checkpoints=self.checkpoints,
             shares=self.shares,

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ingle.errors import InvalidRequest
+
 USUAL_PORTS = (80, 443)
 """Ports of an entry without a port."""
 
@@ -121,6 +123,14 @@ class Entry:
 def read_entry(text: str, *, near: bool = False) -> Entry:
     host, port = split_port(text.strip())
     return Entry(read_host(host), port, near)
+
+
+def read_option(text: str) -> Entry:
+    """Return the entry that an operator wrote as an option, or raise."""
+    try:
+        return read_entry(text)
+    except BadHost as error:
+        raise InvalidRequest(f"--allow-host {text[:200]} is refused: {error}; give HOST or HOST:PORT") from None
 
 
 class AllowList:

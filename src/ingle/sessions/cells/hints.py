@@ -33,6 +33,8 @@ class Failure:
     """Folders of the host that its process sees, and whether it may write there."""
     later: tuple[tuple[str, bool], ...] = ()
     """Folders that its next process sees."""
+    gpus: tuple[int, ...] = ()
+    """GPUs that it may use."""
 
 
 Hint = Callable[[Failure], Awaitable[str | None]]

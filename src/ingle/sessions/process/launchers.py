@@ -1,4 +1,4 @@
-"""Launchers of workers: one for each interpreter, level of isolation and set of mounts."""
+"""Launchers of workers: one for each interpreter, level of isolation, set of mounts and set of GPUs."""
 
 import asyncio
 import functools
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from ingle.isolation.gpus import GpuGrant
 from ingle.isolation.levels import Confinement
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.isolation.policy import Grant, Mount
@@ -18,6 +19,8 @@ from ingle.workers.worker import Worker
 CONFINED_LEVELS = ("restricted", "sandbox")
 """Levels at which a worker sees the granted folders only. It cannot get more of them later."""
 
+NO_GPUS = GpuGrant()
+
 
 class Launchers:
     def __init__(self, settings: Settings, home: Path, prepared: PreparedWorkers) -> None:
@@ -26,16 +29,20 @@ class Launchers:
         self._home = os.path.realpath(home)
         self._data = Mount(self._home)
         self._loop = asyncio.get_running_loop()
-        self._launchers: dict[tuple[str, str, tuple[Mount, ...]], Launcher] = {}
+        self._launchers: dict[tuple[str, str, tuple[Mount, ...], GpuGrant], Launcher] = {}
         self._retired: list[Launcher] = []
         """Launchers with grants of the past. Processes of live sessions may have come from them."""
 
     def get(self, grant: Grant, bounding: LimitApplier) -> Launcher:
         """Return the launcher of workers that are confined as the grant says."""
         mounts = self._outer(grant.mounts)
-        key = (grant.python, grant.isolation, mounts if grant.isolation in CONFINED_LEVELS else ())
+        confined = grant.isolation in CONFINED_LEVELS
+        gpus = grant.gpus if confined else NO_GPUS
+        key = (grant.python, grant.isolation, mounts if confined else (), gpus)
         if key not in self._launchers:
-            confinement = None if grant.isolation == "none" else self._confinement(grant.isolation, mounts, bounding)
+            confinement = None
+            if grant.isolation != "none":
+                confinement = self._confinement(grant.isolation, mounts, gpus, bounding)
             launcher = self._launchers[key] = Launcher(self._loop, grant.python, self._settings, bounding, confinement)
             if grant.isolation != "restricted":
                 # At "restricted" a worker's access rules name its session's folders, and cannot be changed later.
@@ -80,13 +87,17 @@ class Launchers:
     def all(self) -> list[Launcher]:
         return [*self._launchers.values(), *self._retired]
 
-    def _confinement(self, level: str, mounts: tuple[Mount, ...], bounding: LimitApplier) -> Confinement:
+    def _confinement(
+        self, level: str, mounts: tuple[Mount, ...], gpus: GpuGrant, bounding: LimitApplier
+    ) -> Confinement:
         settings = self._settings
         return Confinement(
             level,
             settings.network if level == "sandbox" else "full",
             self._home,
-            tuple((mount.folder, not mount.read_only) for mount in mounts),
+            (*((mount.folder, not mount.read_only) for mount in mounts), *((each, False) for each in gpus.folders)),
+            devices=gpus.cards.nodes(),
+            gpu_driver="" if gpus.cards.driver is None else gpus.cards.driver.name,
             tmp_size=settings.limit_tmp,
             processes=settings.limit_processes,
             files=settings.limit_files,

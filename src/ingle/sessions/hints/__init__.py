@@ -1,0 +1,1 @@
+"""Hints that explain the exception of a cell by what the host knows."""
