@@ -10,14 +10,14 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import ours
+from bench import files, ours
 from bench.measure import median, p95, tree_pss
+from bench.rows import Row, Subject, timed
 from ingle.nodes.local import LocalNode
 from ingle.service import Service
 
@@ -32,34 +32,12 @@ PANDAS = (
 )
 
 
-@dataclass
-class Row:
-    what: str
-    values: list[float]
-    unit: str
-    most: float | None = None
-    """The target for the median."""
-
-    @property
-    def met(self) -> bool | None:
-        return None if self.most is None else median(self.values) <= self.most
-
-
-Subject = Callable[[Service, int], Awaitable[list[Row]]]
-
-
 def init_of(service: Service, session_id: str) -> int:
     assert isinstance(service._node, LocalNode)
     worker = service._node.manager.get(session_id).worker
     assert worker is not None
     assert worker.init_pid is not None
     return worker.init_pid
-
-
-async def timed(times: list[float], work: Awaitable[object], per: float = 1000.0) -> None:
-    began = time.perf_counter()
-    await work
-    times.append((time.perf_counter() - began) * per)
 
 
 async def forks_of_a_gigabyte(service: Service, rounds: int) -> list[Row]:
@@ -151,25 +129,35 @@ async def checkpoints(service: Service, rounds: int) -> list[Row]:
     ]
 
 
-SUBJECTS: tuple[Subject, ...] = (forks_of_a_gigabyte, forks_beside_threads, many_forks, checkpoints)
+SUBJECTS: tuple[Subject, ...] = (
+    forks_of_a_gigabyte,
+    forks_beside_threads,
+    many_forks,
+    checkpoints,
+    files.cells_beside_files,
+    files.checkpoints_of_files,
+    files.saves_of_files,
+)
 
 
-async def measure(rounds: int) -> list[Row]:
+async def measure(rounds: int, subjects: Sequence[Subject]) -> list[Row]:
     async with ours.engine(["numpy", "pandas"], 2) as service:
-        return [row for subject in SUBJECTS for row in await subject(service, rounds)]
+        return [row for subject in subjects for row in await subject(service, rounds)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few rounds, nothing written")
+    parser.add_argument("--files", action="store_true", help="only what files cost, nothing written")
     args = parser.parse_args()
     import uvloop
 
-    rows = uvloop.run(measure(3 if args.quick else 15))
+    subjects = SUBJECTS if not args.files else [each for each in SUBJECTS if each.__module__ == files.__name__]
+    rows = uvloop.run(measure(3 if args.quick else 15, subjects))
     for row in rows:
         target = "" if row.most is None else f"  ≤ {row.most:g} {row.unit} {'met' if row.met else 'MISSED'}"
         print(f"{row.what:48} median {median(row.values):8.2f}  p95 {p95(row.values):8.2f} {row.unit:3}{target}")
-    if not args.quick:
+    if not (args.quick or args.files):
         OUT.parent.mkdir(parents=True, exist_ok=True)
         figures = {row.what: {"median": median(row.values), "p95": p95(row.values), "unit": row.unit} for row in rows}
         about = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}

@@ -1,5 +1,7 @@
 """Files of the own folder are part of the state: a rollback brings them back, byte for byte."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from ingle.files import FileChanges
 from ingle.service import Service
 from ingle.settings import Settings
+from ingle.trees.agent import TreeAgent
 from support.folder_agent import state_of
 from support.folder_cases import CHANGES, MANY, OPEN, SETUP
 from support.internals import manager_of, session_of
@@ -216,3 +219,27 @@ async def test_the_folder_can_be_used_after_a_crash_and_a_rollback(service: Serv
     await say(service, main, "open('b', 'w').write('two')")  # in a new process
     assert (await service.rollback(main, "base")).files == FileChanges(deleted=["b"])
     assert await say(service, main, "open('c', 'w').write('x'); print(open('a').read())") == "one"
+
+
+async def test_a_rollback_whose_processes_are_killed_is_finished_by_the_next(
+    service: Service, main: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy, its checkpoint and the file agent end with their init, when half of the files are back."""
+    await say(service, main, "for each in range(200): _ = open(f'file{each}', 'w').write('one')")
+    before = state_of(folder_of(service, main))
+    await service.checkpoint(main, "base")
+    await say(service, main, "for each in range(200): _ = open(f'file{each}', 'w').write('two')")
+    apply, killed = TreeAgent.apply, []
+
+    def kill_once(agent: TreeAgent, steps: list[list[object]], sources: list[int]) -> object:
+        done = apply(agent, steps, sources)
+        worker = session_of(service, main).worker
+        if not killed and worker is not None and worker.init_pid is not None:
+            killed.append(len(steps))
+            os.kill(worker.init_pid, signal.SIGKILL)
+        return done
+
+    monkeypatch.setattr(TreeAgent, "apply", kill_once)
+    await service.rollback(main, "base")
+    assert killed == [64]
+    assert state_of(folder_of(service, main)) == before

@@ -13,6 +13,7 @@ from ingle.grants import NewGrant
 from ingle.service import Service
 from support.folder_agent import state_of
 from support.folder_cases import CHANGES, OPEN, SETUP
+from support.mcp_host import Host, text_of
 from support.service import make_settings
 
 pytestmark = [pytest.mark.both_levels, pytest.mark.req("files.state", "files.changes")]
@@ -230,3 +231,31 @@ def test_rules_mean_what_git_means(tmp_path: Path) -> None:
         return any(ignored(rules, way, way.rpartition("/")[2], (tmp_path / way).is_dir()) for way in ways)
 
     assert [path for path in PATHS if is_ignored(path)] == [path for path in PATHS if path in theirs]
+
+
+def test_ingle_mcp_tracks_the_folder_of_the_project(mark: str, home: Path, project: Path) -> None:
+    """An undo covers the user's files. The model sees first what it would undo."""
+    (project / "data.csv").write_text("a,b\n1,2\n")
+    with Host(home, cwd=project) as host:
+        host.initialize()
+        host.call("python_session", code="x = [1]")
+        host.call("rollback_repl_session", action="checkpoint", checkpoint="base")
+        host.call("python_session", code="x.append(2); import os; os.remove('data.csv'); open('new', 'w').write('n')")
+        shown = text_of(host.call("diff", to="base"))
+        assert "changed x: list, length 1" in shown
+        assert "--- a/data.csv\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a,b\n-1,2" in shown
+        assert "+++ b/new" in shown
+        back = text_of(host.call("rollback_repl_session", checkpoint="base"))
+        assert "[files: created data.csv, deleted new]" in back
+        assert text_of(host.call("diff")) == "nothing differs from the checkpoint 'base'"
+    assert (project / "data.csv").read_text() == "a,b\n1,2\n"
+    assert not (project / "new").exists()
+
+
+async def test_a_durable_session_leaves_a_tracked_folder_as_it_is(apart: Path, mark: str, project: Path) -> None:
+    async with serving(apart / "kept", f"{project}:tracked") as first:
+        await first.create_session("main", durable=True)
+        await say(first, "x = 1; open('a', 'w').write('one')")
+    (project / "a").write_text("edited")
+    async with serving(apart / "kept", f"{project}:tracked") as second:
+        assert await say(second, "print(x, open('a').read())") == "1 edited"

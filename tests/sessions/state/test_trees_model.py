@@ -12,6 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from ingle.trees import restore, snapshot
 from ingle.trees.index import Index
+from ingle.trees.packing import PackedFiles, unpack
 from ingle.trees.restore import InUse
 from ingle.trees.snapshot import Bounds
 from ingle.trees.store import KeptTree, TreeStore
@@ -19,6 +20,24 @@ from support.folder_agent import State, agent_of, state_of
 
 NAMES = st.sampled_from(["a", "b", "c/d", "c/e", "c/f/g", "h"])
 MODES = st.sampled_from([0o600, 0o644, 0o755, 0o400])
+
+
+class Chunks:
+    """Chunks of a snapshot, in memory."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, bytes] = {}
+
+    def has(self, digest: bytes) -> bool:
+        return digest in self.held
+
+    def put(self, digest: bytes, data: memoryview) -> None:
+        assert hashlib.sha256(data).digest() == digest
+        self.held[digest] = bytes(data)
+
+    def read(self, digest: bytes, size: int) -> bytes:
+        assert len(self.held[digest]) == size
+        return self.held[digest]
 
 
 class FolderMachine(RuleBasedStateMachine):
@@ -110,6 +129,23 @@ class FolderMachine(RuleBasedStateMachine):
             done = restore.restore(agent, self.store, one[0].tree, self.index, InUse())
         assert done.failed == []
         assert state_of(self.folder) == one[1]
+
+    @rule(one=kept)
+    def pack_and_unpack(self, one: tuple[KeptTree, State]) -> None:
+        """Into a snapshot and out of it, in another store, and from there into another folder."""
+        chunks = Chunks()
+        files = PackedFiles(self.store, one[0]).pack(chunks)
+        assert {bytes.fromhex(digest) for digest, _ in (*files.tree, *files.contents)} == chunks.held.keys()
+        other = TreeStore(self.parent / "other-store", 1 << 30)
+        kept = unpack("snap", files, chunks, other)
+        folder = self.parent / "other"
+        folder.mkdir()
+        with agent_of(folder) as agent:
+            done = restore.restore(agent, other, kept.tree, Index(), InUse())
+        assert done.failed == []
+        assert state_of(folder) == one[1]
+        other.release(kept)
+        shutil.rmtree(folder)
 
     @rule(one=consumes(kept))
     def release(self, one: tuple[KeptTree, State]) -> None:

@@ -1,0 +1,112 @@
+"""Files of a gigabyte in checkpoints, saves and restarts, and random sequences of changes to a session's folder."""
+
+import hashlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from ingle.service import Service
+from ingle.settings import Settings
+from support.folder_agent import state_of
+from support.internals import session_of
+from support.service import make_settings
+
+pytestmark = pytest.mark.soak
+
+WRITE = """
+import os
+with open('large', 'wb') as file:
+    for _ in range(256):
+        _ = file.write(os.urandom(1 << 22))
+"""
+GIGABYTE = 1 << 30
+SEQUENCES = 200
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return make_settings(preload=[], pool=1, durable_size=4 * GIGABYTE, limit_file_size=2 * GIGABYTE)
+
+
+def digest_of(service: Service, sid: str) -> str:
+    with open(Path(session_of(service, sid).folders.place) / "large", "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+async def say(service: Service, sid: str, code: str) -> None:
+    result = await service.execute(sid, code, wait=300)
+    assert (result.status, result.error) == ("ok", None), result
+
+
+@pytest.mark.timeout(900)
+async def test_a_file_of_a_gigabyte_goes_back(service: Service) -> None:
+    await service.create_session("main")
+    await say(service, "main", WRITE)
+    before = digest_of(service, "main")
+    assert (await service.checkpoint("main", "base")).notices == []
+    await say(service, "main", "with open('large', 'r+b') as file: file.seek(5_000_000); _ = file.write(b'changed')")
+    assert digest_of(service, "main") != before
+    await service.rollback("main", "base")
+    assert digest_of(service, "main") == before
+    saved = await service.save_session("main", "large")
+    assert saved.files == 1
+    await service.load_session("large", "other")
+    assert digest_of(service, "other") == before
+    await service.delete_snapshot("large")
+
+
+@pytest.mark.timeout(900)
+async def test_a_file_of_a_gigabyte_survives_a_restart(apart: Path, mark: str, settings: Settings) -> None:
+    async with Service.local(settings, apart / "kept", "serve") as first:
+        await first.create_session("main", durable=True)
+        await say(first, "main", WRITE)
+        before = digest_of(first, "main")
+        path = Path(session_of(first, "main").folders.place) / "large"
+    os.truncate(path, 1000)
+    async with Service.local(settings, apart / "kept", "serve") as second:
+        await say(second, "main", "pass")
+        assert digest_of(second, "main") == before
+
+
+@pytest.mark.timeout(1800)
+async def test_random_sequences_of_changes_checkpoints_rollbacks_and_saves(service: Service) -> None:
+    chance = random.Random(int(os.environ.get("INGLE_TEST_SEED") or 21))
+    for _ in range(SEQUENCES):
+        await sequence(service, chance)
+
+
+async def sequence(service: Service, chance: random.Random) -> None:
+    """Change a session in random ways. Each return to an earlier state must find all files as they were."""
+    await service.create_session("main")
+    await say(service, "main", "import os, shutil\nfrom pathlib import Path")
+    kept: dict[str, object] = {}
+    for step in range(12):
+        name = chance.choice(["a", "b", "c/d", "c/e"])
+        change = chance.choice(
+            [
+                f"Path({name!r}).parent.mkdir(exist_ok=True); _ = Path({name!r}).write_text('{step}')",
+                f"Path({name!r}).unlink(missing_ok=True)",
+                "shutil.rmtree('c', ignore_errors=True)",
+                f"if Path({name!r}).exists(): os.chmod({name!r}, 0o7{chance.choice('05')}5)",
+            ]
+        )
+        await say(service, "main", change)
+        folder = Path(session_of(service, "main").folders.place)
+        action = chance.choice(["checkpoint", "rollback", "load", "none"])
+        if action == "checkpoint":
+            await service.checkpoint("main", f"n{step % 3}")
+            kept[f"n{step % 3}"] = state_of(folder)
+        elif action == "rollback" and kept:
+            back = chance.choice(sorted(kept))
+            await service.rollback("main", back)
+            assert state_of(folder) == kept[back]
+        elif action == "load":
+            before = state_of(folder)
+            await service.save_session("main", "snap")
+            await service.load_session("snap", "other")
+            assert state_of(Path(session_of(service, "other").folders.place)) == before
+            await service.end_session("other")
+            await service.delete_snapshot("snap")
+    await service.end_session("main")
