@@ -173,7 +173,7 @@ async def test_a_rollback_that_fails_leaves_the_session_as_it_was(
     await service.checkpoint(main, "base")
     await say(service, main, "x = 2")
 
-    async def refuse(count: int = 1, folder: str = "") -> None:
+    async def refuse(*given: object, **more: object) -> None:
         raise errors.StartFailed("no process could be forked")
 
     monkeypatch.setattr(session_of(service, main).checkpoints.find("base").worker, "fork", refuse)
@@ -287,7 +287,7 @@ class TestAuto:
     ) -> None:
         await say(service, main, "x = 1")
 
-        async def refuse(count: int = 1, folder: str = "") -> None:
+        async def refuse(*given: object, **more: object) -> None:
             raise errors.StartFailed("no process could be forked")
 
         monkeypatch.setattr(session_of(service, main).worker, "fork", refuse)
