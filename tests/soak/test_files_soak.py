@@ -27,7 +27,7 @@ SEQUENCES = 200
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return make_settings(preload=[], pool=1, durable_size=4 * GIGABYTE, limit_file_size=2 * GIGABYTE)
+    return make_settings(preload=[], pool=1, durable_size=4 * GIGABYTE, limit_file_size=2 * GIGABYTE, exit_grace=300.0)
 
 
 def digest_of(service: Service, sid: str) -> str:

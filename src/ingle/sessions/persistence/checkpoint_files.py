@@ -3,6 +3,7 @@
 Paths are told relative to the folder that the session starts in. Those elsewhere are absolute.
 """
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,10 +14,14 @@ from ingle.render.phrases import some
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.watch.folders import FolderWatches
 from ingle.support.folder_paths import outermost, told_path
+from ingle.trees.agent import AgentLost
 from ingle.trees.folder_changes import FolderChanges
 from ingle.trees.store import KeptTree, NotKept, Trees
 from ingle.trees.stores import TreeStores
 from ingle.workers.worker import Worker
+
+GONE_SECONDS = 2.0
+"""Time until the end of a worker is reported whose file agent was lost."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,9 @@ class CheckpointFiles:
                     raise kept
                 restored = await files.restore(worker, kept, why_not=why_not)
             except NotKept as why:
+                if isinstance(why, AgentLost):
+                    # It may have ended with the worker, whose end is reported in a moment. The next one does the rest.
+                    await asyncio.wait({worker.gone}, timeout=GONE_SECONDS)
                 notices.append(f"{which} stay as they are: {why}")
                 continue
             notices += restored.notices

@@ -230,7 +230,7 @@ class KeptFiles:
         try:
             connection = await connect_agent(worker)
         except errors.Unavailable as error:
-            raise NotKept(error.message) from None
+            raise AgentLost(error.message) from None
         try:
             yield connection
         except asyncio.CancelledError:
