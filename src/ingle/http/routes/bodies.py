@@ -220,8 +220,9 @@ class ExportQuery(Struct, forbid_unknown_fields=True):
     """`ipynb`, `py`, `md` or `html`."""
 
 
-class Note(Struct, forbid_unknown_fields=True):
+class NewNote(Struct, forbid_unknown_fields=True):
     text: str
+    """What the note says."""
     raw: bool = False
     """Text that nothing renders. Default: Markdown."""
 

@@ -35,7 +35,7 @@ def operations() -> list[Operation]:
             answers={200: [Media(each) for each in FORMATS.values()]},
         ),
         Operation(
-            "POST", SESSION + "/notes", "Put a note between the cells.", note, body=bodies.Note, answers={204: None}
+            "POST", SESSION + "/notes", "Put a note between the cells.", note, body=bodies.NewNote, answers={204: None}
         ),
         Operation("DELETE", SESSION, "End a session.", end, answers={200: SessionInfo}, headers=("Idempotency-Key",)),
         Operation("POST", SESSION + "/clear", "Reset its namespace.", clear, body=NoBody, answers={200: SessionInfo}),
@@ -76,7 +76,7 @@ async def export(call: Call[None, bodies.ExportQuery]) -> Response:
     return Response(data, headers=headers, media_type=FORMATS[form])
 
 
-async def note(call: Call[bodies.Note, NoQuery]) -> Response:
+async def note(call: Call[bodies.NewNote, NoQuery]) -> Response:
     await call.service.note(call.session_id, call.body.text, raw=call.body.raw)
     return Response(status_code=204)
 
