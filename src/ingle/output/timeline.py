@@ -208,6 +208,8 @@ class Timeline:
                 return events
             # Events may have moved to disk during the read; then read again. Otherwise the numbers were left out.
             first = first if self._base != base else base
+        if last < first:
+            return []
         return self._events[first - self._base : min(last + 1, first + READ_AT_ONCE) - self._base]
 
     async def follow(self, first: int) -> AsyncIterator[AnyEvent]:
