@@ -189,6 +189,9 @@ class FailingService(Service):
     def acting_for(self, caller: Caller) -> Service:
         return self
 
+    def sent_by(self, via: str, client: str = "") -> Service:
+        return self
+
     async def list_sessions(self) -> Any:
         raise self.failure
 
