@@ -87,6 +87,7 @@ bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/http_api.py $(ARGS)
 	@$(BIN)/python bench/mcp.py $(ARGS)
 	@$(BIN)/python bench/compat.py $(ARGS)
+	@$(BIN)/python bench/compat_e2b.py $(ARGS)
 
 # A soak test may spend SOAK_SECONDS on work and as long again on checking it; only then is it stuck.
 soak: $(STAMP_DEV)

@@ -90,7 +90,8 @@ class E2b:
             return await self._debug_sandbox(scope[PRINCIPAL])
         try:
             sandbox = self._sandboxes.find(sandbox_id, service)
-            await service.get_session(sandbox.id)
+            # Its session may have been ended by its name. A description of it would take longer than a short run.
+            service.access.session(sandbox.id)
         except errors.NotFound:
             raise SandboxNotRunning(NOT_FOUND) from None
         return sandbox
