@@ -136,11 +136,14 @@ class WorkerEvents:
         self._telemetry.worker_ended(slot.key, exit, slot.ending)
         lost = bool(slot.names) or self._runner.count > 0
         slot.on_gone(exit)
-        if not starting:
+        if not starting or slot.replacing:
             # A cell that exits wants to begin anew. Every other end of a worker was not asked for.
             slot.restores = self._saves.worker_lost(anew=cell is not None and cell.exiting is not None)
         if starting and cell is None and not slot.ending:
-            return  # the start goes on with another worker
+            # The start goes on with another worker.
+            if slot.replacing and lost:
+                self._journal.notices.add(loss_notice(exit, None, restores=slot.restores))
+            return
         # Checkpoints end with the whole process tree, if that was killed.
         way_back = self._checkpoints.way_back if exit.signal or exit.code is not None else ""
         self._runner.on_lost(exit, way_back)

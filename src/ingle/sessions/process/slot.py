@@ -313,6 +313,9 @@ class ProcessSlot:
                 self.restores = False
                 if names is not None:
                     self.names = VariableNames(names)
+                    if autosave.durable:
+                        # The save has the files of its own moment.
+                        self._finish_replacement()
                 elif self._library is not None and saved:
                     await self._load_library(worker, self._library, run=True)
         elif not (worker.birth.pooled and self._trusts_pool and self._spec.cwd is None):
@@ -432,6 +435,11 @@ class ProcessSlot:
             self.move(SlotState.UP)
         else:
             await self._start()
+
+    @property
+    def replacing(self) -> bool:
+        """Whether another process takes the place of the worker just now."""
+        return self._unfinished is not None
 
     def _finish_replacement(self) -> None:
         if self._unfinished is not None:
