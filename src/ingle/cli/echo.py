@@ -48,6 +48,17 @@ def echo(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(text, nl=nl, err=err)
 
 
+def show(text: str, end: str = "\n") -> None:
+    """Print text beside a prompt, which has put a stream of its own in the place of standard output."""
+    print(text, end=end, flush=True)
+
+
+def order(sequence: str) -> None:
+    """Give the terminal on standard output an order of the command itself."""
+    sys.stdout.write(sequence)
+    sys.stdout.flush()
+
+
 def clear_line() -> None:
     """Clear the line of progress on standard error, which must be a terminal."""
     click.echo("\r\x1b[K", err=True, nl=False)

@@ -6,14 +6,13 @@ are printed above the prompt, whoever has caused them. Leaving ends nothing.
 
 import asyncio
 import os
-import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from ingle.cli.echo import colours_only
+from ingle.cli.echo import colours_only, show
 from ingle.cli.live.code_entry import help_wanted
 from ingle.cli.live.editor import Editor
 from ingle.cli.live.pictures import Pictures, way_to_show
@@ -61,7 +60,7 @@ class Attachment:
         info = await self._session.info()
         self._cells = info.execution_count
         first = await self._session.first_event(max(1, self._cells - CELLS_SHOWN + 1)) if self._cells else 1
-        print(f"attached to {info.session_id} ({info.state}); Ctrl-C interrupts, Ctrl-D detaches, name? explains")
+        show(f"attached to {info.session_id} ({info.state}); Ctrl-C interrupts, Ctrl-D detaches, name? explains")
         with patch_stdout(raw=True):
             watching = asyncio.create_task(self._watch(first))
             try:
@@ -71,7 +70,7 @@ class Attachment:
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.gather(watching, *self._tasks, return_exceptions=True)
-        print(self._farewell(info.session_id))
+        show(self._farewell(info.session_id))
         return 1 if self._ended else 0
 
     def _farewell(self, name: str) -> str:
@@ -119,7 +118,7 @@ class Attachment:
         try:
             await work
         except IngleError as error:
-            print(f"ingle: {error.message}")
+            show(f"ingle: {error.message}")
 
     async def _execute(self, code: str) -> None:
         try:
@@ -132,7 +131,7 @@ class Attachment:
         await self._session.input(text, wait=0)
 
     async def _explain(self, name: str, source: bool) -> None:
-        print(colours_only(explanation(await self._session.inspect(name, source=source), name)))
+        show(colours_only(explanation(await self._session.inspect(name, source=source), name)))
 
     def _interrupt(self) -> bool:
         if self._running is None:
@@ -152,7 +151,7 @@ class Attachment:
                 await self._show(event)
             self._ended = True
         except IngleError as error:
-            print(f"ingle: {error.message}")
+            show(f"ingle: {error.message}")
             self._ended = True
         self._editor.leave()
 
@@ -165,8 +164,7 @@ class Attachment:
             self._running = self._waiting = self._postponed = None
         text = await self._screen.text(event, own=event.cell in self._own)
         if text:
-            # Without the line end that print would add: the text has its own.
-            sys.stdout.write(text)
+            show(text, end="")
         self._editor.refresh()
 
     def _ask(self, event: InputWanted) -> None:
@@ -175,7 +173,7 @@ class Attachment:
             self._waiting = event
         else:
             self._postponed = event
-            print(f"ingle: cell {event.cell} waits for input; send your code first, and answer then")
+            show(f"ingle: cell {event.cell} waits for input; send your code first, and answer then")
 
     def _change(self, event: StateChanged) -> None:
         if event.state == "running" and event.cell is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ingle.cli.commands.sessions import age, laid_out, look, memory_size
-from ingle.cli.echo import echo
+from ingle.cli.echo import echo, order
 from ingle.cli.failure import plain_failures
 from ingle.cli.services import LOOK_SECONDS, Choice, find_targets, service_options
 from ingle.errors import IngleError
@@ -52,8 +52,7 @@ def top(choice: Choice, interval: float, once: bool, as_json: bool) -> None:
                     table.look()
                     columns, rows = shutil.get_terminal_size()
                     lines = [line[:columns] for line in table.lines(time.time())[: rows - 1]]
-                    sys.stdout.write(HOME_AND_CLEAR)
-                    sys.stdout.flush()
+                    order(HOME_AND_CLEAR)
                     for line in lines:
                         echo(f"{line}\r")
                     if _is_ended(interval):
@@ -130,14 +129,13 @@ def _machine(usage: dict[str, Any]) -> str:
 def _full_screen() -> Iterator[None]:
     """Use the terminal's second screen, and read keys as they are pressed."""
     before = termios.tcgetattr(sys.stdin)
-    sys.stdout.write(HIDE)
+    order(HIDE)
     try:
         tty.setcbreak(sys.stdin)
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        sys.stdout.write(SHOW)
-        sys.stdout.flush()
+        order(SHOW)
 
 
 def _is_ended(seconds: float) -> bool:
