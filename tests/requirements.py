@@ -132,5 +132,6 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("15. Compatible interfaces", "compat.fusion", "compat.errors"),
     *_later("16. Many machines", "there is one node only", "node.same", "node.lost", "node.once", "node.drain"),
     *_later("16. Many machines", "snapshots are stored on the local disk only", "store.remote"),
-    *_later("17. GPU", "sessions are not granted GPUs yet", "gpu.grant", "gpu.copies", "gpu.freed"),
+    *_proven("17. GPU", "gpu.grant"),
+    *_later("17. GPU", "copies of sessions that use CUDA are not told apart yet", "gpu.copies", "gpu.freed"),
 )

@@ -36,7 +36,7 @@ def serve_with(*flags: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """The settings with which `ingle serve` would have started."""
     given: list[tuple[Settings, Path]] = []
 
-    def serve(settings: Settings, home: Path, until_eof: bool, mounts: object, protocols: object) -> int:
+    def serve(settings: Settings, home: Path, until_eof: bool, mounts: object, protocols: object, *more: object) -> int:
         given.append((settings, home))
         return 0
 
@@ -167,6 +167,7 @@ def test_every_setting_in_bytes_or_seconds_has_a_unit() -> None:
     floats = {each.name for each in fields(Settings) if each.type is float}
     assert {name for name, unit in with_unit.items() if unit == "seconds"} == floats - {"memory_floor"}
     large = {each.name for each in fields(Settings) if each.type is int and each.default > 200_000}
+    large.add("tool_bytes_session")
     assert {name for name, unit in with_unit.items() if unit == "bytes"} == large
 
 

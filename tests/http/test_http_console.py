@@ -319,7 +319,7 @@ def test_files_of_the_console_can_be_kept_by_browsers(server: Server) -> None:
 
 def test_the_caller_learns_who_it_is(server: Server) -> None:
     me = server.client.get("/v1/me").json()
-    assert (me["name"], me["tenant"], me["scopes"]) == ("owner", "", ["admin", "execute", "read"])
+    assert (me["name"], me["tenant"], me["scopes"]) == ("owner", "", ["admin", "approve", "execute", "read"])
     assert (me["read_only"], me["session_id"], me["signs_out"]) == (False, None, False)
 
 

@@ -90,7 +90,9 @@ async def test_a_session_is_copied_as_anywhere(level: str, mark: str, home: Path
         for session, count in (("a", "1"), ("b", "2")):
             result = await service.execute(session, use)
             assert (result.result, result.error) == ({"text/plain": count}, None)
-        assert (await service.execute("c", "open('seen').read()")).result == {"text/plain": "'xxxxx'"}
+        # Each has its own files: the original's went back with it, and the second copy was used once.
+        for session, seen in (("a", "x"), ("b", "xx"), ("c", "x")):
+            assert (await service.execute(session, "open('seen').read()")).result == {"text/plain": repr(seen)}
 
 
 async def test_a_command_waits_until_its_room_has_its_folder(mark: str, home: Path) -> None:

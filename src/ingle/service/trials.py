@@ -145,12 +145,12 @@ class Trials(Verbs):
         self, session_id: str, fork: str, *, variables: list[str] | None = None, files: list[str] | None = None
     ) -> Merged:
         """Take single variables and files from a fork into this session."""
+        session, other = self.access.session(session_id, EXECUTE), self.access.session(fork, EXECUTE)
         names, paths = variables or [], files or []
         if (not names and not paths) or max(len(names), len(paths)) > MAX_MERGED:
             raise errors.InvalidRequest(f"name 1 to {MAX_MERGED} variables or files to take from the fork")
         for name in names:
             check_variable(name)
-        session, other = self.access.session(session_id, EXECUTE), self.access.session(fork, EXECUTE)
         known = {each.name for each in (await session.variables()).variables}
         for name in names:
             value = await other.value(name, VALUE_SECONDS)

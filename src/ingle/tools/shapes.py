@@ -51,11 +51,17 @@ class NewServer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     """An MCP server to connect to: a command with its arguments, or a URL. `${NAME}` stands for a variable."""
 
     command: str | None = None
+    """Program that is the server, on the machine of the service."""
     args: list[str] = field(default_factory=list)
+    """Its arguments."""
     env: dict[str, str] = field(default_factory=dict)
+    """Variables of its environment, such as its secrets. No session sees them."""
     cwd: str | None = None
+    """Folder that it starts in."""
     url: str | None = None
+    """Address of a server over HTTP, in the place of a command."""
     headers: dict[str, str] = field(default_factory=dict)
+    """Headers of each request to that address."""
     share: str = "tenant"
     """`tenant`: one process for all sessions of a tenant; `session`: one for each session."""
     policy: str | None = None
@@ -65,6 +71,7 @@ class NewServer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     tenants: list[str] = field(default_factory=list)
     """Tenants that may use it beside the owner; `*` is all."""
     description: str = ""
+    """What it is for, in words for people and models."""
 
 
 class FunctionCall(Struct, frozen=True, tag_field="type", tag="call"):

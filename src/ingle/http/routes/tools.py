@@ -22,6 +22,7 @@ class SearchQuery(Struct, forbid_unknown_fields=True):
     query: str = ""
     """Words to look for."""
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    """Maximum number of tools."""
 
 
 class Found(Struct):
