@@ -307,7 +307,8 @@ async def test_a_cancelled_reader_leaves_nothing(service: Service) -> None:
 @pytest.mark.req("batch.map")
 def test_a_server_that_stops_answers_for_every_item(start: Callable[..., Server]) -> None:
     server = start()
-    body = {"code": "import time; time.sleep(1000 if item else 0)", "items": [{"input": n} for n in range(20)]}
+    items = [{"input": n} for n in range(20)]
+    body = {"code": "import time; time.sleep(1000 if item else 0)", "items": items, "concurrency": 4}
     with server.client.stream("POST", "/v1/batch", json=body) as answer:
         lines = answer.iter_lines()
         assert json.loads(next(lines))["status"] == "ok"

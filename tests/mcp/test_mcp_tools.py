@@ -423,7 +423,7 @@ async def test_a_session_that_takes_too_long_to_start_is_a_refusal_in_time(
     async def never(*args: Any, **kwargs: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(service, "create_session", never)
+    monkeypatch.setattr(Service, "create_session", never)
     async with Client(await served(Tools(service, longest_wait=0.3))) as client:
         said = await refusal(client, "python_session", code="print('never')")
         assert said.startswith("python_session did not finish within 0.3 s")
