@@ -233,6 +233,8 @@ def test_a_copy_is_opened_and_the_original_stays(page: Page, server: Server, nam
     write(page, "x = 2; print('changed', x)")
     expect(page.get_by_role("article").last).to_contain_text("changed 2")
     assert server.execute("x", name)["result"]["text/plain"] == "1"
+    # A page that is open would ask for what is gone.
+    page.close()
     server.client.delete(f"/v1/sessions/{name}-mine")
 
 
