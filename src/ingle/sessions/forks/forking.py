@@ -60,7 +60,7 @@ class Forking:
             workers = copies.workers
             await held.aclose()
             await copies.up()
-            found = []
+            origins = []
             for name, copy in zip(names, workers, strict=True):
                 notices = list(copies.notices)
                 forked: ForkedFiles | None = None
@@ -75,11 +75,12 @@ class Forking:
                         )
                 else:
                     notices.append(f"its files are those of the original: {kept}")
-                folders = self._folders.fork(
-                    name, separate=forked is not None, same_path=forked is not None and forked.view is not None
-                )
-                origin = ForkOrigin(self._session_id, moment, notices, reseed, forked)
-                found.append(ForkedCopy(copy, folders, origin))
+                origins.append(ForkOrigin(self._session_id, moment, notices, reseed, forked))
+            # Nothing is awaited from here on: folders that no session takes would never be given up.
+            found = [
+                ForkedCopy(copy, self._folders_of(name, origin), origin)
+                for name, copy, origin in zip(names, workers, origins, strict=True)
+            ]
             yield found
         finally:
             for copy in workers:
@@ -93,6 +94,12 @@ class Forking:
     @property
     def _folders(self) -> SessionFolders:
         return self._slot.workspace.folders
+
+    def _folders_of(self, name: str, origin: ForkOrigin) -> SessionFolders:
+        files = origin.files
+        return self._folders.fork(
+            name, separate=files is not None, same_path=files is not None and files.view is not None
+        )
 
     async def _take(self, worker: Worker) -> KeptTree | NotKept:
         try:
