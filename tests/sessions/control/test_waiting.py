@@ -11,7 +11,7 @@ from ingle import errors
 from ingle.events import Done, InputWanted, Result, Stdout
 from ingle.service import Service
 from ingle.settings import Settings
-from support.internals import on_host, session_of
+from support.internals import on_host, session_of, worker_pid
 from support.service import make_settings
 from support.waiting import until
 
@@ -571,8 +571,8 @@ async def test_an_interrupt_while_idle_is_consumed(service: Service, sid: str) -
 @pytest.mark.req("int.idle")
 @pytest.mark.parametrize("before", ["pass", "import asyncio\nawait asyncio.sleep(0)"])
 async def test_a_signal_that_comes_while_idle_is_consumed(before: str, service: Service, sid: str) -> None:
-    result = await run(service, sid, before + "\nimport os, signal, subprocess, sys\nkept = 1\nprint(os.getpid())")
-    pid = int(result.stdout)
+    await run(service, sid, before + "\nimport os, signal, subprocess, sys\nkept = 1")
+    pid = worker_pid(service, sid)
     for _ in range(20):
         # From outside of the session, as a terminal or a user would.
         await asyncio.to_thread(_send_sigint, pid)
@@ -620,7 +620,7 @@ async def test_a_users_own_handler_is_called_once_and_kept_over_cells(service: S
 @pytest.mark.req("int.handler", "int.idle")
 async def test_a_users_own_handler_is_not_called_while_idle(service: Service, sid: str) -> None:
     await run(service, sid, HANDLER)
-    pid = int((await run(service, sid, "import os\nprint(os.getpid())")).stdout)
+    pid = worker_pid(service, sid)
     assert await service.interrupt(sid) is None
     await asyncio.to_thread(_send_sigint, pid)
     assert (await run(service, sid, "calls")).result == {"text/plain": "[]"}

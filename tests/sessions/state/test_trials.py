@@ -48,6 +48,9 @@ async def session(service: Service) -> Service:
         "import os, sqlite3, threading\ntable = {'a': [1, 2], 'b': [3, 4]}; keep = 1; rows = [1]\n"
         "open('data.csv', 'w').write('a,b\\n1,3\\n'); open('notes', 'w').write('mine\\n')\n"
         "db = sqlite3.connect('data.sqlite'); db.execute('create table t (n)'); db.commit()\n"
+        # SQLite writes no file that was replaced at its path, so a change has a connection of its own.
+        "def insert(n):\n"
+        "    with sqlite3.connect('../data.sqlite') as mine: mine.execute('insert into t values (?)', (n,))\n"
         "log = open('log', 'a+'); log.write('first\\n'); log.flush()\nos.mkdir('deep'); os.chdir('deep')",
     )
     return service
@@ -58,7 +61,7 @@ BEFORE = "['a', 'b'] 1 [1] ['data.csv', 'data.sqlite', 'deep', 'log', 'notes'] [
 CODE = (
     "del table['b']; keep = 2; more = [0]; os.remove('../data.csv'); open('../notes', 'a').write('yours\\n')\n"
     "os.rename('../log', '../renamed'); log.write('second\\n'); log.flush()\n"
-    "db.execute('insert into t values (7)'); db.commit(); print('ran'); 6 * 7"
+    "insert(7); print('ran'); 6 * 7"
 )
 
 
@@ -121,7 +124,7 @@ async def test_a_committed_trial_is_the_session(session: Service) -> None:
     assert await say(session, "s", STATE) == after
     assert await say(session, "s", "print(ran, os.path.basename(os.getcwd()))") == "1 deep\n"
     # Open files and connections go on in the session's own files.
-    await say(session, "s", "log.write('third\\n'); log.flush(); db.execute('insert into t values (8)'); db.commit()")
+    await say(session, "s", "log.write('third\\n'); log.flush(); insert(8)")
     assert await say(session, "s", "print(open('../renamed').read().split())") == "['first', 'second', 'third']\n"
     names = [file.name for file in (await session.list_files("s", "")).files]
     assert names == ["data.sqlite", "deep", "notes", "renamed"]
