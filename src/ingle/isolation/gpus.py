@@ -1,7 +1,7 @@
 """GPUs: those of this machine, those that a session is granted, and what it needs to use them.
 
-A card has the number that its driver counts with. NVIDIA's cards have been tried. AMD's are found by the same table,
-and nobody has tried them.
+A card has the number that its driver counts with. NVIDIA's cards have been tried. AMD's are found by the same table
+and are untested.
 """
 
 import functools
