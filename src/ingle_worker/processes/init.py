@@ -155,6 +155,16 @@ class Member:
         """Return whether a process that has just ended was this worker."""
         return not self.told and pid == (self.known_pid or self.words[PID])
 
+    def use_view(self, fd: int) -> None:
+        """Replace the view by another one; -1: by that of init."""
+        if self.view >= 0:
+            os.close(self.view)
+        self.view = fd
+
+    def view_number(self) -> int:
+        """Return the number of the worker's mount namespace, or 0 if it has that of init."""
+        return os.fstat(self.view).st_ino if self.view >= 0 else 0
+
     def send(self, message: object) -> None:
         try:
             os.write(self.fd, messages.encode(message))
@@ -309,16 +319,19 @@ class Init:
         if member.socket is not None:
             member.socket.detach()
         os.close(member.fd)
-        if member.view >= 0:
-            os.close(member.view)
+        member.use_view(-1)
 
     @staticmethod
     def _belongs_to(member: Member, others: list[Member]) -> kill_tree.Choice:
         """Return a test for which children of init belong to this worker: itself, and orphans with its tag.
 
-        Without tags only orphans of its terminal session count. The others end with the last worker.
+        A process can change its tag, but it cannot leave a view that only this worker has. Without tags and views only
+        orphans of its terminal session count. The others end with the last worker.
         """
         worker, slot = member.pid, member.slot
+        view = member.view_number()
+        if view and view not in [each.view_number() for each in others]:
+            return lambda pid: pid == worker or linux.tag_of(pid) == slot or linux.mounts_of(pid) == view
         if all(each.words[TAGGED] for each in (member, *others) if each.slot):
             return lambda pid: pid == worker or linux.tag_of(pid) == slot
         return lambda pid: pid == worker or linux.session_of(pid) == worker
@@ -347,7 +360,7 @@ class Init:
             elif isinstance(message, (messages.MakeView, messages.CloseView)):
                 self._change_view(member, message, fds.pop())
             elif isinstance(message, messages.UseView):
-                member.view = fds.pop()
+                member.use_view(fds.pop())
             elif isinstance(message, messages.Enter):
                 if not self._enter(member, message):
                     return False

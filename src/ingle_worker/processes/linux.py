@@ -86,6 +86,14 @@ def parent_of(pid: int) -> int:
     return int(after_name[1]) if len(after_name) > 1 else 0
 
 
+def mounts_of(pid: int) -> int:
+    """Return the number of a process's mount namespace, or 0 if it is gone or belongs to another user."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+    except OSError:
+        return 0
+
+
 def session_of(pid: int) -> int:
     """Return the terminal session of a process, or 0 if it is gone."""
     try:

@@ -145,3 +145,31 @@ async def test_forks_of_forks_go_deep(service: Service) -> None:
     assert "its processes can reach those of the original: it descends from too many forks" in made.notices
     read = [await say(service, f"f{depth}", "print(open('depth').read())") for depth in range(18)]
     assert read == [f"{depth}\n" for depth in range(18)]
+
+
+DISGUISED = """
+import os, resource, time
+ready, told = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_RTTIME, ({limit}, -1))
+        os.write(told, b"%d" % os.getpid())
+        time.sleep(600)
+    os._exit(0)
+print(os.read(ready, 20).decode())
+"""
+
+
+@pytest.mark.parametrize("limit", ["-1", "2**60 + 1"], ids=["its original's", "another fork's"])
+async def test_a_process_of_a_fork_ends_with_it_whatever_it_passes_for(service: Service, limit: str) -> None:
+    await service.create_session("main")
+    await service.fork_session("main", "copy")
+    await service.fork_session("copy", "deeper")
+    disguised = int(await say(service, "deeper", DISGUISED.format(limit=limit)))
+    lives = f"import os; print(os.path.exists('/proc/{disguised}'))"
+    assert await say(service, "main", lives) == "True\n"
+    await service.end_session("deeper")
+    assert await say(service, "main", lives) == "False\n"
+    assert await say(service, "copy", "print('lives')") == "lives\n"
