@@ -9,7 +9,7 @@ from reference.markdown import summary, table
 HEAD = """\
 # Errors
 
-This page is generated from `src/ingle/errors.py` by `python tools/reference`.
+This page is generated from `src/ingle/errors/` by `python tools/reference`.
 
 Every error of ingle has a stable code, an HTTP status, and a message with the remedy.
 The Python client raises the class; HTTP answers with the status and a [problem](http.md#problems) that has the code.
@@ -34,7 +34,7 @@ def page() -> str:
     rows = [
         (f"`{kind.code}`", str(kind.status), f"`{kind.__name__}`", f"`{_parent(kind)}`", meanings[kind.__name__])
         for kind in _kinds(errors.IngleError)
-        if kind.__module__ == errors.__name__ and kind is not errors.IngleError
+        if kind.__module__.startswith(errors.__name__) and kind is not errors.IngleError
     ]
     requests = [
         (f"`{kind.code}`", str(kind.status), summary(kind))
@@ -63,7 +63,7 @@ def problems_table() -> str:
 
 def _kinds(of: type[errors.IngleError]) -> list[type[errors.IngleError]]:
     # Tests may define errors of their own.
-    own = [each for each in of.__subclasses__() if each.__module__ in (errors.__name__, problems.__name__)]
+    own = [each for each in of.__subclasses__() if each.__module__.startswith((errors.__name__, problems.__name__))]
     return [of, *(kind for each in own for kind in _kinds(each))]
 
 

@@ -44,6 +44,7 @@ An exception in a user's cell is a result, not an error of ingle.
     │   ├── NotWaiting          409  not_waiting          no cell waits for input
     │   ├── TaskOver            409  task_over            the task has ended
     │   ├── InputClosed         409  input_closed         the task was started without an open stdin
+    │   ├── StaleSave           409  stale_save           another server has the session by now; nothing was saved
     │   └── BatchBegun          409  batch_begun          a batch with this Idempotency-Key has begun already
     ├── TooManySessions         503  too_many_sessions    the machine or the setting max_sessions allows no more
     ├── Overloaded              503  overloaded           too many sessions wait to be started
@@ -55,24 +56,67 @@ An exception in a user's cell is a result, not an error of ingle.
     │   ├── IsolationUnavailable 409 isolation_unavailable this machine does not support the requested level
     │   └── LimitUnavailable    409  limit_unavailable    this machine does not apply the requested limit
     ├── DataFolderFailed        503  data_folder_failed   a file in the data folder cannot be read or written
-    │   └── RegistryBroken      503  registry_broken      the list of durable sessions cannot be read or written
+    │   ├── RegistryBroken      503  registry_broken      the list of durable sessions cannot be read or written
+    │   └── StoreFailed         503  store_failed         the object store does not answer, or answers with an error
+    │       ├── StoreRefused    503  store_refused        the object store refuses the credentials of the server
+    │       └── StoreFull       507  store_full           the object store has no space, or its quota is used up
     ├── SaveFailed              503  save_failed          the session's copy ended or broke the protocol, or disk full
     ├── LoadFailed              503  load_failed          the new session ended while a snapshot was being loaded
     └── Unreachable             503  unreachable          no server answers the client
 """
 
-
-class IngleError(Exception):
-    code = "internal"
-    status = 500
-    retry_after: float | None = None
-    """Seconds after which the same request may succeed, where known."""
-
-    def __init__(self, message: str, problem: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.problem = message if problem is None else problem
-        """The message without the next step, for APIs that name the next step in their own words."""
+from ingle.errors.base import IngleError as IngleError
+from ingle.errors.missing import (
+    ApprovalNotFound as ApprovalNotFound,
+)
+from ingle.errors.missing import (
+    CellElsewhere as CellElsewhere,
+)
+from ingle.errors.missing import (
+    CellForgotten as CellForgotten,
+)
+from ingle.errors.missing import (
+    CellNotFound as CellNotFound,
+)
+from ingle.errors.missing import (
+    CheckpointNotFound as CheckpointNotFound,
+)
+from ingle.errors.missing import (
+    EnvironmentNotFound as EnvironmentNotFound,
+)
+from ingle.errors.missing import (
+    FigureNotFound as FigureNotFound,
+)
+from ingle.errors.missing import (
+    FileNotThere as FileNotThere,
+)
+from ingle.errors.missing import (
+    GrantNotFound as GrantNotFound,
+)
+from ingle.errors.missing import (
+    NotFound as NotFound,
+)
+from ingle.errors.missing import (
+    SessionEnded as SessionEnded,
+)
+from ingle.errors.missing import (
+    SessionHeldBack as SessionHeldBack,
+)
+from ingle.errors.missing import (
+    SessionNotFound as SessionNotFound,
+)
+from ingle.errors.missing import (
+    SnapshotNotFound as SnapshotNotFound,
+)
+from ingle.errors.missing import (
+    TaskNotFound as TaskNotFound,
+)
+from ingle.errors.missing import (
+    TrialNotFound as TrialNotFound,
+)
+from ingle.errors.missing import (
+    VariableNotFound as VariableNotFound,
+)
 
 
 class InvalidRequest(IngleError):
@@ -149,148 +193,8 @@ class TooLarge(IngleError):
     code, status = "too_large", 413
 
 
-class NotFound(IngleError):
-    code, status = "not_found", 404
-
-
-class SessionNotFound(NotFound):
-    code = "session_not_found"
-
-    def __init__(self, session_id: str) -> None:
-        problem = f"there is no session {session_id[:80]!r}"
-        super().__init__(f"{problem}; list the sessions, or create it first", problem)
-
-
-class SessionEnded(SessionNotFound):
-    """A session of an earlier run of the server, which was not durable."""
-
-    def __init__(self, session_id: str) -> None:
-        problem = f"session {session_id[:80]!r} ended with its server; it was not durable, so its variables are gone"
-        IngleError.__init__(self, f"{problem}; create it again", problem)
-
-
-class SessionHeldBack(SessionNotFound):
-    """A durable session of an earlier run of the server, which this server may not have."""
-
-    def __init__(self, session_id: str, why: str) -> None:
-        problem = f"session {session_id[:80]!r} is saved, and does not come back on this server"
-        IngleError.__init__(self, f"{problem}: {why}", problem)
-
-
-class CellNotFound(NotFound):
-    code = "cell_not_found"
-
-    def __init__(self, session_id: str, cell: int, last: int) -> None:
-        known = f"its cells are 1 to {last}" if last else "it has run no cell yet"
-        super().__init__(f"session {session_id!r} has no cell {cell}; {known}")
-
-
-class CellElsewhere(CellNotFound):
-    def __init__(self, session_id: str, cell: int, origin: str) -> None:
-        NotFound.__init__(
-            self, f"cell {cell} ran before session {session_id!r} was forked from {origin!r}; read it there"
-        )
-
-
-class CellForgotten(CellNotFound):
-    code, status = "cell_forgotten", 410
-
-    def __init__(self, cell: int | None) -> None:
-        which = f"cell {cell}" if cell is not None else "the cell of this request"
-        NotFound.__init__(
-            self,
-            f"{which} was started before the server restarted; it is not run again and its output is lost. "
-            "Read the notices of the session to see after which cell it was restored, before you send more",
-        )
-
-
-class CheckpointNotFound(NotFound):
-    code = "checkpoint_not_found"
-
-    def __init__(self, session_id: str, name: str | None, known: list[str], why: str | None) -> None:
-        which = (
-            "checkpoint"
-            if name is None
-            else "state before the last cell"
-            if name == ".auto"
-            else f"checkpoint {name[:80]!r}"
-        )
-        lacks = f"session {session_id!r} has no {which}{f': {why}' if why else ''}"
-        if known:
-            lacks += f"; it has {', '.join(map(repr, known))}"
-        super().__init__(lacks if known else f"{lacks}; make one first", lacks)
-
-
-class TrialNotFound(NotFound):
-    code = "trial_not_found"
-
-    def __init__(self, session_id: str, name: str, known: list[str]) -> None:
-        lacks = f"session {session_id!r} has no trial {name[:80]!r}"
-        has = f"; it has {', '.join(map(repr, known))}" if known else ": it was committed, discarded, or has expired"
-        super().__init__(f"{lacks}{has}", lacks)
-
-
-class FigureNotFound(NotFound):
-    code = "figure_not_found"
-
-    def __init__(self, session_id: str, file_id: str) -> None:
-        super().__init__(
-            f"session {session_id!r} has no stored image {file_id[:80]!r}; use an id from a display's metadata. "
-            "The oldest images are removed when figures_disk is full"
-        )
-
-
-class VariableNotFound(NotFound):
-    code = "variable_not_found"
-
-    def __init__(self, name: str, near: list[str]) -> None:
-        problem = f"there is no variable {name[:80]!r} in this session"
-        hint = f"did you mean {' or '.join(near)}?" if near else "list the variables to see which exist"
-        super().__init__(f"{problem}; {hint}", None if near else problem)
-        self.near = near
-
-
-class SnapshotNotFound(NotFound):
-    code = "snapshot_not_found"
-
-    def __init__(self, name: str) -> None:
-        problem = f"there is no snapshot {name[:200]!r}"
-        super().__init__(f"{problem}; list the snapshots to see which exist", problem)
-
-
-class EnvironmentNotFound(NotFound):
-    code = "environment_not_found"
-
-    def __init__(self, name: str, known: list[str]) -> None:
-        there = f"there are: {', '.join(known)}" if known else "there is none yet"
-        problem = f"there is no environment {name[:80]!r}; {there}"
-        super().__init__(f"{problem}; create it with `ingle env create {name[:80]} PACKAGE...`", problem)
-
-
 class VariableUntold(IngleError):
     code, status = "variable_untold", 504
-
-
-class GrantNotFound(NotFound):
-    code = "grant_not_found"
-
-    def __init__(self, grant_id: str) -> None:
-        super().__init__(f"there is no grant {grant_id[:80]!r}; list the grants with `ingle grant --list`")
-
-
-class TaskNotFound(NotFound):
-    code = "task_not_found"
-
-    def __init__(self, task_id: str) -> None:
-        problem = f"there is no task {task_id[:80]!r}"
-        super().__init__(f"{problem}; list the tasks (old ones are removed after they end)", problem)
-
-
-class FileNotThere(NotFound):
-    code = "file_not_found"
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"there is no file {path[:200]!r} in the session's folder; list /files to see which exist")
 
 
 class Conflict(IngleError):
@@ -390,6 +294,16 @@ class InputClosed(Conflict):
         )
 
 
+class StaleSave(Conflict):
+    code = "stale_save"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"session {session_id[:80]!r} was taken over by another server, so this one cannot save it; "
+            "use the session of the other server"
+        )
+
+
 class BatchBegun(Conflict):
     code = "batch_begun"
 
@@ -447,13 +361,17 @@ class RegistryBroken(DataFolderFailed):
     code = "registry_broken"
 
 
-class ApprovalNotFound(NotFound):
-    code = "approval_not_found"
+class StoreFailed(DataFolderFailed):
+    code = "store_failed"
+    retry_after = 5.0
 
-    def __init__(self, session_id: str, approval_id: str) -> None:
-        super().__init__(
-            f"nothing in session {session_id!r} waits for approval {approval_id[:80]!r}; it was answered or given up"
-        )
+
+class StoreRefused(StoreFailed):
+    code = "store_refused"
+
+
+class StoreFull(StoreFailed):
+    code, status = "store_full", 507
 
 
 class SaveFailed(IngleError):
