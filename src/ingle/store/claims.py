@@ -1,0 +1,127 @@
+"""Claims: which server has a session, by exclusive creation of an object.
+
+Each claim of a session has an epoch, a number that rises by one. A server that takes epoch 5 owns the session until
+another one takes epoch 6. The object of an epoch is created once, so no epoch has two owners.
+"""
+
+import asyncio
+import secrets
+import time
+
+import msgspec
+from msgspec import Struct
+
+from ingle import errors
+from ingle.store.objects import Entry, quoted, unquoted
+from ingle.store.store import Store
+
+FOLDER = "claims/"
+
+READS_AT_ONCE = 16
+
+
+class Claim(Struct, frozen=True):
+    key: str
+    """Key of the session: its name, or tenant and name."""
+    epoch: int
+    agent: str
+    """The server, one run of it. A server that is started again is another agent."""
+    node: str
+    """Where that server is, for people."""
+    at: float
+    """When it was taken, by the server's clock."""
+    released: bool = False
+    """The session has ended, or its server gave it up. Another server may take the next epoch."""
+    nonce: str = ""
+
+
+class Claims:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, tuple[str, Claim]] = {}
+        """Versions and contents of claims that were read, by path."""
+
+    async def newest(self, key: str) -> Claim | None:
+        """Return the claim in force, or the last one if it was released. None: the session was never claimed."""
+        while True:
+            entries = await self._store.list(_folder(key))
+            if not entries:
+                return None
+            claim = await self._read(entries[-1])
+            if claim is not None:
+                return claim
+            # It was removed since it was listed, so there is a newer one, or none.
+
+    async def epoch(self, key: str) -> int:
+        """Return the newest epoch of a session, in one request; 0 if it was never claimed."""
+        entries = await self._store.list(_folder(key))
+        return _epoch(entries[-1]) if entries else 0
+
+    async def take(self, key: str, epoch: int, agent: str, node: str) -> Claim | None:
+        """Take an epoch for an agent. Return None if another caller has it, or if there is a newer one."""
+        claim = Claim(key, epoch, agent, node, time.time(), nonce=secrets.token_hex(8))
+        if not await self._store.create(_path(key, epoch), msgspec.json.encode(claim)):
+            return None
+        entries = await self._store.list(_folder(key))
+        if not entries or _epoch(entries[-1]) != epoch:
+            # Its predecessors were removed, or it would not have been free.
+            await self._store.delete(_path(key, epoch))
+            return None
+        for old in entries[:-2]:
+            await self._store.delete(old.path)
+        return claim
+
+    async def release(self, claim: Claim) -> None:
+        """Give a session up. Its epochs go on from here."""
+        given_up = msgspec.structs.replace(claim, released=True)
+        await self._store.write(_path(claim.key, claim.epoch), msgspec.json.encode(given_up))
+
+    async def all(self, agent: str | None = None) -> list[Claim]:
+        """Return the newest claim of each session, or of those of one agent."""
+        newest: dict[str, Entry] = {}
+        for entry in await self._store.list(FOLDER):
+            newest[entry.path.split("/")[1]] = entry
+        limit = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def read(part: str, entry: Entry) -> Claim | None:
+            async with limit:
+                # One that is gone meanwhile has a successor.
+                return await self._read(entry) or await self.newest(unquoted(part))
+
+        found = await asyncio.gather(*(read(part, entry) for part, entry in newest.items()))
+        paths = {entry.path for entry in newest.values()}
+        self._known = {path: known for path, known in self._known.items() if path in paths}
+        return [claim for claim in found if claim is not None and agent in (None, claim.agent)]
+
+    async def forget(self, claim: Claim) -> None:
+        """Remove a released claim that is old: no server remembers its epoch any more."""
+        for entry in await self._store.list(_folder(claim.key)):
+            await self._store.delete(entry.path)
+
+    async def _read(self, entry: Entry) -> Claim | None:
+        known = self._known.get(entry.path)
+        if known is not None and known[0] == entry.version:
+            return known[1]
+        data = await self._store.read(entry.path)
+        if data is None:
+            return None
+        try:
+            claim = msgspec.json.decode(data, type=Claim)
+        except msgspec.MsgspecError as error:
+            raise errors.StoreFailed(
+                f"{entry.path} in the store {self._store.name} is no claim ({error}); remove it if no server uses it"
+            ) from None
+        self._known[entry.path] = (entry.version, claim)
+        return claim
+
+
+def _folder(key: str) -> str:
+    return f"{FOLDER}{quoted(key)}/"
+
+
+def _path(key: str, epoch: int) -> str:
+    return f"{_folder(key)}{epoch:010d}"
+
+
+def _epoch(entry: Entry) -> int:
+    return int(entry.path.rpartition("/")[2])

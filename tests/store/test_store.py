@@ -1,0 +1,187 @@
+"""Objects, claims and leases, in a folder and in a bucket."""
+
+import asyncio
+import io
+import time
+from pathlib import Path
+
+import pytest
+
+from ingle import errors
+from ingle.store.claims import Claims
+from ingle.store.leases import Leases
+from ingle.store.objects import quoted, unquoted
+from ingle.store.store import Store, open_store
+from support.object_store import bucket, environment
+
+
+async def test_objects_are_written_read_listed_and_deleted(store: Store) -> None:
+    assert await store.read("a/b") is None
+    assert await store.list("a/") == []
+    await store.write("a/b", b"1")
+    await store.write("a/c/d", b"22")
+    await store.write("ab", b"3")
+    await store.write("a/b", b"4")
+    assert await store.read("a/b") == b"4"
+    assert [(each.path, each.size) for each in await store.list("a/")] == [("a/b", 1), ("a/c/d", 2)]
+    await store.delete("a/b")
+    await store.delete("a/b")
+    assert [each.path for each in await store.list("a/")] == ["a/c/d"]
+
+
+async def test_large_objects_are_streamed(store: Store) -> None:
+    data = bytes(range(256)) * 50_000
+    await store.upload("large", io.BytesIO(data), len(data))
+    target = io.BytesIO()
+    assert await store.download("large", target, len(data))
+    assert target.getvalue() == data
+    assert not await store.download("missing", io.BytesIO(), 0)
+
+
+async def test_exactly_one_of_many_creates_an_object(store: Store) -> None:
+    for number in range(5):
+        made = await asyncio.gather(*(store.create(f"one/{number}", b"%d" % each) for each in range(8)))
+        assert made.count(True) == 1
+        assert await store.read(f"one/{number}") == b"%d" % made.index(True)
+
+
+async def test_a_store_proves_that_it_creates_exclusively(store: Store) -> None:
+    await store.check()
+    assert await store.list("checks/") == []
+
+
+async def test_a_store_that_replaces_on_create_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace(path: str, data: bytes) -> bool:
+        store.objects.write(path, data)
+        return True
+
+    monkeypatch.setattr(store.objects, "create", replace)
+    with pytest.raises(errors.StoreFailed, match="does not create objects exclusively"):
+        await store.check()
+
+
+async def test_an_object_whose_creation_lost_its_answer_is_known_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = store.objects.create
+    answers = [0]
+
+    def lose_the_first_answer(path: str, data: bytes) -> bool:
+        made = create(path, data)
+        answers[0] += 1
+        if answers[0] == 1:
+            raise OSError("the connection broke")
+        return made
+
+    monkeypatch.setattr(store.objects, "create", lose_the_first_answer)
+    assert await store.create("mine", b"first caller")
+    assert not await store.create("mine", b"second caller")
+
+
+async def test_claims_have_one_owner_for_each_epoch(store: Store) -> None:
+    claims = Claims(store)
+    assert await claims.newest("team/main") is None
+    won = await asyncio.gather(*(claims.take("team/main", 1, f"agent-{each}", "node") for each in range(8)))
+    (first,) = [each for each in won if each is not None]
+    assert await claims.newest("team/main") == first
+    second = await claims.take("team/main", 2, "other", "elsewhere")
+    assert second is not None
+    assert second.epoch == 2
+    assert await claims.take("team/main", 1, "late", "node") is None
+    third = await claims.take("team/main", 3, "other", "elsewhere")
+    assert third is not None
+    # The object of epoch 1 is gone by now, and its number is still not free.
+    assert await claims.take("team/main", 1, "late", "node") is None
+    assert await claims.newest("team/main") == third
+    assert await claims.epoch("team/main") == 3
+    assert await claims.newest("main") is None
+
+
+async def test_a_released_claim_keeps_the_count_of_epochs(store: Store) -> None:
+    claims = Claims(store)
+    claim = await claims.take("main", 1, "one", "node")
+    assert claim is not None
+    await claims.release(claim)
+    newest = await claims.newest("main")
+    assert newest is not None
+    assert (newest.epoch, newest.released) == (1, True)
+    assert await claims.take("main", 1, "two", "node") is None
+    assert await claims.take("main", 2, "two", "node") is not None
+
+
+async def test_claims_of_an_agent_are_listed(store: Store) -> None:
+    claims = Claims(store)
+    for key, agent in (("a", "one"), ("t/b", "one"), ("c", "two")):
+        assert await claims.take(key, 1, agent, "node")
+    assert await claims.take("a", 2, "two", "node")
+    assert {(each.key, each.epoch) for each in await claims.all("one")} == {("t/b", 1)}
+    assert {(each.key, each.epoch) for each in await claims.all("two")} == {("a", 2), ("c", 1)}
+    assert len(await claims.all()) == 3
+
+
+async def test_a_silent_agent_is_told_from_one_that_renews(store: Store) -> None:
+    leases = Leases(store)
+    assert await leases.last_seen("one") is None
+    await leases.renew("one")
+    await leases.renew("two")
+    while (await leases.silences())["one"] < 0.5:
+        await leases.renew("two")
+    await leases.renew("two")
+    silences = await leases.silences()
+    assert silences["two"] < 0.5 <= silences["one"]
+    await leases.renew("one")
+    assert (await leases.silences())["one"] < silences["one"]
+    await leases.release("one")
+    assert await leases.last_seen("one") is None
+
+
+async def test_a_new_reader_knows_the_silence_by_the_time_of_the_store(store: Store) -> None:
+    await Leases(store).renew("one")
+    began = time.monotonic()
+    while not (silence := (await Leases(store).silences())["one"]):
+        await asyncio.sleep(0.01)
+    # Times in a bucket are whole seconds, and a silence is never told as longer than it is.
+    assert silence <= time.monotonic() - began
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "ä b", "%", "x" * 80])
+def test_any_text_is_a_part_of_a_path(text: str) -> None:
+    part = quoted(text)
+    assert unquoted(part) == text
+    assert part.strip(".")
+    assert "/" not in part
+
+
+async def test_a_full_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path))
+
+    def full(path: str, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.objects, "write", full)
+    with pytest.raises(errors.StoreFull, match=r"is full .* free space there or raise its quota"):
+        await store.write("a", b"")
+
+
+async def test_a_bucket_that_does_not_exist_is_named(s3: str) -> None:
+    with bucket(s3, "some-bucket"):
+        store = open_store("s3://no-such-bucket/ingle")
+        with pytest.raises(errors.StoreFailed, match=r"s3://no-such-bucket/ingle does not exist .* create the bucket"):
+            await store.check()
+
+
+async def test_a_server_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment("http://127.0.0.1:9").items():
+        monkeypatch.setenv(name, value)
+    store = open_store("s3://bucket/ingle")
+    with pytest.raises(errors.StoreFailed, match=r"s3://bucket/ingle failed .* check the network and the store"):
+        await store.read("a")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [("relative/path", "an absolute path"), ("nothing://x/y", "unknown kind"), ("gs://bucket/x", r"ingle\[store\]")],
+)
+def test_a_wrong_url_is_refused(url: str, words: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match=words):
+        open_store(url)

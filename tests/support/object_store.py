@@ -1,0 +1,50 @@
+"""A server of object storage that speaks S3, as a process of its own, and one that fails on request before it."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import boto3
+import pytest
+
+KEY, SECRET = "store-test-key", "store-test-secret"
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[str]:
+    """Provide the URL of a running server. Its objects are in memory."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert server.stderr is not None
+    try:
+        url = next(found[0] for line in server.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        drain = subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL)
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+    drain.wait()
+
+
+@contextlib.contextmanager
+def bucket(server: str, name: str) -> Iterator[str]:
+    """Provide the URL of a new bucket. The environment names the server and the credentials meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in environment(server).items():
+            patch.setenv(variable, value)
+        boto3.client("s3").create_bucket(Bucket=name)
+        yield f"s3://{name}/ingle"
+
+
+def environment(server: str) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": server,
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
