@@ -26,7 +26,7 @@ def _by_code(kind: type[errors.IngleError]) -> dict[str, type[errors.IngleError]
     """Return the classes of `ingle.errors` by code; the first in the tree if several share one."""
     found: dict[str, type[errors.IngleError]] = {kind.code: kind}
     for each in kind.__subclasses__():
-        if each.__module__ == errors.__name__:
+        if each.__module__.startswith(errors.__name__):
             found.update({code: made for code, made in _by_code(each).items() if code not in found})
     return found
 
