@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from support.crash_rounds import Rounds
-from support.rollback_rounds import RollbackRounds
+from support.rollback_rounds import ChangeRounds, Changing
 from support.server import Server
 
 pytestmark = pytest.mark.soak
@@ -24,8 +24,17 @@ def test_a_hundred_rounds_of_kill_9(start: Callable[..., Server], size: int) -> 
 
 def test_a_hundred_rollbacks_with_kill_9(start: Callable[..., Server]) -> None:
     chance = random.Random(21)
-    rounds = RollbackRounds(start, chance)
+    rounds = ChangeRounds(start, chance)
     for _ in range(100):
-        rounds.run(chance.choice(["server", "server", "worker", "init"]))
+        rounds.run(chance.choice(["server", "log", "worker", "init"]))
+    print("\n".join(rounds.told))
+    rounds.server.client.delete("/v1/sessions/main")
+
+
+def test_a_hundred_commits_with_kill_9(start: Callable[..., Server]) -> None:
+    chance = random.Random(22)
+    rounds = ChangeRounds(start, chance, Changing.commit)
+    for _ in range(100):
+        rounds.run(chance.choice(["server", "log", "worker", "worker", "init"]))
     print("\n".join(rounds.told))
     rounds.server.client.delete("/v1/sessions/main")

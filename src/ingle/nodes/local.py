@@ -144,18 +144,18 @@ class LocalSession:
                 "or give its kind and name, as in snapshot:NAME"
             )
         if kind == "checkpoint" or (not kind and session.checkpoints.has(name or None)):
-            return await session.diff(name or None, seconds)
+            return await session.comparison.diff(name or None, seconds)
         if kind != "snapshot":
             with contextlib.suppress(*([] if kind else [errors.SessionNotFound])):
                 other = self._manager.get(key_of(tenant_of(session.key), name))
-                return await session.diff_from(name, "session", await other.moment(seconds), seconds)
+                return await session.comparison.diff_from(name, "session", await other.comparison.now(seconds), seconds)
         try:
             before = await self._snapshots.moment(session, name, seconds)
         except errors.SnapshotNotFound:
             if not kind:
                 session.checkpoints.find(name)  # raises an error that names those there are
             raise
-        return await session.diff_from(name, "snapshot", before, seconds)
+        return await session.comparison.diff_from(name, "snapshot", before, seconds)
 
     async def save(self, target: str, start: str | None) -> Saved:
         return await self._snapshots.save(self._session, target, start)

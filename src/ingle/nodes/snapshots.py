@@ -291,7 +291,7 @@ class LocalSnapshots:
             async with self._places.one(), self._manager.scratch(session.spec.tenant, bounds) as scratch:
                 summary = msgspec.json.encode(found.summary)
                 loaded = await scratch.load(summary, opened.send, self._channels)
-                moment = await scratch.moment(seconds)
+                moment = await scratch.comparison.now(seconds)
         except errors.LoadFailed as error:
             return error.message
         session.kept_files.release(moment.files.own)

@@ -25,6 +25,11 @@ class DataFolder:
         self._sessions = home / "sessions"
         self._lock_fd = -1
 
+    @property
+    def undo(self) -> Path:
+        """Folder of undo logs, which outlive their servers."""
+        return self._home / "undo"
+
     def folder(self, name: str) -> Path:
         """Return a folder of this server. A later server removes it if this one dies."""
         return self._sessions / f"{self.server}.{name}"

@@ -71,7 +71,7 @@ class Manager:
         if settings.audit == "on":
             self.telemetry.audit = Audit(home)
         self._watches = FolderWatches()
-        self._trees = TreeStores(self.folder, settings)
+        self._trees = TreeStores(self._data_folder, settings)
         self.tools = ToolServers(settings, home)
         policy = Policy(settings, home)
         self.egress = Egress(policy.hosts(), Route.read(dict(os.environ)))

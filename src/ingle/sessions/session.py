@@ -12,11 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
-import msgspec
-
 from ingle import errors
 from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Note, Result, SessionInfo, Variables, VariableValue
-from ingle.files import Diff
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, NewCell
 from ingle.sessions.cells.cell import RunningCell
@@ -33,7 +30,7 @@ from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave, SaveTarget
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Checkpoints
-from ingle.sessions.persistence.comparison import Comparison, Kind, Moment
+from ingle.sessions.persistence.comparison import Comparison
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.save_schedule import SaveSchedule
 from ingle.sessions.persistence.worker_copies import Rollback, SessionCopy, WorkerCopies
@@ -116,12 +113,20 @@ class Session:
         self._namespace = Namespace(self.turns, self._worker, slot, self.calls, journal, self.saves, self._tasks)
         self._introspection = Introspection(spec.session_id, self._worker, slot, self.calls)
         self._folders = CheckpointFiles(
-            self.kept_files, trees, watches, tracked, key=spec.key, tenant=spec.tenant, start=start
+            self.kept_files,
+            trees,
+            watches,
+            tracked,
+            key=spec.key,
+            tenant=spec.tenant,
+            start=start,
+            durable=self.autosave is not None and self.autosave.durable,
         )
+        slot.folders = self._folders
         self._copies = WorkerCopies(
             self._worker, slot, journal, self.checkpoints, self.saves, self.kept_files, self._folders, self._tasks
         )
-        self._comparison = Comparison(self._worker, self._folders)
+        self._comparison = Comparison(self._worker, self._folders, self.checkpoints, self._copies)
         self._forking = Forking(spec, slot, self.kept_files)
         self.trials = Trials(
             spec,
@@ -164,6 +169,9 @@ class Session:
     async def start(self) -> None:
         """Wait until the first worker is ready."""
         await self.slot.start_first()
+        if self._folders.tracked and self.slot.worker is not None:
+            await self.slot.wait_started()
+            self.journal.tell(await self._folders.undo_unfinished(self.slot.worker))
 
     def begin_fork(self, copy: ForkedCopy) -> None:
         """Begin as a copy of another session. `slot.wait_forked` waits until that is done."""
@@ -361,34 +369,11 @@ class Session:
         self.last_used = time.monotonic()
         return await self._copies.rollback(name)
 
-    async def moment(self, seconds: float) -> Moment:
-        """Return the files and variables of now, to be compared. Raise Busy while a cell runs."""
+    @property
+    def comparison(self) -> Comparison:
+        """Return what compares the session with other moments. A question to it counts as a use."""
         self.last_used = time.monotonic()
-        return await self._comparison.now(seconds)
-
-    async def diff(self, checkpoint: str | None, seconds: float) -> Diff:
-        """Compare a checkpoint with the session as it is now. Default: the one that `rollback` would go back to."""
-        parked = self.checkpoints.find(checkpoint)
-        after = await self.moment(seconds)
-        try:
-            before = await self._comparison.at(self.checkpoints.find(parked.name), seconds)
-        except BaseException:
-            self._folders.release(after.files)
-            raise
-        return await self._diff(parked.name, "checkpoint", before, after)
-
-    async def diff_from(self, name: str, kind: Kind, before: Moment, seconds: float) -> Diff:
-        """Compare another moment with the session as it is now. Its files are released."""
-        try:
-            after = await self.moment(seconds)
-        except BaseException:
-            self._folders.release(before.files)
-            raise
-        return await self._diff(name, kind, before, after)
-
-    async def _diff(self, name: str, kind: Kind, before: Moment, after: Moment) -> Diff:
-        found = await self._comparison.diff(name, kind, before, after)
-        return msgspec.structs.replace(found, notices=[*found.notices, *self._copies.not_covered("compared")])
+        return self._comparison
 
     # --- ending ---
 

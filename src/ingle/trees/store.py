@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -75,6 +76,19 @@ class TreeStore:
     def open(self, digest: str) -> int:
         """Return a descriptor for reading a file."""
         return os.open(self._files[digest].path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def copy_to(self, digest: str, path: Path) -> None:
+        """Have the bytes of a file at another path too. The copy is on the disk when this returns."""
+        source = self._files[digest].path
+        try:
+            os.link(source, path)
+        except OSError:  # another file system, or too many links
+            shutil.copyfile(source, path)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def chunks(self, digest: str) -> list[Chunk]:
         """Return the hashes and sizes of the parts in which a snapshot stores a file."""

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from ingle.settings import Settings
 from ingle.support import remove_tree
 from ingle.trees.folder_changes import FolderChanges
 from ingle.trees.snapshot import Bounds
 from ingle.trees.store import KeptTree, TreeStore
+from ingle.trees.undo_log import UndoLogs
 
 THREADS = 8
 """Trees that are taken or brought back at the same time."""
@@ -19,10 +20,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class DataFolder(Protocol):
+    """Data folder of a server, as far as trees need it."""
+
+    @property
+    def server(self) -> str:
+        """Name of the server."""
+        ...
+
+    @property
+    def undo(self) -> Path:
+        """Folder of undo logs, which outlives the server."""
+        ...
+
+    def folder(self, name: str) -> Path:
+        """Return a folder that ends with the server."""
+        ...
+
+    def is_dead(self, server: str) -> bool:
+        """Return whether the server of that name has ended."""
+        ...
+
+
 class TreeStores:
-    def __init__(self, folder: Callable[[str], Path], settings: Settings) -> None:
-        """`folder` returns a folder that ends with the server, by its name."""
-        self._folder = folder
+    def __init__(self, data: DataFolder, settings: Settings) -> None:
+        self._folder = data.folder
+        self.undo_logs = UndoLogs(data.undo, data.server, data.is_dead)
         self._quota = settings.keep_disk
         self.bounds = Bounds(settings.keep_files, settings.keep_bytes)
         self._stores: dict[str, TreeStore] = {}

@@ -1,12 +1,15 @@
 """Kill -9 at any moment: what comes back is the state after some completed cell, and it is said which."""
 
+import concurrent.futures
 import random
 from collections.abc import Callable
+from pathlib import Path
 
+import httpx
 import pytest
 
 from support.crash_rounds import Rounds
-from support.rollback_rounds import RollbackRounds
+from support.rollback_rounds import ChangeRounds, Changing
 from support.server import Server
 
 ROUNDS = ["server", "worker", "server", "copy", "server", "zygote", "server", "worker"]
@@ -27,8 +30,92 @@ def test_rounds_of_kill_9(start: Callable[..., Server]) -> None:
 @pytest.mark.timeout(240)
 def test_rollbacks_are_wholly_done_or_not_at_all(start: Callable[..., Server]) -> None:
     """The files and the variables are of one moment, whatever is killed while a rollback goes on."""
-    rounds = RollbackRounds(start, random.Random(7))
-    for what in ("server", "init", "server", "worker"):
+    rounds = ChangeRounds(start, random.Random(7))
+    for what in ("log", "init", "log", "worker"):
         rounds.run(what)
     print("\n".join(rounds.told))
     rounds.server.client.delete("/v1/sessions/main")
+
+
+@pytest.mark.req("trial.commit")
+@pytest.mark.timeout(240)
+def test_commits_are_wholly_done_or_not_at_all(start: Callable[..., Server]) -> None:
+    """The files, the variables and the durable save are of one moment, whatever is killed while a commit goes on."""
+    rounds = ChangeRounds(start, random.Random(8), Changing.commit)
+    for what in ("log", "init", "server", "worker", "log", "worker"):
+        rounds.run(what)
+    print("\n".join(rounds.told))
+    rounds.server.client.delete("/v1/sessions/main")
+
+
+FILES = 1000
+WRITE = f"""
+def write(number):
+    for each in range({FILES}):
+        with open(f'file{{each}}', 'w') as file:
+            _ = file.write(str(number))
+"""
+
+
+def cut_off(server: Server, path: str, folder: Path) -> None:
+    """Kill the server while it carries a request out, as soon as a file has changed."""
+    sample = [folder / f"file{each}" for each in range(0, FILES, FILES // 20)]
+    before = [file.stat().st_ino for file in sample]
+    with server.make_client() as http, concurrent.futures.ThreadPoolExecutor() as threads:
+        asked = threads.submit(http.post, path, json={"name": "base"} if path.endswith("rollback") else {})
+        while [file.stat().st_ino for file in sample] == before and not asked.done():
+            pass
+        server.process.kill()
+        server.process.wait()
+        assert isinstance(asked.exception(), httpx.HTTPError)
+
+
+def numbers(folder: Path) -> set[str]:
+    return {(folder / f"file{each}").read_text() for each in range(FILES)}
+
+
+@pytest.mark.req("files.state", "trial.commit")
+@pytest.mark.parametrize("change", ["rollback", "commit"])
+def test_what_was_cut_off_is_undone_without_a_save(start: Callable[..., Server], change: str) -> None:
+    """A durable session that is too large to be saved still has its folder."""
+    server = start("--durable-size", "1M")
+    server.make_session(durable=True)
+    server.execute(WRITE + "import os; large = os.urandom(1 << 22); write(1)")
+    path = "/v1/sessions/main/rollback"
+    if change == "rollback":
+        server.client.post("/v1/sessions/main/checkpoints", json={"name": "base"})
+        server.execute("write(2)")
+    else:
+        result = server.execute("write(3)", trial=True, network="allowed")
+        path = f"/v1/sessions/main/trials/{result['trial']['name']}/commit"
+    cut_off(server, path, next(server.home.glob("sessions/durable.*/workspace")))
+    server = start("--durable-size", "1M")
+    result = server.execute(f"print({{open(f'file{{each}}').read() for each in range({FILES})}})")
+    assert result["stdout"] == ("{'2'}\n" if change == "rollback" else "{'1'}\n"), result
+    told = "the files are as before a rollback or commit that was cut off"
+    assert [each for each in result["notices"] if "cut off" in each] == [told]
+    assert list((server.home / "undo").iterdir()) == []
+
+
+@pytest.mark.req("files.state")
+def test_what_was_cut_off_in_a_tracked_folder_is_undone(start: Callable[..., Server], tmp_path: Path) -> None:
+    """The next session with the folder does so. Files that somebody has changed since stay."""
+    folder = tmp_path / "project"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    server = start("--folder", f"{folder}:tracked")
+    server.make_session()
+    server.execute(WRITE + "write(1)")
+    server.client.post("/v1/sessions/main/checkpoints", json={"name": "base"})
+    server.execute("write(2)")
+    cut_off(server, "/v1/sessions/main/rollback", folder)
+    assert numbers(folder) == {"1", "2"}
+    (folder / "file7").write_text("mine")
+    server = start("--folder", f"{folder}:tracked")
+    server.make_session()
+    assert (folder / "file7").read_text() == "mine"
+    (folder / "file7").write_text("2")
+    assert numbers(folder) == {"2"}
+    notices = server.execute("1")["notices"]
+    assert f"the files in {folder} are as before a rollback or commit that was cut off" in notices
+    assert "files that were changed since stay as they are: file7" in notices

@@ -970,3 +970,25 @@ async def test_what_a_later_ingle_has_saved_keeps_its_bytes(service: Service, ho
     path.write_bytes(now)
     await service.load_session("later", session_id="again")
     assert await value(service, "len(x)", "again") == "100000"
+
+
+@pytest.mark.req("state.rollback")
+async def test_a_process_that_is_killed_before_a_rollback_has_its_own_loses_nothing(kept: Path) -> None:
+    """The whole tree ends while the copy of a checkpoint is being made. The session comes back from its save."""
+    async with serving(kept) as service:
+        await service.create_session("main", durable=True)
+        await service.execute("main", "kept = 41")
+        await service.checkpoint("main", "base")
+        session = session_of(service, "main")
+        assert await until(lambda: session.autosave is not None and session.autosave.current, 30)
+        (parked,) = session.checkpoints.workers
+        assert parked.pid is not None
+        assert parked.init_pid is not None
+        os.kill(parked.pid, signal.SIGSTOP)
+        rollback = asyncio.create_task(service.rollback("main", "base"))
+        assert await until(lambda: session.slot.replacing, 30)
+        os.kill(parked.init_pid, signal.SIGKILL)
+        with pytest.raises(errors.IngleError):
+            await rollback
+        result = await service.execute("main", "kept + 1")
+        assert result.result == {"text/plain": "42"}, result

@@ -1,9 +1,16 @@
 """Files of forks: a fork has its own copy of the folder, and neither session sees what the other does to its files."""
 
+import asyncio
+import os
+import signal
+
 import pytest
 
+from ingle import errors
 from ingle.service import Service
 from ingle.settings import Settings
+from support.crash_rounds import children
+from support.internals import worker_of
 from support.service import make_settings
 
 pytestmark = [pytest.mark.both_levels, pytest.mark.req("state.fork")]
@@ -150,3 +157,24 @@ class TestPastTheBound:
         assert "its files are those of the original: the folder has more than 3 entries (keep_files)" in made.notices
         await say(service, "copy", "open('new', 'w').close()")
         assert await say(service, "main", "import os; print(os.path.exists('new'))") == "True\n"
+
+
+async def test_a_process_that_is_killed_while_its_files_are_read_ends_the_wait(service: Service) -> None:
+    """Its file agent hangs, and would be waited for a minute."""
+    await service.create_session("main")
+    await service.checkpoint("main", "base")  # it keeps the other processes of the session alive
+    await say(service, "main", "for n in range(2000): _ = open(f'many{n}', 'w').write('x' * 10_000)")
+    worker = worker_of(service, "main")
+    init = worker.init_pid
+    assert init is not None
+    assert worker.pid is not None
+    others = set(children(init))
+    forking = asyncio.create_task(service.fork_session("main", "copy"))
+    while not (agents := set(children(init)) - others):
+        await asyncio.sleep(0)
+    for agent in agents:
+        os.kill(agent, signal.SIGSTOP)
+    os.kill(worker.pid, signal.SIGKILL)
+    async with asyncio.timeout(30):
+        with pytest.raises(errors.StartFailed, match="has ended, and cannot be copied"):
+            await forking

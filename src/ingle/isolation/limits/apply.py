@@ -9,6 +9,7 @@ import logging
 import time
 
 from ingle import errors
+from ingle.events import CellError
 from ingle.isolation.limits import in_force, limits
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
 from ingle.isolation.limits.cgroups import Group, Groups
@@ -152,6 +153,19 @@ class LimitApplier:
         if group is not None and wanted.processes is not None and group.take_refusals() and not ended:
             found.append(limits.words("processes", wanted.processes))
         return found
+
+    @staticmethod
+    def met(group: Group | None, wanted: SessionLimits, error: CellError | None) -> list[str]:
+        """Return notices of the limits that refused something to a cell, or ended a process of it."""
+        if wanted == SessionLimits():
+            return []
+        found = {
+            f"{text}: what it asked for beyond that was refused, or the process that asked was killed"
+            for text in LimitApplier.passed(group, wanted, ended=False)
+        }
+        if not found and error is not None and (text := limits.behind(error.name, error.value, wanted)) is not None:
+            found.add(f"{text}: reached by this cell")
+        return sorted(found)
 
     @staticmethod
     def release(group: Group | None) -> None:

@@ -4,6 +4,7 @@ Paths are told relative to the folder that the session starts in. Those elsewher
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,10 +19,14 @@ from ingle.trees.agent import AgentLost
 from ingle.trees.folder_changes import FolderChanges
 from ingle.trees.store import KeptTree, NotKept, Trees
 from ingle.trees.stores import TreeStores
+from ingle.trees.undo_log import Change, UndoLog
 from ingle.workers.worker import Worker
 
 GONE_SECONDS = 2.0
 """Time until the end of a worker is reported whose file agent was lost."""
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,18 @@ class CheckpointFiles:
         key: str,
         tenant: str,
         start: str,
+        durable: bool,
     ) -> None:
-        """`tracked` are granted folders, `key` that of the session, and `start` the folder that it starts in."""
+        """`tracked` are granted folders, `key` that of the session, and `start` the folder that it starts in.
+
+        `durable`: the session's own folder outlives the server.
+        """
         self._own = own
+        self._durable = durable
+        self._stores = stores
+        self._tenant = tenant
+        self._log: UndoLog | None = None
+        """Log of a change that is under way, or was not finished."""
         self._key = key
         self._start = start
         self._changes: FolderChanges = stores.changes
@@ -121,8 +135,10 @@ class CheckpointFiles:
 
         Return what changed, or None if all stay as they are, and notices.
         """
+        await self._begin_log(worker, trees)
         changes: FileChanges | None = None
         notices: list[str] = []
+        lost = False
         for folder, files, kept in self._each(trees):
             which = "the files" if files is self._own else f"the files in {folder}"
             others = self._changes.others(folder, self._key, since)
@@ -133,13 +149,80 @@ class CheckpointFiles:
                 restored = await files.restore(worker, kept, why_not=why_not)
             except NotKept as why:
                 if isinstance(why, AgentLost):
+                    lost = True
                     # It may have ended with the worker, whose end is reported in a moment. The next one does the rest.
                     await asyncio.wait({worker.gone}, timeout=GONE_SECONDS)
                 notices.append(f"{which} stay as they are: {why}")
                 continue
             notices += restored.notices
             changes = _joined(changes or FileChanges(), self._named(folder, restored.changes))
+        if not lost or worker.alive:
+            await self._end_log()
         return changes, notices
+
+    @property
+    def _lasting(self) -> dict[str, KeptFiles]:
+        """Folders that outlive the server, by their paths for the host."""
+        own = {self._own.place: self._own} if self._durable else {}
+        return {**own, **{files.place: files for files in self._tracked.values()}}
+
+    async def _begin_log(self, worker: Worker, trees: Trees) -> None:
+        """Write down what the folders are like, unless a change that was not finished has done so."""
+        if self._log is not None:
+            return
+        lasting = self._lasting.values()
+        changes: list[Change] = []
+        kept: list[KeptTree] = []
+        try:
+            for _, files, after in self._each(trees):
+                if files in lasting and isinstance(after, KeptTree):
+                    before = await files.try_take(worker)
+                    if isinstance(before, KeptTree):
+                        kept.append(before)
+                        changes.append(files.change(before, after))
+            if changes:
+                logs, store = self._stores.undo_logs, self._stores.of(self._tenant)
+                self._log = await self._stores.in_thread(logs.begin, store, changes)
+        except OSError as error:
+            logger.warning("a crash on the way leaves files half brought back: no undo log could be written: %s", error)
+        finally:
+            for each in kept:
+                self._own.release(each)
+
+    async def _end_log(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            await self._stores.in_thread(self._stores.undo_logs.end, log)
+
+    async def undo_unfinished(self, worker: Worker) -> list[str]:
+        """Undo changes of the folders that were begun and not finished. Return notices of it."""
+        lasting = self._lasting
+        if not lasting:
+            return []
+        logs = self._stores.undo_logs
+        notices: list[str] = []
+        for left in await self._stores.in_thread(logs.left, self._tenant, lasting, self._log):
+            which = "the files" if left.change.place == self._own.place else f"the files in {left.change.place}"
+            try:
+                restored, others = await lasting[left.change.place].undo(worker, left)
+            except NotKept as why:
+                if isinstance(why, AgentLost):
+                    # The worker has ended, and the next one does the rest.
+                    logs.release(left)
+                    return notices
+                await self._stores.in_thread(logs.undone, left)
+                notices.append(f"{which} may be half changed by a rollback or commit that was cut off: {why}")
+                continue
+            except BaseException:
+                logs.release(left)
+                raise
+            await self._stores.in_thread(logs.undone, left)
+            notices.append(f"{which} are as before a rollback or commit that was cut off")
+            notices += restored.notices
+            if others:
+                notices.append(f"files that were changed since stay as they are: {some(others)}")
+        self._log = None
+        return notices
 
     def _each(self, trees: Trees) -> list[tuple[str, KeptFiles, KeptTree | NotKept]]:
         tracked = [(folder, self._tracked[folder], kept) for folder, kept in trees.tracked.items()]

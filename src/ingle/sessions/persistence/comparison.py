@@ -12,8 +12,9 @@ from ingle import errors
 from ingle.files import Diff
 from ingle.sessions.persistence import fingerprints
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
-from ingle.sessions.persistence.checkpoints import Parked
+from ingle.sessions.persistence.checkpoints import Checkpoints, Parked
 from ingle.sessions.persistence.fingerprints import Fingerprint
+from ingle.sessions.persistence.worker_copies import WorkerCopies
 from ingle.sessions.process.exclusive import ExclusiveWorker
 from ingle.trees.store import Trees
 from ingle.workers.copies import Copies
@@ -36,9 +37,13 @@ class Moment:
 class Comparison:
     """Compares one session with other moments."""
 
-    def __init__(self, worker: ExclusiveWorker, files: CheckpointFiles) -> None:
+    def __init__(
+        self, worker: ExclusiveWorker, files: CheckpointFiles, checkpoints: Checkpoints, copies: WorkerCopies
+    ) -> None:
         self._worker = worker
         self._files = files
+        self._checkpoints = checkpoints
+        self._copies = copies
 
     async def now(self, seconds: float) -> Moment:
         """Return the session as it is now, with variables that are hashed for so many seconds. Raise Busy."""
@@ -52,7 +57,27 @@ class Comparison:
             processes = worker.siblings
         return Moment(files, await _variables(copies, seconds), processes)
 
-    async def at(self, parked: Parked, seconds: float) -> Moment:
+    async def diff(self, checkpoint: str | None, seconds: float) -> Diff:
+        """Compare a checkpoint with the session as it is now. Default: the one that `rollback` would go back to."""
+        parked = self._checkpoints.find(checkpoint)
+        after = await self.now(seconds)
+        try:
+            before = await self._at(self._checkpoints.find(parked.name), seconds)
+        except BaseException:
+            self._files.release(after.files)
+            raise
+        return await self._compare(parked.name, "checkpoint", before, after)
+
+    async def diff_from(self, name: str, kind: Kind, before: Moment, seconds: float) -> Diff:
+        """Compare another moment with the session as it is now. Its files are released."""
+        try:
+            after = await self.now(seconds)
+        except BaseException:
+            self._files.release(before.files)
+            raise
+        return await self._compare(name, kind, before, after)
+
+    async def _at(self, parked: Parked, seconds: float) -> Moment:
         """Return the moment of a checkpoint."""
         # A checkpoint that is dropped meanwhile must not take the files along.
         files = self._files.share(parked.trees)
@@ -62,13 +87,14 @@ class Comparison:
             variables = error.message
         return Moment(files, variables, parked.worker.siblings)
 
-    async def diff(self, name: str, kind: Kind, before: Moment, after: Moment) -> Diff:
+    async def _compare(self, name: str, kind: Kind, before: Moment, after: Moment) -> Diff:
         """Compare two moments. Their files are released."""
         try:
             files, more, notices = await self._files.differences(before.files, after.files)
         finally:
             self._files.release(before.files)
             self._files.release(after.files)
+        notices += self._copies.not_covered("compared")
         failed = [each for each in (before.variables, after.variables) if isinstance(each, str)]
         if failed:
             notices += [f"the variables cannot be compared: {failed[0]}"]

@@ -26,6 +26,7 @@ from ingle.trees.packing import PackedFiles, unpack
 from ingle.trees.restore import Restored
 from ingle.trees.store import KeptTree, NotKept
 from ingle.trees.stores import TreeStores
+from ingle.trees.undo_log import Change, LeftChange
 from ingle.workers.worker import Worker
 
 ATTEMPTS = 2
@@ -66,6 +67,7 @@ class KeptFiles:
     ) -> None:
         """`tracked`: the folder is a granted one, of which ignored files are left alone."""
         self._tracked = tracked
+        self._tenant = tenant
         self._stores = stores
         self._store = stores.of(tenant)
         self._folders = folders
@@ -82,6 +84,10 @@ class KeptFiles:
     @property
     def folder(self) -> str:
         return self._folders.workspace
+
+    @property
+    def place(self) -> str:
+        return self._folders.place
 
     async def take(self, worker: Worker) -> KeptTree:
         """Keep the folder as it is now. The caller releases what this returns. Raise NotKept if it is not kept."""
@@ -150,6 +156,27 @@ class KeptFiles:
             raise AssertionError
         finally:
             self._stores.release(store, kept)
+
+    def change(self, before: KeptTree, after: KeptTree) -> Change:
+        """Return the change of the folder from one kept tree to another."""
+        return Change.between(self._tenant, self._folders.place, before.tree, after.tree, tracked=self._tracked)
+
+    async def undo(self, worker: Worker, left: LeftChange) -> tuple[Restored, list[str]]:
+        """Undo a change that was not finished. Return what that did, and the files that others have changed since.
+
+        Raise NotKept if it is not possible.
+        """
+        now = await self.take(worker)
+        try:
+            kept, others = await self._stores.in_thread(left.target, self._store, now)
+        except OSError as error:
+            raise NotKept(f"they could not be read: {error.strerror}") from None
+        finally:
+            self.release(now)
+        try:
+            return await self.restore(worker, kept), others
+        finally:
+            self.release(kept)
 
     async def differences(
         self, before: KeptTree | NotKept, after: KeptTree | NotKept
@@ -231,12 +258,19 @@ class KeptFiles:
             connection = await connect_agent(worker)
         except errors.Unavailable as error:
             raise AgentLost(error.message) from None
+
+        def cut_off(_: object) -> None:
+            # The thread that uses the connection sees its end at once.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+        # A worker that was killed may leave an agent that never answers.
+        worker.gone.add_done_callback(cut_off)
         try:
             yield connection
         except asyncio.CancelledError:
-            # The thread that uses it sees the end at once.
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            cut_off(None)
             raise
         finally:
+            worker.gone.remove_done_callback(cut_off)
             connection.close()

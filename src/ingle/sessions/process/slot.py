@@ -13,14 +13,13 @@ from typing import Any
 from ingle import errors, events
 from ingle.events import CellError, Exit
 from ingle.isolation.limits.apply import LimitApplier
-from ingle.isolation.limits.limits import behind as limit_behind
-from ingle.requests import SessionLimits
 from ingle.sessions.cells.input_waits import InputWaits
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.forks.folder_copy import fill_folder
 from ingle.sessions.forks.replacement import Outcome, Replacement
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import AutoSave
+from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.calls import WorkerCalls
@@ -75,6 +74,8 @@ class ProcessSlot:
         self._telemetry = telemetry
         self.listener: WorkerListener | None = None
         """Receives the events of each worker."""
+        self.folders: CheckpointFiles | None = None
+        """Folders that are brought back with the session."""
         self._autosave = autosave
         self._free_process = free_process
         self._prepared = prepared
@@ -100,6 +101,8 @@ class ProcessSlot:
         """The start that is under way, or the last one."""
         self._unfinished: Replacement | None = None
         """Replacement whose process ended before its files were applied."""
+        self._making_copy = False
+        """Whether the process of a replacement is being made."""
         self._library_failed = False
         """Whether the user's library has ended a worker."""
         self._trusts_pool = True
@@ -220,16 +223,7 @@ class ProcessSlot:
 
     def limits_met(self, error: CellError | None) -> list[str]:
         """Return notices of the limits that refused something to a cell, or ended a process of it."""
-        limits = self._spec.grant.limits
-        if self.worker is None or limits == SessionLimits():
-            return []
-        met = {
-            f"{text}: what it asked for beyond that was refused, or the process that asked was killed"
-            for text in LimitApplier.passed(self.worker.group, limits, ended=False)
-        }
-        if not met and error is not None and (text := limit_behind(error.name, error.value, limits)) is not None:
-            met.add(f"{text}: reached by this cell")
-        return sorted(met)
+        return [] if self.worker is None else LimitApplier.met(self.worker.group, self._spec.grant.limits, error)
 
     def moment(self, cell: int) -> Moment:
         return Moment(cell, frozenset(self.names), self.cwd, self.workspace.tmp, self.launcher)
@@ -309,6 +303,9 @@ class ProcessSlot:
                 # A save holds what is left of the library. Then it is loaded for clearing only.
                 await self._load_library(worker, self._library, run=not saved)
             if autosave is not None:
+                if self.folders is not None:
+                    for notice in await self.folders.undo_unfinished(worker):
+                        self._journal.notify(notice)
                 names = await autosave.restore(worker, functools.partial(self._calls.load, worker))
                 self.restores = False
                 if names is not None:
@@ -399,9 +396,11 @@ class ProcessSlot:
 
     async def _replace(self, replacement: Replacement, replaced: "asyncio.Future[Outcome]") -> None:
         # Other requests wait for this too, so a failure goes to the caller alone.
+        self._making_copy = True
         try:
             copy = await replacement.make()
         except errors.IngleError as error:
+            self._making_copy = False
             replaced.set_exception(error)
             replaced.exception()  # retrieved here, since the caller may have left
             if self.worker is None:
@@ -411,7 +410,7 @@ class ProcessSlot:
             return
         before, tmp, moment = self.worker, self.workspace.tmp, replacement.moment
         replacement.hold()
-        self._unfinished = replacement
+        self._unfinished, self._making_copy = replacement, False
         self.attach(copy)
         self.names = VariableNames(moment.names)
         self.cwd, self.workspace.tmp, self.launcher = moment.cwd, moment.tmp, moment.launcher
@@ -439,7 +438,7 @@ class ProcessSlot:
     @property
     def replacing(self) -> bool:
         """Whether another process takes the place of the worker just now."""
-        return self._unfinished is not None
+        return self._making_copy or self._unfinished is not None
 
     def _finish_replacement(self) -> None:
         if self._unfinished is not None:

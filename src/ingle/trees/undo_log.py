@@ -1,0 +1,211 @@
+"""Undo logs: what folders were like before a rollback or a commit changed them, on disk until all are changed.
+
+A server that dies on the way leaves its log. The next session that has one of these folders undoes the change there.
+So the files are wholly those before it, or wholly those after it. Blocks.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ingle.support import remove_tree
+from ingle.trees.store import KeptTree, TreeStore
+from ingle.trees.tree import Entry, Tree, visible
+
+LEFT_SECONDS = 7 * 86400.0
+"""Age at which the log of a dead server is removed, if no session had its folders since."""
+
+DRAFT = ".draft"
+"""End of the name of a log that is incomplete, or not needed any more."""
+
+
+class Change(Struct, frozen=True):
+    """Change of one folder: its entries before and after, as far as they differ."""
+
+    tenant: str
+    place: str
+    """Path of the folder for the host."""
+    tracked: bool
+    """Whether others than the session may change the folder."""
+    made_at: float
+    before: dict[str, Entry]
+    after: dict[str, Entry]
+
+    @classmethod
+    def between(cls, tenant: str, place: str, before: Tree, after: Tree, *, tracked: bool) -> "Change":
+        old, new = before.entries, after.entries
+        was = {path: entry for path, entry in old.items() if new.get(path) != entry}
+        will = {path: entry for path, entry in new.items() if old.get(path) != entry}
+        return cls(tenant, place, tracked, time.time(), was, will)
+
+    @property
+    def digests(self) -> set[str]:
+        """Hashes of the files that were there before."""
+        return {each.digest for each in self.before.values() if each.kind == "file"}
+
+    def undone(self, now: Tree) -> tuple[Tree, list[str]]:
+        """Return the tree that the folder has without this change, and the files that others have changed since."""
+        entries = dict(now.entries)
+        others: list[str] = []
+        for path in {**self.before, **self.after}:
+            found, was, will = entries.get(path), self.before.get(path), self.after.get(path)
+            if self.tracked and _content(found) not in (_content(was), _content(will)):
+                others.append(visible(path))
+            elif was is not None:
+                entries[path] = was
+            else:
+                entries.pop(path, None)
+        # A folder that was made stays as long as another process has put something into it.
+        for path in list(entries):
+            above = path.rpartition("/")[0]
+            while above and above not in entries:
+                entries[above] = Entry(above, "folder", 0o700)
+                above = above.rpartition("/")[0]
+        return Tree(dict(sorted(entries.items())), now.left_out), others
+
+
+def _content(entry: Entry | None) -> object:
+    return None if entry is None else entry.content
+
+
+_decode = msgspec.msgpack.Decoder(Change).decode
+
+
+@dataclass(frozen=True)
+class UndoLog:
+    """A log on disk, in a folder of its own."""
+
+    folder: Path
+
+
+@dataclass(frozen=True)
+class LeftChange:
+    """A change that was begun and not finished."""
+
+    change: Change
+    file: Path
+    """File in the log that describes it."""
+
+    def target(self, store: TreeStore, now: KeptTree) -> tuple[KeptTree, list[str]]:
+        """Keep the tree that the folder has without this change. Return the files that others have changed, too."""
+        tree, others = self.change.undone(now.tree)
+        with store.begin() as addition:
+            for digest in tree.digests:
+                if not addition.hold(digest):
+                    draft, fd = addition.new_draft()
+                    with open(fd, "wb") as file, open(self.file.parent / digest, "rb") as source:
+                        shutil.copyfileobj(source, file)
+                    addition.add(draft)
+            return addition.finish(tree), others
+
+
+class UndoLogs:
+    """Logs of all servers that have the same data folder."""
+
+    def __init__(self, folder: Path, server: str, is_dead: Callable[[str], bool]) -> None:
+        """`server` is the name of this server, and `is_dead` tells whether another one has ended."""
+        self._folder = folder
+        self._server = server
+        self._is_dead = is_dead
+        self._lock = threading.Lock()
+        self._undoing: set[Path] = set()
+
+    def begin(self, store: TreeStore, changes: Sequence[Change]) -> UndoLog | None:
+        """Write down what folders are like before these changes. Return None if nothing changes."""
+        changes = [each for each in changes if each.before or each.after]
+        if not changes:
+            return None
+        log = self._folder / secrets.token_hex(8)
+        draft = log.with_name(log.name + DRAFT)
+        draft.mkdir(mode=0o700, parents=True)
+        try:
+            for digest in {digest for each in changes for digest in each.digests}:
+                store.copy_to(digest, draft / digest)
+            for number, change in enumerate(changes):
+                _write(draft / f"{number}.{self._server}", msgspec.msgpack.encode(change))
+            os.rename(draft, log)
+        except OSError:
+            remove_tree.remove(draft)
+            raise
+        return UndoLog(log)
+
+    def end(self, log: UndoLog) -> None:
+        """Remove a log. All of its changes are done, or undone."""
+        ended = log.folder.with_name(log.folder.name + DRAFT)
+        with contextlib.suppress(FileNotFoundError):
+            # In one step, since a part of a log would undo a part of the change.
+            os.rename(log.folder, ended)
+        remove_tree.remove(ended)
+
+    def left(self, tenant: str, places: Iterable[str], own: UndoLog | None = None) -> list[LeftChange]:
+        """Return the changes of these folders that dead servers, or this log, have left. The newest comes first."""
+        self._tidy()
+        wanted = set(places)
+        found: list[LeftChange] = []
+        for file in self._folder.glob("*/*.*"):
+            mine = own is not None and file.parent == own.folder
+            server = file.suffix[1:]
+            if file.parent.suffix == DRAFT or not (mine or (server != self._server and self._is_dead(server))):
+                continue
+            change = _read(file)
+            if change is not None and change.tenant == tenant and change.place in wanted:
+                claimed = self._claim(file)
+                found += [LeftChange(change, claimed)] if claimed is not None else []
+        return sorted(found, key=lambda each: each.change.made_at, reverse=True)
+
+    def undone(self, left: LeftChange) -> None:
+        """Note that a change was undone, or is not wanted any more. The last one of a log removes it."""
+        log = left.file.parent
+        left.file.unlink(missing_ok=True)
+        with self._lock:
+            self._undoing.discard(left.file)
+        if not any(log.glob("*.*")):
+            self.end(UndoLog(log))
+
+    def release(self, left: LeftChange) -> None:
+        """Leave a change that could not be undone to the next session."""
+        with self._lock:
+            self._undoing.discard(left.file)
+
+    def _claim(self, file: Path) -> Path | None:
+        """Take a change over. Return None if another session has done so."""
+        claimed = file.with_suffix(f".{self._server}")
+        with self._lock:
+            if claimed in self._undoing:
+                return None
+            try:
+                os.rename(file, claimed)
+            except FileNotFoundError:
+                return None
+            self._undoing.add(claimed)
+        return claimed
+
+    def _tidy(self) -> None:
+        """Remove logs and drafts that are too old."""
+        for folder in self._folder.glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - folder.stat().st_mtime > LEFT_SECONDS:
+                    remove_tree.remove(folder)
+
+
+def _read(file: Path) -> Change | None:
+    try:
+        return _decode(file.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
