@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import os
 import threading
 from typing import Any
 
@@ -47,20 +48,61 @@ def test_output_and_errors_come_as_they_are_written(sandbox: Sandbox) -> None:
     assert sandbox.run_code("undefined").error.value == "name 'undefined' is not defined"
 
 
+def test_results_come_as_they_are_shown(sandbox: Sandbox) -> None:
+    got: list[Any] = []
+    execution = sandbox.run_code("display('shown')\n'last'", on_result=got.append)
+    assert [each.text for each in got] == [each.text for each in execution.results] == ["shown", "last"]
+    assert [each.is_main_result for each in got] == [False, True]
+
+
+def test_one_print_is_one_message_that_comes_before_the_end(sandbox: Sandbox) -> None:
+    got: list[Any] = []
+    code = "import os, sys, time\nprint(1, flush=True)\nwhile not os.path.exists('seen'): time.sleep(0.01)\n"
+
+    def take(message: Any) -> None:
+        got.append((message.line, message.error))
+        sandbox.files.write("seen", "")
+
+    sandbox.run_code(code + "print(2, file=sys.stderr)", on_stdout=take, on_stderr=take)
+    assert got == [("1\n", False), ("2\n", True)]
+
+
 async def test_async_callbacks_may_be_coroutines(async_sandbox: AsyncSandbox) -> None:
-    lines: list[str] = []
+    got: dict[str, list[Any]] = {"on_stdout": [], "on_stderr": [], "on_result": [], "on_error": []}
 
-    async def take(message: Any) -> None:
-        lines.append(message.line)
+    def taking(name: str) -> Any:
+        async def take(message: Any) -> None:
+            got[name].append(message)
 
-    await async_sandbox.run_code("print(1)\nprint(2)", on_stdout=take)
-    assert "".join(lines) == "1\n2\n"
+        return take
+
+    callbacks = {name: taking(name) for name in got}
+    code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\ndisplay(1)\nmissing"
+    execution = await async_sandbox.run_code(code, **callbacks)
+    assert [each.line for each in got["on_stdout"]] == execution.logs.stdout == ["out\n"]
+    assert [each.line for each in got["on_stderr"]] == execution.logs.stderr == ["err\n"]
+    assert [each.text for each in got["on_result"]] == ["1"]
+    assert [(each.name, each.value) for each in got["on_error"]] == [("NameError", "name 'missing' is not defined")]
+
+
+async def test_async_state_stays_and_executions_are_counted(async_sandbox: AsyncSandbox) -> None:
+    assert (await async_sandbox.run_code("test = 1")).execution_count == 1
+    second = await async_sandbox.run_code("test += 1; test")
+    assert (second.text, second.execution_count) == ("2", 2)
 
 
 def test_output_of_subprocesses_and_shell_lines_is_captured(sandbox: Sandbox) -> None:
     assert "".join(sandbox.run_code("!echo hi").logs.stdout) == "hi\n"
     execution = sandbox.run_code("import subprocess; subprocess.run(['echo', 'child'])")
     assert "".join(execution.logs.stdout) == "child\n"
+
+
+def test_code_shell_lines_and_commands_begin_in_the_same_folder(sandbox: Sandbox) -> None:
+    here = sandbox.run_code("import os; os.getcwd()").text
+    assert sandbox.run_code("from pathlib import Path; print(Path.cwd())").logs.stdout == [f"{here}\n"]
+    assert "".join(sandbox.run_code("!pwd").logs.stdout) == f"{here}\n"
+    # In ingle's sandbox that is the folder that E2B has, unless the machine has it.
+    assert here == "/home/user" or os.path.exists("/home/user")
 
 
 def test_top_level_await_and_indented_code_work(sandbox: Sandbox) -> None:
@@ -90,6 +132,12 @@ def test_a_run_that_timed_out_leaves_the_context_usable_at_once(sandbox: Sandbox
     with pytest.raises(TimeoutException):
         sandbox.run_code("import time\ntime.sleep(60)", timeout=0.5)
     assert sandbox.run_code("x + 1").text == "42"
+
+
+async def test_async_a_run_that_timed_out_leaves_the_context_usable_at_once(async_sandbox: AsyncSandbox) -> None:
+    with pytest.raises(TimeoutException):
+        await async_sandbox.run_code("import time\ntime.sleep(60)", timeout=0.5)
+    assert (await async_sandbox.run_code("1 + 1")).text == "2"
 
 
 async def test_a_client_that_disconnects_interrupts_its_run(async_sandbox: AsyncSandbox) -> None:
@@ -139,6 +187,15 @@ def test_other_languages_are_refused(sandbox: Sandbox) -> None:
         sandbox.run_code("1", language="python", context=sandbox.list_code_contexts()[0])
 
 
+async def test_async_languages_and_environment_variables(async_sandbox: AsyncSandbox) -> None:
+    context = await async_sandbox.create_code_context(language="python")
+    with pytest.raises(InvalidArgumentException):
+        await async_sandbox.run_code("1", language="python", context=context)
+    code = "import os; os.environ.get('ONE', 'none')"
+    assert (await async_sandbox.run_code(code, envs={"ONE": "1"})).text == "1"
+    assert (await async_sandbox.run_code(code, language="python")).text == "none"
+
+
 # --- forms of a value ---
 
 
@@ -167,6 +224,10 @@ def test_displays_come_with_their_mime_types(sandbox: Sandbox) -> None:
 
 
 def test_objects_show_themselves(sandbox: Sandbox) -> None:
+    execution = sandbox.run_code(
+        "from IPython.display import display\ndisplay({'text/latex': r'\\text{an object}'}, raw=True)"
+    )
+    assert [list(each.formats()) for each in execution.results] == [["latex"]]
     code = "class C:\n    def _repr_latex_(self): return '$x$'\n    def __repr__(self): return 'a C'\nC()"
     result = sandbox.run_code(code).results[0]
     assert (result.text, result.latex) == ("a C", "$x$")

@@ -43,6 +43,22 @@ def test_a_context_begins_in_its_folder(sandbox: Sandbox) -> None:
     assert sandbox.create_code_context(cwd="/not/there").cwd == "/not/there"
 
 
+def test_a_context_is_listed_last_with_its_language_and_folder(sandbox: Sandbox) -> None:
+    for options in ({}, {"language": "python", "cwd": "/home/user/test"}):
+        made = sandbox.create_code_context(**options)
+        last = sandbox.list_code_contexts()[-1]
+        assert (last.id, last.language, last.cwd) == (made.id, "python", options.get("cwd", made.cwd))
+
+
+async def test_async_contexts_are_apart(async_sandbox: AsyncSandbox) -> None:
+    await async_sandbox.run_code("x = 1")
+    context = await async_sandbox.create_code_context()
+    failed = await async_sandbox.run_code("x", context=context)
+    assert failed.error is not None
+    assert failed.error.value == "name 'x' is not defined"
+    assert (await async_sandbox.list_code_contexts())[-1].id == context.id
+
+
 async def test_async_contexts(async_sandbox: AsyncSandbox) -> None:
     context = await async_sandbox.create_code_context(cwd="/tmp")
     assert (await async_sandbox.run_code(CWD, context=context)).text == "/tmp"

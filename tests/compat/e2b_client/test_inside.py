@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +52,38 @@ def test_several_files_are_written_at_once(sandbox: Sandbox) -> None:
     infos = sandbox.files.write_files([{"path": "one", "data": "1"}, {"path": "d/two", "data": b"2"}])
     assert [each.name for each in infos] == ["one", "two"]
     assert (sandbox.files.read("one"), sandbox.files.read("d/two")) == ("1", "2")
+
+
+def fetch(url: str, data: bytes | None = None, kind: str = "application/octet-stream") -> tuple[int, bytes]:
+    request = urllib.request.Request(url, data, {} if data is None else {"Content-Type": kind})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_signed_urls_of_files_need_no_key(sandbox: Sandbox) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\nh\xc3\xa9llo\r\n--x--\r\n'
+    assert fetch(sandbox.upload_url("a b.txt"), form, "multipart/form-data; boundary=x")[0] == 200
+    assert sandbox.files.read("a b.txt") == "héllo"
+    assert fetch(sandbox.download_url("a b.txt")) == (200, "héllo".encode())
+    assert fetch(sandbox.download_url("a b.txt", use_signature_expiration=60))[0] == 200
+    assert fetch(sandbox.download_url("a b.txt", user="user"))[0] == 200
+    # What was not signed is refused: another file, another operation, another time, a time that is over.
+    read = sandbox.download_url("a b.txt")
+    timed = sandbox.download_url("a b.txt", use_signature_expiration=60)
+    for url, data in (
+        (read.replace("a%20b", "c"), None),
+        (read, b"written"),
+        (read.replace("v1_", "v1_x"), None),
+        (read + "&signature_expiration=99999999999", None),
+        (timed.partition("&signature_expiration")[0], None),
+        (sandbox.download_url("a b.txt", use_signature_expiration=-1), None),
+    ):
+        status, body = fetch(url, data)
+        assert (status, json.loads(body)["code"]) in ((401, 401), (502, 502)), url
+    assert sandbox.files.read("a b.txt") == "héllo"
 
 
 def test_folders_are_made_listed_moved_and_removed(sandbox: Sandbox) -> None:

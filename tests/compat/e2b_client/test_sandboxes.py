@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+import urllib.error
+import urllib.request
+from typing import Any
 
 import pytest
-from e2b import AuthenticationException, SandboxException, SandboxNotFoundException, SandboxQuery, SandboxState
+from e2b import (
+    AuthenticationException,
+    SandboxException,
+    SandboxNotFoundException,
+    SandboxQuery,
+    SandboxState,
+    TimeoutException,
+)
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 from serving import Server
 
@@ -52,21 +63,58 @@ def test_a_sandbox_that_was_killed_is_gone() -> None:
 def test_a_kill_ends_a_run_that_is_under_way() -> None:
     sandbox = Sandbox.create()
     begun = threading.Event()
-    failed: list[Exception] = []
 
-    def run() -> None:
-        try:
-            code = "print(1, flush=True)\nimport time; time.sleep(60)"
-            sandbox.run_code(code, on_stdout=lambda each: begun.set())
-        except Exception as error:
-            failed.append(error)
+    def kill() -> None:
+        assert begun.wait(20)
+        sandbox.kill()
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=kill)
     thread.start()
-    assert begun.wait(20)
-    sandbox.kill()
+    with pytest.raises(TimeoutException, match="sandbox was killed while the request was in progress"):
+        sandbox.run_code("print(1, flush=True)\nimport time; time.sleep(60)", on_stdout=lambda each: begun.set())
     thread.join(20)
-    assert not thread.is_alive()
+
+
+async def test_async_a_kill_ends_a_run_that_is_under_way() -> None:
+    sandbox = await AsyncSandbox.create()
+    killing: list[asyncio.Task[bool]] = []
+
+    async def kill(message: object) -> None:
+        killing.append(asyncio.create_task(sandbox.kill()))
+
+    with pytest.raises(TimeoutException, match="sandbox was killed while the request was in progress"):
+        await sandbox.run_code("print(1, flush=True)\nimport time; time.sleep(60)", on_stdout=kill)
+    assert await killing[0] is True
+
+
+@pytest.mark.parametrize("options", [{}, {"secure": True}, {"network": {"allow_public_traffic": False}}])
+def test_a_sandbox_takes_requests_with_its_token_alone(server: Server, options: dict[str, Any]) -> None:
+    sandbox = Sandbox.create(**options)
+    try:
+        assert sandbox.run_code("x = 1; x").text == "1"
+        context = sandbox.create_code_context()
+        assert context.id in [each.id for each in sandbox.list_code_contexts()]
+        sandbox.restart_code_context(context)
+        sandbox.remove_code_context(context)
+        headers = {"E2b-Sandbox-Id": sandbox.sandbox_id}
+        for given in ({}, {"E2B-Traffic-Access-Token": "wrong"}, {"X-Access-Token": "wrong"}):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(f"{server.url}/contexts", headers={**headers, **given}))
+            assert refused.value.code == 401
+    finally:
+        sandbox.kill()
+
+
+async def test_async_a_secure_sandbox_runs_code() -> None:
+    sandbox = await AsyncSandbox.create(secure=True)
+    assert (await sandbox.run_code("x = 1; x")).text == "1"
+    await sandbox.kill()
+
+
+async def test_async_a_sandbox_is_joined_by_its_id(async_sandbox: AsyncSandbox) -> None:
+    await async_sandbox.run_code("x = 1")
+    again = await AsyncSandbox.connect(async_sandbox.sandbox_id)
+    assert (await again.run_code("x")).text == "1"
 
 
 def test_a_sandbox_ends_after_its_time() -> None:

@@ -1,6 +1,7 @@
 """Contexts of a sandbox: sessions that share its folder. The default one is the sandbox's own session."""
 
 import secrets
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ from ingle.compat.e2b.sandboxes import ID_BYTES, Context, Sandbox
 from ingle.events import SessionInfo
 from ingle.http.auth.principals import Principal
 from ingle.requests import NewCell, NewSession
+from ingle_worker.wire import states
 
 LANGUAGES = ("python", "py", "ipython", "python3")
 PYTHON = "python"
@@ -22,6 +24,9 @@ PREPARE_SECONDS = 10.0
 
 RESTART_SECONDS = 10.0
 """Time for a running cell to end when its context is restarted."""
+
+
+WITHOUT_PROCESS = (states.HIBERNATED, states.STARTING, states.DEAD)
 
 
 class ContextNotFound(errors.NotFound):
@@ -66,6 +71,19 @@ class Contexts:
             await sandbox.service.end_session(name)
             raise
         return Context(name, name, cwd or info.cwd, result.cell)
+
+    async def prepare_again(self, sandbox: Sandbox, context: Context) -> None:
+        """Run the first cell once more if the session has lost its process since the last run."""
+        if not context.exited:
+            # ingle frees the processes of idle sessions only, and a description takes longer than a short run.
+            if time.monotonic() - context.used_at < sandbox.service.settings.idle_timeout:
+                return
+            if (await sandbox.service.get_session(context.session_id)).state not in WITHOUT_PROCESS:
+                return
+        context.exited = False
+        code = startup_code(None)
+        await sandbox.service.execute_cell(context.session_id, NewCell(code, PREPARE_SECONDS, queue=True))
+        context.hidden_cells += 1
 
     async def fork(self, original: Sandbox, names: list[str], principal: Principal) -> list[Sandbox]:
         """Make sandboxes with live copies of the default context."""

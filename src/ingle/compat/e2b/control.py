@@ -32,6 +32,9 @@ MAX_BODY_BYTES = 1024 * MIB
 MAX_LISTED = 100
 DEFAULT_TEMPLATES = ("base", "code-interpreter-v1")
 
+PUBLIC_TRAFFIC = "allowPublicTraffic"
+"""Option of network that changes nothing: every request to a sandbox needs its token."""
+
 SNAPSHOT_TAG = ":default"
 """Ends the id of a snapshot, as E2B has it."""
 
@@ -115,9 +118,11 @@ class Control:
             if given:
                 raise errors.InvalidRequest(f"{name} needs a virtual machine, which ingle does not run; leave it out")
         network = "none" if new.allow_internet_access is False else None
-        if new.network and network is None:
+        rules = [name for name, given in (new.network or {}).items() if given and name != PUBLIC_TRAFFIC]
+        if rules and network is None:
             raise errors.InvalidRequest(
-                "rules of network are the operator's, who starts ingle with --network and --allow-host; leave them out"
+                f"{rules[0][:80]}: rules of network are the operator's, who starts ingle with --network and "
+                "--allow-host; leave them out"
             )
         sandbox = Sandbox(
             secrets.token_hex(ID_BYTES),

@@ -5,6 +5,7 @@ A client that disconnects interrupts its run, as with E2B. The next run of the c
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from ingle import errors
 from ingle.compat.e2b import results
 from ingle.compat.e2b.contexts import PYTHON, Contexts, check_language
 from ingle.compat.e2b.requests import sandbox_of
-from ingle.compat.e2b.sandboxes import Context, Sandbox
+from ingle.compat.e2b.sandboxes import Context, Sandbox, SandboxNotRunning
 from ingle.events import DisplayShown, Done, ErrorRaised, InputWanted, ResultShown
 from ingle.http.routes.bodies import read_body
 from ingle.requests import NewCell
@@ -66,6 +67,7 @@ class Interpreter:
             raise errors.InvalidRequest("Only one of context_id or language can be provided")
         check_language(asked.language)
         context = self._contexts.find(sandbox, asked.context_id or None)
+        await self._contexts.prepare_again(sandbox, context)
         return Run(sandbox, context, NewCell(asked.code, envs=asked.env_vars or {}, queue=True))
 
     async def _list(self, request: Request) -> Response:
@@ -164,6 +166,8 @@ class Run(Response):
                 event = following.result()
                 if event is None:
                     return
+                if isinstance(event, Done):
+                    self._note_end(event)
                 following = asyncio.ensure_future(anext(events, None))
                 if isinstance(event, InputWanted) and not asked_for_input:
                     asked_for_input = True
@@ -180,6 +184,18 @@ class Run(Response):
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+    def _note_end(self, done: Done) -> None:
+        """Note how the run has left its context. Raise SandboxNotRunning if it was ended with its sandbox.
+
+        The answer then ends without an end, by which the client knows a sandbox that was killed.
+        """
+        self._context.used_at = time.monotonic()
+        self._context.exited = done.result.exit is not None
+        try:
+            self._service.access.session(self._context.session_id)
+        except errors.NotFound:
+            raise SandboxNotRunning("the sandbox was killed during a run") from None
 
     async def _with_full_image(self, event: ResultShown | DisplayShown) -> ResultShown | DisplayShown:
         """Return the event with its image in full size, where ingle shows it smaller."""

@@ -1,9 +1,12 @@
 """Sandboxes of E2B: each is one session, and its further contexts are sessions that share its folder."""
 
 import asyncio
+import base64
+import hashlib
 import hmac
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -24,6 +27,10 @@ MAX_SECONDS = 30 * 86400
 MAX_PROCESSES = 1000
 FIRST_PID = 1000
 """Commands that are remembered for each sandbox, and the number of the first one."""
+
+SIGNATURE_PREFIX = b"v1_"
+MAX_DIGITS = 20
+"""Digits of a time that are read."""
 
 PAUSED = "The sandbox is paused; connect to it to resume it"
 
@@ -108,7 +115,7 @@ class Watcher:
         return lines
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Context:
     """A place to run code: a session."""
 
@@ -116,8 +123,11 @@ class Context:
     session_id: str
     cwd: str
     hidden_cells: int
-    """Cells that ran before those of the client."""
-    language: str = "python"
+    """Cells that are not the client's."""
+    used_at: float = field(default_factory=time.monotonic)
+    """When its last run ended."""
+    exited: bool = False
+    """Whether its process ended with that run."""
 
 
 class Sandboxes:
@@ -147,6 +157,23 @@ class Sandboxes:
         if found is None or not hmac.compare_digest(found.token.encode(), token.encode()):
             return None
         return found
+
+    def with_signature(self, query: Mapping[str, str], operation: str) -> Sandbox | None:
+        """Return the sandbox whose token has signed this URL of a file, for reading or for writing.
+
+        The URL does not name the sandbox, so that all of them are tried.
+        """
+        parts = [query.get("path", ""), operation, query.get("username", "")]
+        ends = query.get("signature_expiration", "")
+        if ends and not (ends.isascii() and ends.isdecimal() and int(ends[:MAX_DIGITS]) > time.time()):
+            return None
+        given = query.get("signature", "").encode()
+        for sandbox in self._rows.values():
+            signed = ":".join([*parts, sandbox.token, *([ends] if ends else [])])
+            digest = base64.b64encode(hashlib.sha256(signed.encode("utf-8", "replace")).digest()).rstrip(b"=")
+            if hmac.compare_digest(SIGNATURE_PREFIX + digest, given):
+                return sandbox
+        return None
 
     def of_tenant(self, tenant: str) -> Iterator[Sandbox]:
         """Yield the sandboxes of a tenant, the oldest first."""

@@ -6,6 +6,7 @@ sandboxes and sends no token; there is one for all its clients then.
 
 import asyncio
 from collections.abc import Sequence
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Router
@@ -31,6 +32,9 @@ CONTROL_PATHS = ("/sandboxes", "/v2/sandboxes", "/snapshots", "/templates", "/v2
 
 DEBUG_ID = "debug_sandbox_id"
 DEBUG_TEMPLATE = "debug"
+
+SIGNED = {"GET": "read", "POST": "write"}
+"""What a signed URL of a file allows, by method."""
 
 NOT_FOUND = "The sandbox was not found"
 
@@ -65,11 +69,24 @@ class E2b:
         if not _is_about_sandbox(scope):
             return None
         token = header(scope, TRAFFIC_HEADER) or header(scope, ACCESS_HEADER)
+        if not token and (signer := self._signer(scope)) is not None:
+            scope[SANDBOX] = signer
+            return signer.principal
         if not self._sandboxes.has(header(scope, ID_HEADER)):
             # A client must not take a sandbox that ended for a wrong token.
             raise SandboxNotRunning(NOT_FOUND)
         sandbox = self._sandboxes.with_token(header(scope, ID_HEADER), token)
         return None if sandbox is None else sandbox.principal
+
+    def _signer(self, scope: Scope) -> Sandbox | None:
+        """Return the sandbox that has signed the URL of this request for a file. No log gets the signature."""
+        operation = SIGNED.get(scope.get("method", ""))
+        if scope["path"] != "/files" or operation is None or b"signature" not in scope["query_string"]:
+            return None
+        query = dict(parse_qsl(scope["query_string"].decode("ascii", "replace")))
+        signer = self._sandboxes.with_signature(query, operation)
+        scope["query_string"] = urlencode({name: query[name] for name in ("path",) if name in query}).encode()
+        return signer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,11 +102,11 @@ class E2b:
 
     async def _find(self, scope: Scope) -> Sandbox:
         service: Service = scope["ingle.service"]
-        sandbox_id = header(scope, ID_HEADER)
         if self._debug:
             return await self._debug_sandbox(scope[PRINCIPAL])
+        signer: Sandbox | None = scope.get(SANDBOX)
         try:
-            sandbox = self._sandboxes.find(sandbox_id, service)
+            sandbox = signer or self._sandboxes.find(header(scope, ID_HEADER), service)
             # Its session may have been ended by its name. A description of it would take longer than a short run.
             service.access.session(sandbox.id)
         except errors.NotFound:
