@@ -62,7 +62,7 @@ test-sandbox: $(STAMP_DEV)
 # CLIENTS="e2b daytona" picks some of the folders of tests/compat.
 CLIENTS ?=
 test-compat: $(STAMP_DEV)
-	@$(BIN)/python tools/compat.py $(CLIENTS) -- $(ARGS)
+	@JOBS=$(JOBS) $(BIN)/python tools/compat.py $(CLIENTS) -- $(ARGS)
 
 test-gpu: $(STAMP_DEV)
 	@$(BIN)/python -m pytest tests/gpu -rs $(ARGS)

@@ -3,6 +3,8 @@
 Each folder of tests/compat is about one client and names its packages in requirements.txt. It must not have the name
 of a package that its tests import. The packages get a virtual environment of their own in build/compat, which is made
 anew when that file changes. With NEWEST=1 the newest versions are tried instead.
+
+Installing takes most of the time, and much of that is waiting, so that JOBS clients are prepared and tested at once.
 """
 
 import hashlib
@@ -10,6 +12,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +23,11 @@ VENVS = ROOT / "build" / "compat"
 COMMON = ("pytest>=9.0", "pytest-asyncio>=1.4", "pytest-timeout>=2.4")
 """What runs the tests, in each virtual environment."""
 
+INSTALL = (ROOT / "tools" / "install.py", "--no-compile")
+"""Most modules of these packages are never imported, so that compiling all of them ahead takes longer."""
+
+JOBS = 2
+
 NO_TESTS = 5
 """Exit code of pytest when options left out every test."""
 
@@ -26,20 +35,36 @@ NO_TESTS = 5
 def main(arguments: list[str]) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     names, options = arguments[:cut], arguments[cut + 1 :]
-    clients = sorted(each.parent for each in TESTS.glob("*/requirements.txt"))
-    failed = [client.name for client in clients if (not names or client.name in names) and not passes(client, options)]
+    clients = [each.parent for each in TESTS.glob("*/requirements.txt")]
+    # Those with the most tests first, so that no long one is left alone at the end.
+    clients.sort(key=lambda each: sum(file.stat().st_size for file in each.glob("test_*.py")), reverse=True)
+    with ThreadPoolExecutor(max(1, int(os.environ.get("JOBS") or JOBS))) as pool:
+        wanted = [each for each in clients if not names or each.name in names]
+        passed = list(pool.map(lambda client: passes(client, options), wanted))
+    failed = [client.name for client, good in zip(wanted, passed, strict=True) if not good]
     if failed:
         print(f"failed with the clients: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def passes(client: Path, options: list[str]) -> bool:
-    python = prepare(client)
-    print(f"--- {client.name}: {', '.join(requirements(client))}", flush=True)
+    """Run the tests of a client, and print what they say at their end."""
+    began = time.monotonic()
+    try:
+        python = prepare(client)
+    except subprocess.CalledProcessError as error:
+        print(f"--- {client.name}: not installed\n{error.stdout}{error.stderr}", flush=True)
+        return False
+    installed = time.monotonic()
     # An absolute path that is not resolved: links lead out of the virtual environment.
     environment = {**os.environ, "INGLE_COMPAT_PYTHON": sys.executable}
     command = [python, "-m", "pytest", "-c", TESTS / "pytest.ini", f"--rootdir={TESTS}", client, *options]
-    return subprocess.run(command, env=environment, cwd=ROOT).returncode in (0, NO_TESTS)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    times = f"installed in {installed - began:.0f} s, tested in {time.monotonic() - installed:.0f} s"
+    print(f"--- {client.name}: {', '.join(requirements(client))}; {times}\n{done.stdout}", flush=True)
+    return done.returncode in (0, NO_TESTS)
 
 
 def requirements(client: Path) -> list[str]:
@@ -57,9 +82,8 @@ def prepare(client: Path) -> Path:
     stamp, python = venv / "stamp", venv / "bin" / "python"
     digest = hashlib.sha256("\n".join([sys.version, *wanted]).encode()).hexdigest()
     if not stamp.is_file() or stamp.read_text() != digest or os.environ.get("NEWEST"):
-        print(f"--- {client.name}: installing into {venv.relative_to(ROOT)}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
-        subprocess.run([python, ROOT / "tools" / "install.py", *wanted], check=True)
+        for command in ([sys.executable, "-m", "venv", "--clear", venv], [python, *INSTALL, *wanted]):
+            subprocess.run(command, check=True, capture_output=True, text=True)
         stamp.write_text(digest)
     return python
 
