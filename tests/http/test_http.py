@@ -61,6 +61,28 @@ def test_output_is_read_by_line_and_by_pattern(server: Server) -> None:
     assert errors_page["lines"] == [{"number": 1, "text": "oops"}]
 
 
+def test_a_cell_is_read_back_as_it_was_told(server: Server) -> None:
+    def told(cell: int, **query: int) -> tuple[list[tuple[str, str]], bool]:
+        found = server.client.get(f"/v1/sessions/main/cells/{cell}/events", params=query).json()
+        kept = [(each["type"], each.get("text", each.get("state", ""))) for each in found["events"]]
+        return kept, found["more"]
+
+    server.make_session()
+    server.client.post("/v1/sessions/main/notes", json={"text": "before"})
+    code = "import sys\nfor n in range(3): print(n, flush=True)\nprint('x', file=sys.stderr, flush=True)\nprint('y'); 7"
+    server.execute(code)
+    server.client.post("/v1/sessions/main/notes", json={"text": "after"})
+    server.execute("1 / 0")
+    texts = [("stdout", "0\n1\n2\n"), ("stderr", "x\n"), ("stdout", "y\n")]
+    around = [("note", "before"), ("state", "running")]
+    done = [("result", ""), ("done", ""), ("state", "idle"), ("note", "after")]
+    assert told(1) == ([*around, *texts, *done], False)
+    assert [kind for kind, _ in told(2)[0]] == ["state", "error", "done", "state"]
+    few, more = told(1, characters=len("before" + code + "0"))
+    assert (few[: len(around)], more) == (around, True)
+    assert server.client.get("/v1/sessions/main/cells/3/events").status_code == 404
+
+
 def test_input_is_answered_and_its_end_told(server: Server) -> None:
     server.make_session()
     asked = server.execute("print([input('one? '), input('two? ')])\nimport sys\nsys.stdin.read()")

@@ -8,6 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from support.console import cell, open_session, start, write
 from support.server import Server
 from support.waiting import wait_until
 
@@ -16,28 +17,6 @@ pytestmark = pytest.mark.web
 NARROW = {"width": 390, "height": 800}
 
 SERIOUS = ("serious", "critical")
-
-
-def open_session(page: Page, server: Server, name: str, view: str = "") -> None:
-    page.goto(f"{server.url}/sessions/{name}{view and '/' + view}")
-    page.get_by_role("heading", name=name, exact=True).wait_for()
-
-
-def start(server: Server, name: str, code: str) -> None:
-    """Run a cell that does not end soon."""
-    server.client.post(f"/v1/sessions/{name}/execute", json={"code": code, "wait": 0}).raise_for_status()
-
-
-def write(page: Page, code: str) -> None:
-    """Type a cell and run it."""
-    editor = page.get_by_role("textbox", name="Code of the next cell")
-    editor.click()
-    page.keyboard.insert_text(code)
-    page.keyboard.press("Shift+Enter")
-
-
-def cell(page: Page, number: int):
-    return page.get_by_role("article", name=f"Cell {number}", exact=True)
 
 
 def state(server: Server, name: str) -> str:
@@ -374,25 +353,6 @@ def test_the_server_has_a_page_with_tokens(page: Page, server: Server) -> None:
 
 
 # Looking back
-
-
-@pytest.mark.req("web.flood")
-def test_many_cells_are_gone_through(page: Page, server: Server, name: str) -> None:
-    with server.make_client() as client:
-        for number in range(200):
-            code = "1 / 0" if number == 80 else f"{number}"
-            client.post(f"/v1/sessions/{name}/execute", json={"code": code}).raise_for_status()
-    open_session(page, server, name)
-    expect(cell(page, 200)).to_contain_text("199")
-    assert page.get_by_role("article").count() <= 150
-    page.get_by_role("button", name="Previous error").click()
-    expect(cell(page, 81)).to_contain_text("ZeroDivisionError")
-    expect(cell(page, 81)).to_be_in_viewport()
-    page.get_by_label("Cell", exact=True).fill("1")
-    expect(cell(page, 1)).to_be_in_viewport()
-    assert page.get_by_role("article").count() <= 150
-    page.get_by_role("button", name=re.compile("Newest")).click()
-    expect(cell(page, 200)).to_be_in_viewport()
 
 
 @pytest.mark.req("web.flood")

@@ -1,9 +1,15 @@
-"""Verbs for the transcript of a session: export it as a file, and add notes to it."""
+"""Verbs for the transcript of a session: export it as a file, read one cell of it, and add notes to it."""
 
 import asyncio
+import contextlib
+import sys
+
+import msgspec
 
 from ingle import errors
 from ingle.callers import EXECUTE
+from ingle.events import AnyEvent, Note, StateChanged, Stderr, Stdout, Streamed
+from ingle.output.timeline import EVENT_COST, cost
 from ingle.render import export
 from ingle.render.transcript import Transcript
 from ingle.service.verbs import Verbs
@@ -27,8 +33,70 @@ class Transcripts(Verbs):
                     break
         return await asyncio.to_thread(export.export, transcript.parts, session_id, form)
 
+    async def told(self, session_id: str, cell: int, size: int) -> tuple[list[AnyEvent], bool]:
+        """Return what a cell, and what followed it up to the next one, told so far, and whether there is more.
+
+        Texts of one stream in a row are one event. All events together have at most about `size` characters. Notes
+        before the first cell come with it.
+        """
+        session = self.access.session(session_id)
+        last = (await session.info()).next_event - 1
+        # The result from the highest event on holds no text. It raises an error if the cell is not known.
+        await session.wait(cell, 0.0, sys.maxsize)
+        first, begun = 1, False
+        if cell > 1:
+            with contextlib.suppress(errors.CellForgotten, errors.CellElsewhere):
+                first = (await session.wait(cell - 1, 0.0, sys.maxsize)).next_event
+        found = Joined()
+        async for event in session.events(first):
+            if event.seq > last or (event.cell is not None and event.cell > cell):
+                break
+            begun = begun or (isinstance(event, StateChanged) and event.cell == cell)
+            if begun or (first == 1 and isinstance(event, Note)):
+                size -= cost(event) - EVENT_COST
+                if size < 0:
+                    return found.all(), True
+                found.add(event)
+            if event.seq == last:
+                break
+        return found.all(), False
+
     async def note(self, session_id: str, text: str, *, raw: bool = False) -> None:
         """Add a note to the transcript: Markdown between cells, or with `raw` text that nothing renders."""
         if len(text) > MAX_NOTE_CHARS:
             raise errors.InvalidRequest(f"the note has {len(text)} characters, above the limit of {MAX_NOTE_CHARS}")
         await self.access.session(session_id, EXECUTE).note(text, self.access.author, raw=raw)
+
+
+class Joined:
+    """Events in order. Texts of one stream in a row become one event."""
+
+    def __init__(self) -> None:
+        self._events: list[AnyEvent] = []
+        self._texts: list[str] = []
+
+    def add(self, event: AnyEvent) -> None:
+        last = self._events[-1] if self._events else None
+        if not isinstance(event, (Stdout, Stderr)):
+            self._end_text()
+            self._events.append(event)
+        elif self._texts and type(last) is type(event) and isinstance(last, (Stdout, Stderr)) and _alike(last, event):
+            self._texts.append(event.text)
+            self._events[-1] = event
+        else:
+            self._end_text()
+            self._events.append(event)
+            self._texts = [event.text]
+
+    def all(self) -> list[AnyEvent]:
+        self._end_text()
+        return self._events
+
+    def _end_text(self) -> None:
+        if self._texts:
+            self._events[-1] = msgspec.structs.replace(self._events[-1], text="".join(self._texts))
+            self._texts = []
+
+
+def _alike(one: Streamed, other: Streamed) -> bool:
+    return (one.cell, one.background) == (other.cell, other.background)

@@ -33,7 +33,7 @@ MAX_SHARES = 1000
 """Links that one tenant may have at the same time."""
 
 _PAGES = r"/?|/sessions/[^/]+(/\w+)?|/console/.+|/v1/me"
-_READS = r"(/(events|usage|export|checkpoints|variables|figures/[^/]+|cells(/\d+(/output)?)?))?"
+_READS = r"(/(events|usage|export|checkpoints|variables|figures/[^/]+|cells(/\d+(/(output|events))?)?))?"
 
 
 class ShareInfo(Struct, frozen=True):

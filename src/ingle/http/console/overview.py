@@ -18,6 +18,7 @@ from starlette.types import Receive, Send
 from ingle import errors
 from ingle.callers import ADMIN, READ, Caller
 from ingle.events import SessionInfo
+from ingle.grants import ApprovalInfo
 from ingle.http.problems import POLICY_VIOLATION
 from ingle.requests import Author
 from ingle.service import Service
@@ -32,6 +33,8 @@ KEPT_CHANGES = 8
 
 CODE_CHARS = 160
 NOTICE_CHARS = 400
+
+WAITING_STATES = (states.WAITING, states.APPROVAL)
 
 _encoder = msgspec.json.Encoder()
 
@@ -61,6 +64,8 @@ class SessionRow(Struct, frozen=True, omit_defaults=True):
     """What a waiting cell asks."""
     secret: bool = False
     """The answer is not to be shown."""
+    approval: ApprovalInfo | None = None
+    """The call of a tool that waits for a person."""
     notice: str = ""
     """The last notice of the session."""
     isolation: str = ""
@@ -207,17 +212,17 @@ class Overview:
     async def _row(self, info: SessionInfo) -> SessionRow:
         before = self._rows.get(info.session_id)
         code, status, author = "", "", None
-        prompt, secret = None, False
+        prompt, secret, approval = None, False, None
         same = before is not None and (before.state, before.cells) == (info.state, info.execution_count)
-        if before is not None and same and info.state != states.WAITING:
+        if before is not None and same and info.state not in WAITING_STATES:
             code, status, author = before.code, before.status, before.author
             prompt, secret = before.prompt, before.secret
         elif info.execution_count:
             for cell in await self._service.cells(info.session_id, info.execution_count, 1):
                 code, status, author = _first_line(cell.code), cell.status, cell.author
-            if info.state == states.WAITING:
+            if info.state in WAITING_STATES:
                 result = await self._service.wait(info.session_id, info.execution_count, wait=0.0)
-                prompt, secret = result.prompt, result.prompt_secret
+                prompt, secret, approval = result.prompt, result.prompt_secret, result.approval
         return SessionRow(
             session_id=info.session_id,
             state=info.state,
@@ -233,6 +238,7 @@ class Overview:
             author=author,
             prompt=prompt,
             secret=secret,
+            approval=approval,
             notice=info.notices[-1][:NOTICE_CHARS] if info.notices else "",
             isolation=info.isolation,
         )

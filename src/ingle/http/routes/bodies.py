@@ -234,6 +234,11 @@ class CellQuery(Struct, forbid_unknown_fields=True, rename={"from_event": "from"
     """Return only text from this event on: `next_event` of an earlier answer."""
 
 
+class ToldQuery(Struct, forbid_unknown_fields=True):
+    characters: Annotated[int, Meta(ge=1, le=10_000_000)] = 1_000_000
+    """Maximum size of all events together, as characters of text and data."""
+
+
 class EventsQuery(Struct, forbid_unknown_fields=True, rename={"first": "from"}):
     first: Natural = 1
     """Number of the first event."""

@@ -25,6 +25,17 @@ class CellList(Struct):
     cells: list[CellInfo]
 
 
+class CellEvents(Struct):
+    """What a cell, and what followed it up to the next one, told so far, in order.
+
+    Texts of one stream in a row are one event.
+    """
+
+    events: list[AnyEvent]
+    more: bool
+    """Later events did not fit."""
+
+
 class NotInterrupted(Struct):
     interrupted: bool = False
     notice: str = "no cell was running, so nothing was interrupted"
@@ -70,6 +81,14 @@ def operations() -> list[Operation]:
         ),
         Operation("GET", SESSION + "/cells", "What ran.", list_all, query=bodies.CellsQuery, answers={200: CellList}),
         Operation("GET", CELL, "The result of a cell.", result, query=bodies.CellQuery, answers={200: Result}),
+        Operation(
+            "GET",
+            CELL + "/events",
+            "What a cell told, in order.",
+            told,
+            query=bodies.ToldQuery,
+            answers={200: CellEvents},
+        ),
         Operation(
             "GET",
             CELL + "/output",
@@ -185,6 +204,11 @@ async def list_all(call: Call[None, bodies.CellsQuery]) -> Response:
 async def result(call: Call[None, bodies.CellQuery]) -> Response:
     number, query = read_cell(call.request), call.query
     return answer(await call.service.wait(call.session_id, number, wait=query.wait, from_event=query.from_event))
+
+
+async def told(call: Call[None, bodies.ToldQuery]) -> Response:
+    found, more = await call.service.told(call.session_id, read_cell(call.request), call.query.characters)
+    return answer(CellEvents(found, more))
 
 
 async def output(call: Call[None, bodies.OutputQuery]) -> Response:

@@ -11,6 +11,7 @@ export const me = signal(null);
 export const failure = signal(null);
 
 export const mayAct = () => !!me.value && !me.value.read_only && me.value.scopes.includes("execute");
+export const mayApprove = () => !!me.value && !me.value.read_only && me.value.scopes.includes("approve");
 export const isAdmin = () => !!me.value && me.value.scopes.includes("admin");
 
 export class Refused extends Error {

@@ -1,8 +1,10 @@
 // One cell of the transcript: who ran it, its code, what came of it, and the answer it waits for.
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { attempt, get, mayAct, post, query, sessionPath } from "./api.js";
+import { Approval, Called } from "./approvals.js";
 import { Code } from "./code.js";
 import { Bundle, Failure, Text } from "./output.js";
+import { Markdown } from "./markdown.js";
 import { plain, styled } from "./ansi.js";
 import { age, byWhom, bytes, clock, duration, moment, now } from "./format.js";
 
@@ -61,6 +63,15 @@ function Files({ changes }) {
     html`<span>${sign} ${plain(name)}</span>`)}${named.length > 8 ? html`<span>and ${named.length - 8} more</span>` : ""}</p>`;
 }
 
+function Part({ part, session, onMore }) {
+  if (part.kind === "call") return html`<${Called} call=${part.call} />`;
+  if (part.kind === "text") return html`<${Text} part=${part} onMore=${(from) => onMore({ stream: part.stream, from })} />`;
+  return html`<${Bundle} data=${part.data} about=${part.about} session=${session} />`;
+}
+
+/** Texts that people and notebooks have put between the cells. */
+const Notes = ({ notes }) => notes.map((note) => html`<div class="note" title=${note.author ? `Written by ${byWhom(note.author)}` : ""}><${Markdown} text=${note.text} /></div>`);
+
 export function CellView({ timeline, cell, selected }) {
   cell.version.value;
   const [more, setMore] = useState(null);
@@ -72,7 +83,8 @@ export function CellView({ timeline, cell, selected }) {
     return () => observer.disconnect();
   }, [cell]);
   const words = WORDS[cell.status] ?? cell.status;
-  return html`<article class="cell ${cell.status} ${selected ? "selected" : ""}" ref=${place} id=${`cell-${cell.number}`} aria-label=${`Cell ${cell.number}`}>
+  const asked = cell.running ? timeline.approvals.value.filter((each) => each.cell === cell.number) : [];
+  return html`<${Notes} notes=${cell.before} /><article class="cell ${cell.status} ${selected ? "selected" : ""}" ref=${place} id=${`cell-${cell.number}`} aria-label=${`Cell ${cell.number}`}>
     <header>
       <span class="number" title=${cell.started ? moment(cell.started) : ""}>${cell.number}</span>
       ${cell.author && html`<span class="author" title=${`Run by ${cell.author.name} via ${cell.author.via}`}>${byWhom(cell.author)}</span>`}
@@ -86,16 +98,15 @@ export function CellView({ timeline, cell, selected }) {
     ${cell.left > 0 && html`<p class="muted">${cell.left} earlier outputs of this cell are not shown.</p>`}
     ${cell.parts.map((part, at) => html`<div class="part ${part.background ? "background" : ""}" key=${at}>
       ${part.background && html`<p class="muted">Later, from the background:</p>`}
-      ${part.kind === "text"
-        ? html`<${Text} part=${part} onMore=${(from) => setMore({ stream: part.stream, from })} />`
-        : html`<${Bundle} data=${part.data} about=${part.about} session=${timeline.id} />`}</div>`)}
+      <${Part} part=${part} session=${timeline.id} onMore=${setMore} /></div>`)}
     ${more && html`<${More} session=${timeline.id} cell=${cell} stream=${more.stream} from=${more.from} close=${() => setMore(null)} />`}
     ${cell.flooded && cell.running && html`<p class="muted">This cell prints very much. Its newest lines come once a second.</p>`}
     ${!cell.loaded && html`<p class="muted placeholder">…</p>`}
     ${cell.error && html`<${Failure} error=${cell.error} />`}
     ${cell.exit && html`<p class="failure">${plain(cell.exit.message || `the process ended: ${cell.exit.signal || `exit code ${cell.exit.code}`}`)}</p>`}
     ${cell.prompt !== null && cell.running && html`<${Answer} session=${timeline.id} prompt=${cell.prompt} secret=${cell.secret} />`}
+    ${asked.map((each) => html`<${Approval} key=${each.id} session=${timeline.id} approval=${each} done=${() => timeline.askApprovals()} />`)}
     <${Files} changes=${cell.files} />
     ${cell.notices.map((notice) => html`<p class="notice">${plain(notice)}</p>`)}
-  </article>`;
+  </article><${Notes} notes=${cell.notes} />`;
 }

@@ -1,6 +1,7 @@
 // All sessions: those that wait for a person on top, each with what it does, its memory and its CPU now.
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { attempt, mayAct, post, path } from "./api.js";
+import { Approval } from "./approvals.js";
 import { Answer } from "./cell.js";
 import { ask } from "./dialog.js";
 import { age, byWhom, bytes, moment, percent, plural } from "./format.js";
@@ -43,7 +44,8 @@ function Row({ row }) {
       ${row.status === "error" && row.state === "idle" && html` <span class="badge error">failed</span>`}
       ${row.author && html` <span class="author">${byWhom(row.author)}</span>`}
       ${why && html`<p class="notice">${why}</p>`}
-      ${row.state === "waiting_for_input" && html`<${Answer} session=${row.session_id} prompt=${row.prompt} secret=${row.secret} />`}</td>
+      ${row.state === "waiting_for_input" && html`<${Answer} session=${row.session_id} prompt=${row.prompt} secret=${row.secret} />`}
+      ${row.approval && html`<${Approval} session=${row.session_id} approval=${row.approval} />`}</td>
     <td class="number c-cells">${row.cells}</td>
     <td class="number c-cpu">${row.cpu === undefined ? "" : percent(row.cpu)}</td>
     <td class="number c-memory"><${Memory} row=${row} /></td>

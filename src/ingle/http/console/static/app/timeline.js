@@ -1,119 +1,22 @@
 // One session in the page: its cells, filled from results when they are looked at and from events as they come.
 //
 // A flood of output costs the page little. Past FLOOD_CHARS of one cell the page stops following events and asks for
-// the shortened result once a second, until the cell has ended. Text keeps its head and its tail.
+// the shortened result once a second, until the cell has ended.
 import { batch, signal } from "./lib.js";
-import { Refused, failure, follow, get, query, sessionPath } from "./api.js";
+import { Refused, failure, follow, get, me, query, sessionPath } from "./api.js";
+import { Cell } from "./model.js";
 import { sessions } from "./overview.js";
 
-const HEAD_CHARS = 40_000;
-const TAIL_CHARS = 40_000;
 const FLOOD_CHARS = 2_000_000;
 const FLOOD_POLL = 1000;
-const MAX_PARTS = 200;
-const MAX_SHOWN = 30;
+/** Characters of a cell that are read as events, in their order. Of a longer one the shortened result is read. */
+const TOLD_CHARS = 400_000;
 const PAGE = 60;
 const MAX_LOADED = 150;
 const FAR_EVENT = Number.MAX_SAFE_INTEGER;
 const NO_SESSION = 4404;
 const NEXT_LOOK_MS = 1500;
 const LEAST_CHANGE = 1_000_000;
-
-const running = (status) => status === "running" || status === "waiting_for_input" || status === "waiting_for_approval";
-
-/** One cell. `version` moves when it changes, so that a component draws it again. */
-export class Cell {
-  constructor(number) {
-    this.number = number;
-    this.version = signal(0);
-    this.code = "";
-    this.status = "running";
-    this.author = null;
-    this.started = null;
-    this.seconds = null;
-    this.parts = [];
-    this.left = 0;
-    this.loaded = false;
-    this.prompt = null;
-    this.secret = false;
-    this.files = null;
-    this.notices = [];
-    this.memory = null;
-    this.seen = 0;
-  }
-
-  get running() { return running(this.status); }
-
-  describe(info) {
-    this.code = info.code;
-    this.status = info.status;
-    this.author = info.author || null;
-    this.started = info.started_at;
-    this.seconds = info.execution_time;
-    if (this.running) this.loaded = true;
-  }
-
-  write(stream, text, background = false) {
-    let part = this.parts[this.parts.length - 1];
-    if (!part || part.stream !== stream || !!part.background !== background) {
-      part = { kind: "text", stream, head: "", tail: "", dropped: 0, background };
-      this.push(part);
-    }
-    this.seen += text.length;
-    const room = HEAD_CHARS - part.head.length;
-    if (room > 0 && !part.tail) { part.head += text.slice(0, room); text = text.slice(room); }
-    if (!text) return;
-    part.tail += text;
-    // Cut rarely: a string that is cut at each event would be copied each time.
-    if (part.tail.length > TAIL_CHARS * 2) {
-      part.dropped += part.tail.length - TAIL_CHARS;
-      part.tail = part.tail.slice(-TAIL_CHARS);
-    }
-  }
-
-  show(kind, data, about, id, update) {
-    const old = update && this.parts.find((part) => part.id === id);
-    if (old) { old.data = data; old.about = about; return; }
-    this.push({ kind, data, about, id });
-    const shown = this.parts.filter((part) => part.data);
-    if (shown.length > MAX_SHOWN) { this.parts.splice(this.parts.indexOf(shown[0]), 1); this.left += 1; }
-  }
-
-  push(part) {
-    this.parts.push(part);
-    if (this.parts.length > MAX_PARTS) { this.parts.splice(MAX_PARTS / 2, 1); this.left += 1; }
-  }
-
-  /** Take over the result that the server has. It replaces what was shown. */
-  fill(result) {
-    this.parts = [];
-    this.left = 0;
-    for (const stream of ["stdout", "stderr"]) {
-      if (!result[stream]) continue;
-      const gap = result.excerpts?.[stream];
-      const text = result[stream], at = gap?.left_out ? gap.head : text.length;
-      this.push({ kind: "text", stream, head: text.slice(0, at), tail: text.slice(at), dropped: gap?.left_out || 0 });
-    }
-    const from = Math.max(0, result.displays.length - MAX_SHOWN);
-    this.left = from;
-    result.displays.slice(from).forEach((data, at) => this.show("display", data, result.displays_metadata[from + at]));
-    if (result.result) this.show("result", result.result, result.result_metadata);
-    this.end(result);
-    this.loaded = true;
-  }
-
-  end(result) {
-    this.status = result.status;
-    this.seconds = result.execution_time;
-    this.error = result.error;
-    this.exit = result.exit;
-    this.timedOut = result.timed_out;
-    this.files = result.files;
-    this.notices = result.notices;
-    this.prompt = result.status === "waiting_for_input" ? result.prompt ?? "" : null;
-    this.secret = result.prompt_secret;
-  }
-}
 
 export class Timeline {
   constructor(id) {
@@ -128,6 +31,10 @@ export class Timeline {
     /** Number of cells that ran in the session that this one is a copy of, while it has none of its own. */
     this.origin = signal(0);
     this.lost = signal(false);
+    /** Calls of tools that wait for a person. */
+    this.approvals = signal([]);
+    /** Notes before the first cell. */
+    this.early = signal([]);
     /** Moves when a cell has ended: variables, files and branches look again. */
     this.finished = signal(0);
     this.next = 1;
@@ -161,15 +68,40 @@ export class Timeline {
     const cell = this.cells.get(number);
     // A copy knows the number of its last cell, which ran in the original.
     if (!cell) return;
-    const live = cell.running;
+    if (cell.running) { this.next = await this.fill(cell); this.askApprovals(); return; }
     try {
-      const result = await get(query(sessionPath(this.id, "cells", number), { from: live ? undefined : FAR_EVENT }));
-      this.next = result.next_event;
-      if (live) cell.fill(result);
+      this.next = (await get(query(sessionPath(this.id, "cells", number), { from: FAR_EVENT }))).next_event;
     } catch (error) {
       // Outputs of cells before a restart may be forgotten; events are told from the first that is kept.
       if (error.code !== "cell_forgotten") throw error;
     }
+  }
+
+  /** Fill a cell with what it has told so far. Returns the number of the event that follows. */
+  async fill(cell) {
+    const where = sessionPath(this.id, "cells", cell.number);
+    const { events, more } = await get(query(`${where}/events`, { characters: TOLD_CHARS }));
+    if (!more && events.length) {
+      cell.replay(events);
+      return events[events.length - 1].seq + 1;
+    }
+    const result = await get(where);
+    cell.fill(result);
+    return result.next_event;
+  }
+
+  /** Read which calls wait for a person, and again if one more came meanwhile. A reader of a link does not see them. */
+  async askApprovals() {
+    if (me.value?.read_only) return;
+    this.asked = (this.asked || 0) + 1;
+    if (this.asked > 1) return;
+    let answered = 0;
+    while (answered !== this.asked && !this.closed) {
+      answered = this.asked;
+      const found = await get(sessionPath(this.id, "approvals")).catch(() => null);
+      this.approvals.value = found?.approvals || [];
+    }
+    this.asked = 0;
   }
 
   follow() {
@@ -199,35 +131,32 @@ export class Timeline {
     if (event.type === "reply") return;
     this.next = event.seq + 1;
     if (event.type === "state") this.move(event);
+    if (event.type === "approval" || (event.type === "tool" && this.approvals.value.length)) this.askApprovals();
     const number = event.cell ?? this.count.value;
-    if (!number) return;
+    if (!number && event.type === "note") this.early.value = [...this.early.value, event];
     const cell = this.cells.get(number);
     if (!cell) return;
-    if (event.type === "stdout" || event.type === "stderr") cell.write(event.type, event.text, !!event.background || event.cell === null);
-    else if (event.type === "display") cell.show("display", event.data, event.metadata, event.display_id, event.update);
-    else if (event.type === "result") cell.show("result", event.data, event.metadata);
-    else if (event.type === "input_wait") { cell.prompt = event.prompt; cell.secret = event.secret; cell.status = "waiting_for_input"; }
-    else if (event.type === "notice") cell.notices = [...cell.notices, event.text];
-    else if (event.type === "done") { cell.end(event.result); this.finished.value += 1; this.weigh(cell); }
+    cell.take(event);
+    if (event.type === "done") {
+      this.finished.value += 1;
+      if (this.approvals.value.length) this.askApprovals();
+      this.weigh(cell);
+    }
     if (cell.running && cell.seen > FLOOD_CHARS) this.flood(cell);
     this.redraw(cell);
   }
 
   move(event) {
+    this.state.value = event.state;
+    if (event.state !== "running" || event.code === undefined || event.code === null) return;
     batch(() => {
-      this.state.value = event.state;
-      if (event.state === "running" && event.code !== undefined && event.code !== null) {
-        const cell = this.cell(event.cell);
-        cell.before = sessions.value.get(this.id)?.memory;
-        cell.describe({ code: event.code, status: "running", started_at: event.time, execution_time: null, author: event.author });
-        const { first, last } = this.range.value;
-        const atEnd = last === this.count.value;
-        this.count.value = Math.max(this.count.value, event.cell);
-        if (atEnd) this.range.value = { first: Math.max(first, event.cell - MAX_LOADED + 1), last: event.cell };
-      } else if (event.state === "running" && event.cell) {
-        const cell = this.cells.get(event.cell);
-        if (cell) { cell.prompt = null; cell.status = "running"; }
-      }
+      const cell = this.cell(event.cell);
+      cell.weight = sessions.value.get(this.id)?.memory;
+      if (this.early.value.length) { cell.before = this.early.value; this.early.value = []; }
+      const { first, last } = this.range.value;
+      const atEnd = last === this.count.value;
+      this.count.value = Math.max(this.count.value, event.cell);
+      if (atEnd) this.range.value = { first: Math.max(first, event.cell - MAX_LOADED + 1), last: event.cell };
     });
     this.forget();
   }
@@ -236,8 +165,8 @@ export class Timeline {
   weigh(cell) {
     setTimeout(() => {
       const after = sessions.value.get(this.id)?.memory;
-      if (this.count.value !== cell.number || !after || !cell.before) return;
-      cell.memory = Math.abs(after - cell.before) >= LEAST_CHANGE ? after - cell.before : null;
+      if (this.count.value !== cell.number || !after || !cell.weight) return;
+      cell.memory = Math.abs(after - cell.weight) >= LEAST_CHANGE ? after - cell.weight : null;
       cell.version.value += 1;
     }, NEXT_LOOK_MS);
   }
@@ -320,8 +249,7 @@ export class Timeline {
     if (!cell) return;
     this.loading.add(cell);
     try {
-      const result = await get(sessionPath(this.id, "cells", cell.number));
-      cell.fill(result);
+      await this.fill(cell);
     } catch (error) {
       cell.loaded = true;
       cell.notices = [error.message];

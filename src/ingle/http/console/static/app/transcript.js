@@ -1,6 +1,7 @@
 // The transcript of a session: a window of its cells that moves with the reader, and a place to run the next one.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 import { attempt, get, mayAct, query, sessionPath } from "./api.js";
+import { Approval } from "./approvals.js";
 import { CellView } from "./cell.js";
 import { Editor } from "./editor.js";
 import { plural } from "./format.js";
@@ -8,8 +9,8 @@ import { plural } from "./format.js";
 const NEAR_END = 80;
 const FAILED = ["error", "exit", "interrupted"];
 
-/** Calls `act` when it comes into view. */
-function Edge({ act, text }) {
+/** Calls `act` when it comes into view, and once more for each new place `at` of the edge. */
+function Edge({ act, text, at }) {
   const place = useRef(null);
   const latest = useRef(act);
   latest.current = act;
@@ -17,7 +18,7 @@ function Edge({ act, text }) {
     const observer = new IntersectionObserver(([seen]) => seen.isIntersecting && latest.current(), { rootMargin: "300px" });
     observer.observe(place.current);
     return () => observer.disconnect();
-  }, []);
+  }, [at]);
   return html`<p class="edge" ref=${place}><button class="quiet" onClick=${act}>${text}</button></p>`;
 }
 
@@ -67,7 +68,7 @@ export function Transcript({ timeline }) {
   const before = useRef({ top: 0, height: 0 });
   const scrolled = () => {
     const { scrollTop: top, scrollHeight: height, clientHeight } = list.current;
-    if (height - top - clientHeight < NEAR_END) setPinned(true);
+    if (height - top - clientHeight < NEAR_END && last >= count) setPinned(true);
     else if (top < before.current.top && height === before.current.height) setPinned(false);
     before.current = { top, height };
   };
@@ -90,16 +91,19 @@ export function Transcript({ timeline }) {
     await attempt(() => timeline.page(-1));
     requestAnimationFrame(() => { box.scrollTop = top + box.scrollHeight - height; });
   };
+  // Threads and tasks of earlier cells call tools, too.
+  const others = timeline.approvals.value.filter((each) => !timeline.cells.get(each.cell)?.running);
   return html`<section class="transcript" aria-label="Transcript">
     <${LookBack} timeline=${timeline} selected=${selected} choose=${(number) => { setPinned(false); setSelected(number); }} />
     <div class="cells" ref=${list} onScroll=${scrolled} tabindex="0" role="feed" aria-label="Cells"><div>
-      ${first > 1 && html`<${Edge} act=${earlier} text=${`Load earlier cells (${plural(first - 1, "more")})`.replace("mores", "more")} />`}
+      ${first > 1 && html`<${Edge} act=${earlier} at=${first} text=${`Load earlier cells (${plural(first - 1, "more")})`.replace("mores", "more")} />`}
       ${cells.map((cell) => html`<${CellView} key=${cell.number} timeline=${timeline} cell=${cell} selected=${cell.number === selected} />`)}
-      ${last < count && html`<${Edge} act=${() => attempt(() => timeline.page(1))} text="Load later cells" />`}
+      ${last < count && html`<${Edge} act=${() => attempt(() => timeline.page(1))} at=${last} text="Load later cells" />`}
       ${!cells.length && timeline.info.value && html`<p class="empty">${timeline.origin.value
         ? `This is a copy. ${plural(timeline.origin.value, "cell")} ran in the original.` : "Nothing has run in this session yet."}</p>`}
     </div></div>
     ${!pinned && html`<button class="to-end" onClick=${toEnd}>Newest ↓</button>`}
+    ${others.length > 0 && html`<div class="others">${others.map((each) => html`<${Approval} key=${each.id} session=${timeline.id} approval=${each} done=${() => timeline.askApprovals()} />`)}</div>`}
     ${timeline.ended.value
       ? html`<p class="ended" role="status">${timeline.ended.value}</p>`
       : mayAct() && html`<${Editor} timeline=${timeline} />`}

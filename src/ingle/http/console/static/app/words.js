@@ -4,7 +4,7 @@ import { age } from "./format.js";
 
 export const STATES = {
   waiting_for_input: { word: "waiting for you", order: 0, kind: "waiting" },
-  waiting_for_approval: { word: "waiting for approval", order: 0, kind: "waiting" },
+  waiting_for_approval: { word: "waiting for you", order: 0, kind: "waiting" },
   dead: { word: "dead", order: 1, kind: "dead" },
   running: { word: "running", order: 2, kind: "running" },
   starting: { word: "starting", order: 3, kind: "running" },
