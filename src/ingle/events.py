@@ -189,10 +189,8 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
 
 
 Streamed = Stdout | Stderr
-Wanted = InputWanted | ApprovalWanted
-AnyEvent = (
-    Streamed | ResultShown | DisplayShown | ErrorRaised | Wanted | ToolCalled | StateChanged | Notice | Note | Done
-)
+Shown = Streamed | ResultShown | DisplayShown | ErrorRaised
+AnyEvent = Shown | InputWanted | ApprovalWanted | ToolCalled | StateChanged | Notice | Note | Done
 
 
 class SessionInfo(Struct):
@@ -223,6 +221,8 @@ class SessionInfo(Struct):
     """Number that its next event will have."""
     gpus: list[int] = []
     """Numbers of the GPUs that it may use."""
+    node: str | None = None
+    """Machine of a cluster that it runs on."""
 
 
 class Line(Struct, frozen=True, omit_defaults=True):

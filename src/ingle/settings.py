@@ -120,6 +120,11 @@ class Settings:
         ("off", "on"),
     )
     stop_grace: float = seconds(0.0, "How long running cells may continue after a stop signal.")
+    cluster: str = setting(
+        "",
+        "Agents of a cluster to run sessions on, such as static:10.0.0.1:8400,10.0.0.2:8400; empty: on this machine.",
+    )
+    node: str = setting("", "Name of this machine in a cluster, as `ingle ps` shows it; an agent sets it.")
     python: str = setting(sys.executable, "Default interpreter of sessions.")
     preload: list[str] = setting(  # noqa: RUF009
         ["numpy", "pandas", "matplotlib"], "Modules to import once and share between all sessions, if installed."

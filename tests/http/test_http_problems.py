@@ -165,6 +165,8 @@ def every_error() -> list[errors.IngleError]:
         errors.TaskOver("t1"),
         errors.IsolationUnavailable("sandbox", "the kernel has no user namespaces"),
         errors.LimitUnavailable("files", "files is unlimited"),
+        errors.NodeLost("n2", "the connection was closed"),
+        errors.SessionLost("a", "n2"),
         RangeNotSatisfiable(10),
         errors.InputClosed("t1"),
         errors.TooManyTasks(2),

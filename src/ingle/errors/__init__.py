@@ -32,7 +32,8 @@ An exception in a user's cell is a result, not an error of ingle.
     │   ├── GrantNotFound       404  grant_not_found
     │   ├── ApprovalNotFound    404  approval_not_found   nothing of that id waits for approval
     │   ├── EnvironmentNotFound 404  environment_not_found
-    │   └── TaskNotFound        404  task_not_found       unknown, or ended and removed
+    │   ├── TaskNotFound        404  task_not_found       unknown, or ended and removed
+    │   └── SessionLost         410  session_lost         its machine was lost, and no save of it exists
     ├── Conflict                409  conflict
     │   ├── SessionExists       409  session_exists       the name is taken
     │   │   └── SessionDiffers  409  session_exists       it exists, and is not as the client asks for it
@@ -52,6 +53,7 @@ An exception in a user's cell is a result, not an error of ingle.
     ├── QuotaExceeded           429  quota_exceeded       a limit of the token is reached
     ├── VariableUntold          504  variable_untold      its __repr__ took too long, or ended the worker
     ├── Unavailable             503  unavailable          the server is stopping
+    ├── NodeLost                503  node_lost            the machine that carried it out was lost
     ├── StartFailed             503  start_failed         no worker could be started
     │   ├── IsolationUnavailable 409 isolation_unavailable this machine does not support the requested level
     │   └── LimitUnavailable    409  limit_unavailable    this machine does not apply the requested limit
@@ -101,6 +103,9 @@ from ingle.errors.missing import (
 )
 from ingle.errors.missing import (
     SessionHeldBack as SessionHeldBack,
+)
+from ingle.errors.missing import (
+    SessionLost as SessionLost,
 )
 from ingle.errors.missing import (
     SessionNotFound as SessionNotFound,
@@ -380,6 +385,20 @@ class SaveFailed(IngleError):
 
 class LoadFailed(IngleError):
     code, status = "load_failed", 503
+
+
+class NodeLost(IngleError):
+    """The machine that carried out a call was lost. How far it came is not known, and it is not repeated."""
+
+    code, status = "node_lost", 503
+
+    def __init__(self, node: str, why: str) -> None:
+        problem = f"the machine {node[:80]!r} was lost while it carried this out: {why[:200]}"
+        super().__init__(
+            f"{problem}. It is not run again: call the session, which returns from its last save if it is durable",
+            problem,
+        )
+        self.node = node
 
 
 class StartFailed(IngleError):

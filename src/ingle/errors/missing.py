@@ -136,6 +136,16 @@ class TaskNotFound(NotFound):
         super().__init__(f"{problem}; list the tasks (old ones are removed after they end)", problem)
 
 
+class SessionLost(NotFound):
+    """A session whose machine was lost, and that was not saved."""
+
+    code, status = "session_lost", 410
+
+    def __init__(self, session_id: str, node: str) -> None:
+        problem = f"session {session_id[:80]!r} was lost with the machine {node[:80]!r}, and no save of it exists"
+        super().__init__(f"{problem}; create it again, and make it durable to keep its variables", problem)
+
+
 class FileNotThere(NotFound):
     code = "file_not_found"
 

@@ -473,6 +473,7 @@ class Session:
         info = describe_session(
             self.spec, self.created_at, self.launcher.version, self.runner, self.slot, self.journal, self.autosave
         )
+        info.node = self._settings.node or None
         if usage and self.slot.worker is not None:
             info.memory, info.cpu_seconds = self.slot.worker.usage()
         return info

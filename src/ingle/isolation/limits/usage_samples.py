@@ -95,10 +95,11 @@ def measure(pid: int) -> tuple[int, float] | None:
 
 
 def _measure_machine() -> tuple[int, int, float]:
-    return *_memory(), _cpu_seconds()
+    return *machine_memory(), _cpu_seconds()
 
 
-def _memory() -> tuple[int, int]:
+def machine_memory() -> tuple[int, int]:
+    """Return the bytes of the machine, and those that are available. Blocks."""
     sizes = {}
     for line in processes.read("/proc/meminfo").splitlines():
         name, _, rest = line.partition(b":")

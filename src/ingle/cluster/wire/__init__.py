@@ -1,0 +1,1 @@
+"""Frames between gateways and agents, and what they mean at both ends."""
