@@ -38,6 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the level of this run, for servers that tests start and for `make_settings`; mark what is started."""
     # Services run in this process, as they do in a server.
     return_freed_memory()
+    # Hundreds of servers are started, and each would compile all modules again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     level = config.getoption("--isolation")
     os.environ.update({"INGLE_ISOLATION": level, "INGLE_KEEP_ENV": MARK, MARK: uuid4().hex})
     if level != "none":

@@ -69,12 +69,12 @@ async def run_round(service: Service) -> None:
 async def test_a_hundred_thousand_one_offs_leave_nothing(service: Service, home: Path, mark: str) -> None:
     clock = Clock(0.5)
     await run_round(service)
-    before = (memory(), open_files(), len(marked_processes(mark)), namespaces(mark), cgroups(), mounts())
+    before = (memory(), open_files(service), len(marked_processes(mark)), namespaces(mark), cgroups(), mounts())
     kernel, done = kernel_memory(), 0
     while done < ONE_OFFS and not clock.over:
         await run_round(service)
         done += ROUND
-    after = (memory(), open_files(), len(marked_processes(mark)), namespaces(mark), cgroups(), mounts())
+    after = (memory(), open_files(service), len(marked_processes(mark)), namespaces(mark), cgroups(), mounts())
     names = ("memory MB", "files", "processes", "namespaces", "cgroups", "mounts")
     print(
         f"{done} one-offs;", *(f"{name} {a:.0f} -> {b:.0f}," for name, a, b in zip(names, before, after, strict=True))

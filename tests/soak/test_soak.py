@@ -45,12 +45,12 @@ def zombies(mark: str) -> int:
 async def test_ten_thousand_sessions_come_and_go(service: Service, home: Path, mark: str) -> None:
     clock = Clock(0.3)
     await create_use_and_end(service, 100)
-    files, before, made = open_files(), memory(), 0
+    files, before, made = open_files(service), memory(), 0
     while made < 10_000 and not clock.over:
         await create_use_and_end(service, 100)
         made += 100
-        assert open_files() <= files + 20
-    print(f"{made} sessions; memory {before:.0f} -> {memory():.0f} MB, files {files} -> {open_files()}")
+        assert open_files(service) <= files + 20
+    print(f"{made} sessions; memory {before:.0f} -> {memory():.0f} MB, files {files} -> {open_files(service)}")
     assert memory() - before < 30
     assert session_folders(service, home) == []
     assert zombies(mark) == 0
@@ -59,12 +59,12 @@ async def test_ten_thousand_sessions_come_and_go(service: Service, home: Path, m
 async def test_a_thousand_sessions_ten_times_over(service: Service) -> None:
     clock = Clock(0.2)
     await create_use_and_end(service, 1000)
-    files, before, rounds = open_files(), memory(), 0
+    files, before, rounds = open_files(service), memory(), 0
     while rounds < 10 and not clock.over:
         await create_use_and_end(service, 1000)
         rounds += 1
-    print(f"{rounds} rounds of 1,000; memory {before:.0f} -> {memory():.0f} MB, files {files} -> {open_files()}")
-    assert open_files() <= files + 20
+    print(f"{rounds} rounds of 1,000; memory {before:.0f} -> {memory():.0f} MB, files {files} -> {open_files(service)}")
+    assert open_files(service) <= files + 20
     assert memory() - before < 30
 
 
@@ -136,11 +136,14 @@ async def test_random_kills(service: Service, home: Path, mark: str) -> None:
                     continue
         stop = True
 
-    files, before = open_files(), memory()
+    files, before = open_files(service), memory()
     await asyncio.gather(kill(), *(work(name) for name in names))
     for name in names:
         assert (await service.execute(name, "1 + 1")).result == {"text/plain": "2"}
-    print(f"{killed} kills, {done} cells; memory {before:.0f} -> {memory():.0f} MB, files {files} -> {open_files()}")
+    print(
+        f"{killed} kills, {done} cells; memory {before:.0f} -> {memory():.0f} MB, "
+        f"files {files} -> {open_files(service)}"
+    )
     assert killed > 0
     assert memory() - before < 40
     assert zombies(mark) == 0

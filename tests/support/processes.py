@@ -37,3 +37,12 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def is_idle_init(pid: int) -> bool:
+    """Return whether a process is an init without children, which waits a while for the next session."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        return name == "ingle-init" and not Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return False

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from uuid import uuid4
 
-from support.processes import MARK, command_line, marked_processes
+from support.processes import MARK, command_line, is_idle_init, marked_processes
 from support.server import Server
 from support.service import assert_empty, is_changed
 from support.waiting import wait_until
@@ -61,7 +61,7 @@ class SharedServer:
             self.stop()
 
     def _strays(self) -> list[tuple[int, str]]:
-        found = [(pid, command_line(pid)) for pid, _ in marked_processes(self._mark)]
+        found = [(pid, command_line(pid)) for pid, _ in marked_processes(self._mark) if not is_idle_init(pid)]
         strays = [each for each in found if each[1] not in self._commands]
         return strays or (found if len(found) > self._count else [])
 

@@ -187,7 +187,7 @@ def too_much(fort, evidence):
 @attack("limits", root=HELD, user=HELD, after=too_much)
 def output_that_waits_for_what_never_comes(t):
     wire().sendall(frame(66, NEVER))
-    for _ in range(5000):
+    for _ in range(3000):
         os.write(2, b"x" * 100_000)
     return True
 
@@ -195,7 +195,7 @@ def output_that_waits_for_what_never_comes(t):
 @attack("limits", root=HELD, user=HELD, after=too_much)
 def displays_that_wait_for_what_never_comes(t):
     said = frame(74, {"data": {"text/plain": "x" * 10_000_000}, "mark": NEVER})
-    for _ in range(50):
+    for _ in range(30):
         wire().sendall(said)
     return True
 
@@ -253,7 +253,7 @@ def fills_the_disk(fort, evidence):
 @attack("limits", root=HELD, user=HELD, after=fills_the_disk)
 def results_without_end(t):
     said = frame(68, {"cell": 1, "data": {"text/plain": "x" * 2_000_000}})
-    for _ in range(300):
+    for _ in range(150):
         wire().sendall(said)
     return True
 
