@@ -63,6 +63,8 @@ TOOLS = [
     tool("fails", "Fails.", ANY),
     tool("liar", "Returns text where it promises a number.", ANY, outputSchema=numbers("x")),
     tool("large", "Returns many bytes.", numbers("size")),
+    tool("half", "Returns half of a character.", ANY),
+    tool("garbled", "Returns what is not JSON.", ANY),
     tool("die", "Ends the server.", ANY),
     tool("hang", "Never answers.", ANY),
     tool("grow", "Adds a tool to the list.", ANY),
@@ -82,7 +84,7 @@ def text(value: str, **more: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": value}], **more}
 
 
-def call(name: str, given: dict[str, Any]) -> dict[str, Any] | None:
+def call(name: str, given: dict[str, Any], number: int) -> dict[str, Any] | None:
     global calls
     calls += 1
     log(f"call {name} {json.dumps(given, sort_keys=True)}")
@@ -106,6 +108,12 @@ def call(name: str, given: dict[str, Any]) -> dict[str, Any] | None:
             return text("x", structuredContent={"x": "not a number"})
         case "large":
             return text("x" * given["size"])
+        case "half":
+            return text("\ud800")
+        case "garbled":
+            sys.stdout.buffer.write(b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [}}\n' % number)
+            sys.stdout.buffer.flush()
+            return None
         case "die":
             print("no more strength", file=sys.stderr, flush=True)
             os._exit(9)
@@ -148,7 +156,7 @@ def main() -> None:
             result = {"tools": TOOLS}
         elif method == "tools/call":
             try:
-                result = call(message["params"]["name"], message["params"].get("arguments") or {})
+                result = call(message["params"]["name"], message["params"].get("arguments") or {}, number)
             except KeyError as error:
                 send({"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": f"no tool {error}"}})
                 continue

@@ -1,4 +1,7 @@
-"""The SDK's client over both transports. Only this module, `stdio` and `repair` import the SDK."""
+"""Connection to a server with the SDK's client, over both transports.
+
+Only this module, `stdio` and `repair` import the SDK.
+"""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -7,12 +10,14 @@ from typing import Any
 import httpx2
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import Implementation
+from mcp_types import CallToolResult, Implementation, Tool
+from pydantic import ValidationError
 
 from ingle import __version__
+from ingle.tools import content
 from ingle.tools.config import expand
 from ingle.tools.repair import RepairedStream
-from ingle.tools.shapes import NewServer
+from ingle.tools.shapes import NewServer, ToolFailed, ToolSpec
 from ingle.tools.stdio import MAX_LINE_BYTES, ServerProcess
 
 HTTP_SECONDS = 30.0
@@ -26,14 +31,40 @@ def process_of(config: NewServer) -> ServerProcess | None:
     return None if config.command is None else ServerProcess(config)
 
 
-async def client_of(
+class Connection:
+    """A server that answers. It is closed with the stack that it was opened with."""
+
+    def __init__(self, client: Client, process: ServerProcess | None) -> None:
+        self._client = client
+        self._process = process
+
+    async def list_tools(self, cursor: str | None) -> tuple[list[Tool], str | None]:
+        """Return a page of tools, and where the next one begins."""
+        page = await self._client.list_tools(cursor=cursor, cache_mode="refresh")
+        return page.tools, page.next_cursor
+
+    async def call(self, tool: ToolSpec, arguments: dict[str, Any]) -> bytes:
+        """Return the payload of a result. Cancelling this tells the server."""
+        if self._process is None:
+            result = await self._client.call_tool(tool.name, arguments)
+            return content.of_json(result.model_dump_json(by_alias=True, exclude_none=True).encode())
+        data = await self._process.call(tool.name, arguments)
+        payload = content.of_json(data)
+        if tool.output_schema is not None:
+            try:
+                await self._client.session.validate_tool_result(tool.name, CallToolResult.model_validate_json(data))
+            except ValidationError as error:
+                raise ToolFailed("tool", f"the server's result is not one of MCP: {error}") from None
+        return payload
+
+
+async def open_connection(
     config: NewServer,
     process: ServerProcess | None,
     headers: dict[str, str],
     on_message: Any,
     stack: contextlib.AsyncExitStack,
-) -> Client:
-    """Return a connected client. It is closed with the stack."""
+) -> Connection:
     transport: Any
     if process is not None:
         transport = process.transport()
@@ -44,7 +75,7 @@ async def client_of(
         transport = streamable_http_client(expand(config.url), http_client=http, max_sse_event_size=MAX_LINE_BYTES)
     about = Implementation(name="ingle", version=__version__)
     client = Client(_repaired(transport), message_handler=on_message, client_info=about, cache=None)
-    return await stack.enter_async_context(client)
+    return Connection(await stack.enter_async_context(client), process)
 
 
 @contextlib.asynccontextmanager

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from ingle.errors import IngleError
-from ingle.tools import content
 from ingle.tools.config import expand
 from ingle.tools.shapes import NewServer, ToolFailed, ToolSpec
 
@@ -58,8 +57,8 @@ class McpServer:
 
     # --- the connection ---
 
-    async def _client(self) -> Any:
-        """Return the connected client. Raise ToolFailed if the server cannot be reached."""
+    async def _connected(self) -> Any:
+        """Return the connection. Raise ToolFailed if the server cannot be reached."""
         if self._closing.is_set():
             raise ToolFailed("unavailable", f"the server {self.name!r} is being stopped")
         if self._running is None or self._running.done():
@@ -70,15 +69,15 @@ class McpServer:
             self._ready = asyncio.get_running_loop().create_future()
             self._running = asyncio.get_running_loop().create_task(self._run(self._ready))
         assert self._ready is not None
-        return await asyncio.shield(self._ready)
+        return self._ready.result() if self._ready.done() else await asyncio.shield(self._ready)
 
     async def _run(self, ready: "asyncio.Future[Any]") -> None:
         """Be connected until the server ends or `close` is called. The SDK wants all of it in one task."""
         try:
             async with contextlib.AsyncExitStack() as stack:
                 async with asyncio.timeout(START_SECONDS):
-                    client, ended = await self._connect(stack)
-                ready.set_result(client)
+                    connection, ended = await self._connect(stack)
+                ready.set_result(connection)
                 over = [asyncio.ensure_future(each.wait()) for each in (ended, self._closing)]
                 try:
                     await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
@@ -108,8 +107,8 @@ class McpServer:
         if process is not None:
             stack.callback(lambda: setattr(self, "_last_words", process.last_words))
         headers = {name: expand(value) for name, value in self.config.headers.items()}
-        client = await connect.client_of(self.config, process, headers, self._on_message, stack)
-        return client, asyncio.Event() if process is None else process.ended
+        made = await connect.open_connection(self.config, process, headers, self._on_message, stack)
+        return made, asyncio.Event() if process is None else process.over
 
     async def _on_message(self, message: Any) -> None:
         if type(message).__name__ == "ToolListChangedNotification":
@@ -141,30 +140,31 @@ class McpServer:
             raise ToolFailed("unknown", f"the server {self.name!r} has no tool {tool[:200]!r}")
         return known.by_name[tool]
 
-    async def _list(self, client: Any) -> list[ToolSpec]:
+    async def _list(self, connection: Any) -> list[ToolSpec]:
         found: list[ToolSpec] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-            found += [_spec(tool) for tool in page.tools]
-            cursor = page.next_cursor
+            page, cursor = await connection.list_tools(cursor)
+            found += [_spec(tool) for tool in page]
             if cursor is None or len(found) >= MAX_TOOLS:
                 break
         unique = {tool.name: tool for tool in found[:MAX_TOOLS]}
         return list(unique.values())
 
-    async def call(self, tool: str, arguments: dict[str, Any], seconds: float | None) -> bytes:
+    async def call(self, tool: ToolSpec, arguments: dict[str, Any], seconds: float | None) -> bytes:
         """Call a tool and return the payload of its result. Cancelling this tells the server."""
-        result = await self._guarded(lambda client: client.call_tool(tool, arguments), seconds)
-        return content.of_mcp(result)
+        payload: bytes = await self._guarded(lambda connection: connection.call(tool, arguments), seconds)
+        return payload
 
     async def _guarded(self, ask: Any, seconds: float | None) -> Any:
         """Ask the server, and turn every failure of it into ToolFailed."""
-        client = await self._client()
+        connection = await self._connected()
         running = self._running
         try:
             async with asyncio.timeout(seconds):
-                return await ask(client)
+                return await ask(connection)
+        except ToolFailed:
+            raise
         except TimeoutError:
             raise ToolFailed("timeout", f"the server {self.name!r} did not answer within {seconds:g} s") from None
         except Exception as error:  # the edge to a stranger's program: the SDK raises many kinds

@@ -21,11 +21,12 @@ class ToolServers:
 
     def configured(self, tenant: str) -> dict[str, NewServer]:
         """Return the servers that a tenant may use. The owner may use all."""
-        return {
-            name: server
-            for name, server in self._configured.items()
-            if not tenant or ALL in server.tenants or tenant in server.tenants
-        }
+        return {name: server for name, server in self._configured.items() if _may_use(tenant, server)}
+
+    def find(self, name: str, tenant: str) -> NewServer | None:
+        """Return one of them by name."""
+        server = self._configured.get(name)
+        return server if server is not None and _may_use(tenant, server) else None
 
     def names(self, tenant: str) -> list[str]:
         return list(self.configured(tenant))
@@ -34,7 +35,7 @@ class ToolServers:
         """Return a server, which need not be running yet. `own`: it was named for this session alone."""
         owner = f"session:{session_key}" if own or server.share == "session" else f"tenant:{tenant}"
         found = self._running.get((owner, name))
-        if found is None or found.config != server:
+        if found is None or (found.config is not server and found.config != server):
             found = self._running[owner, name] = McpServer(name, server)
         return found
 
@@ -49,3 +50,7 @@ class ToolServers:
         stopping = [self._running.pop(key) for key in keys]
         if stopping:
             await asyncio.gather(*(server.close() for server in stopping))
+
+
+def _may_use(tenant: str, server: NewServer) -> bool:
+    return not tenant or ALL in server.tenants or tenant in server.tenants

@@ -2,22 +2,25 @@
 
 Lines are bounded, so that no server can fill the memory. The whole process group ends with the connection. What the
 server writes to standard error is kept for the message about its end.
+
+Calls of tools go past the SDK's client, which would take longer for one than everything else on its way.
 """
 
 import asyncio
 import contextlib
 import os
 import signal
-from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from ingle.support.message_stream import Lines, MessageStream
 from ingle.tools.config import expand
+from ingle.tools.requests import Requests, meta_of
 from ingle.tools.shapes import NewServer
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -33,20 +36,17 @@ INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER
 """Variables of this process that a server gets. Others have to be named in its `env`."""
 
 
-class ServerProcess(asyncio.SubprocessProtocol):
+class ServerProcess(MessageStream, asyncio.SubprocessProtocol):
     """Read and write stream in one. It ends when the process closes its output."""
 
     def __init__(self, config: NewServer) -> None:
+        super().__init__()
         self._config = config
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.SubprocessTransport | None = None
         self._input: Any = None
-        self._buffer = bytearray()
-        self._searched = 0
+        self._lines = Lines()
+        self._requests = Requests()
         self._errors = bytearray()
-        self._messages: deque[SessionMessage] = deque()
-        self._woken: asyncio.Future[None] | None = None
-        self.ended = asyncio.Event()
         self._exited = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -108,38 +108,32 @@ class ServerProcess(asyncio.SubprocessProtocol):
         if fd == 2:
             self._errors = (self._errors + data)[-MAX_ERRORS_BYTES:]
             return
-        self._buffer += data
-        while (end := self._buffer.find(b"\n", self._searched)) >= 0:
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
-            self._searched = 0
-            self._take(line)
-        self._searched = len(self._buffer)
-        if self._searched > MAX_LINE_BYTES:
+        for line in self._lines.feed(data):
+            if not self._requests.take(line):
+                self._take(line)
+        if self._lines.waiting > MAX_LINE_BYTES:
             self.problem = f"it sent a message of more than {MAX_LINE_BYTES} bytes"
-            self._buffer.clear()
-            self._searched = 0
+            self._lines.take()
             assert self._transport is not None
             self._transport.kill()
-            self._end()
+            self.end()
 
     def _take(self, line: bytes) -> None:
         try:
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValidationError:
             return  # a server that prints, most often
-        self._messages.append(SessionMessage(message))
-        self._wake()
+        self.put(SessionMessage(message))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            self._end()
+            self.end()
         elif fd == 0:
             self._writable.set()
 
     def process_exited(self) -> None:
         self._exited.set()
-        self._end()
+        self.end()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -147,51 +141,43 @@ class ServerProcess(asyncio.SubprocessProtocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def _end(self) -> None:
-        self.ended.set()
+    def end(self) -> None:
+        super().end()
         self._writable.set()
-        self._wake()
+        self._requests.close()
 
-    def _wake(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
-
-    # --- the client's streams ---
-
-    async def receive(self) -> SessionMessage:
-        while not self._messages:
-            if self.ended.is_set():
-                raise anyio.EndOfStream
-            self._woken = self._loop.create_future()
-            await self._woken
-        return self._messages.popleft()
-
-    def __aiter__(self) -> "ServerProcess":
-        return self
-
-    async def __anext__(self) -> SessionMessage:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
+    # --- the client's write stream ---
 
     async def send(self, item: SessionMessage, /) -> None:
+        message = item.message
+        if isinstance(message, JSONRPCRequest):
+            self._requests.meta = meta_of(message.params)
+        await self._write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async def _write(self, line: bytes) -> None:
         if not self._writable.is_set():
             await self._writable.wait()
-        if self.ended.is_set() or self._input is None or self._input.is_closing():
+        if self.over.is_set() or self._input is None or self._input.is_closing():
             raise anyio.BrokenResourceError
-        self._input.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        self._input.write(line)
 
-    # The SDK closes its streams after use, but these end with the process.
+    # --- calls ---
 
-    async def aclose(self) -> None:
-        pass
+    async def call(self, tool: str, arguments: dict[str, Any]) -> bytes:
+        """Call a tool and return the JSON of its result. Cancelling this tells the server.
 
-    async def __aenter__(self) -> "ServerProcess":
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        pass
+        Raises ToolFailed with the server's words, and BrokenResourceError if the server ends before.
+        """
+        number, line, answer = self._requests.begin("tools/call", {"name": tool, "arguments": arguments})
+        try:
+            await self._write(line)
+            return await answer
+        except asyncio.CancelledError:
+            if not self.over.is_set():
+                self._input.write(self._requests.cancellation(number))
+            raise
+        finally:
+            self._requests.forget(number)
 
 
 def _path(text: str) -> str:

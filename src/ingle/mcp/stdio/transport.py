@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -28,6 +27,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from ingle.mcp.stdio.descriptors import Wire
+from ingle.support.message_stream import Lines, MessageStream
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """The largest cell fits, even with every character escaped."""
@@ -47,31 +47,27 @@ INVALID_REQUEST = -32600
 _encoder = msgspec.json.Encoder()
 
 
-class Pipe(asyncio.Protocol):
+class Pipe(MessageStream, asyncio.Protocol):
     """Read and write stream in one. It ends when the host closes its end, or cannot be written to."""
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__()
         self._max_line = max_line
-        self._buffer = bytearray()
-        self._searched = 0
+        self._lines = Lines()
         self._skipped: _TooLong | None = None
         """The line that is skipped because it is too long."""
-        self._messages: deque[SessionMessage] = deque()
         self._unanswered: set[Any] = set()
-        self._woken: asyncio.Future[None] | None = None
         self._ended = False
         self._reading: asyncio.ReadTransport | None = None
         self._held = False
         self._writer = _Writer(self._loop)
-        self.over = asyncio.Event()
 
     @classmethod
     async def open(cls, wire: Wire) -> "Pipe":
         pipe = cls()
         await pipe._loop.connect_write_pipe(lambda: pipe._writer, os.fdopen(wire.writer, "wb", 0))
         await pipe._loop.connect_read_pipe(lambda: pipe, os.fdopen(wire.reader, "rb", 0))
-        pipe._writer.on_lost = pipe.over.set
+        pipe._writer.on_lost = pipe.end
         return pipe
 
     # --- input ---
@@ -80,14 +76,7 @@ class Pipe(asyncio.Protocol):
         self._reading = cast(asyncio.ReadTransport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while True:
-            end = self._buffer.find(b"\n", self._searched)
-            if end < 0:
-                break
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
-            self._searched = 0
+        for line in self._lines.feed(data):
             if self._skipped is not None:
                 self._skipped.add(line)
                 text = f"the message is longer than {self._max_line} bytes and was not read"
@@ -95,12 +84,9 @@ class Pipe(asyncio.Protocol):
                 self._skipped = None
             else:
                 self._take(line)
-        self._searched = len(self._buffer)
-        if self._searched > (self._max_line if self._skipped is None else ENDS_BYTES):
+        if self._lines.waiting > (self._max_line if self._skipped is None else ENDS_BYTES):
             self._skipped = self._skipped or _TooLong()
-            self._skipped.add(bytes(self._buffer))
-            self._buffer.clear()
-            self._searched = 0
+            self._skipped.add(self._lines.take())
         if len(self._messages) > MAX_WAITING and not self._held and self._reading is not None:
             self._held = True
             self._reading.pause_reading()
@@ -124,8 +110,7 @@ class Pipe(asyncio.Protocol):
                 return
         if isinstance(message, JSONRPCRequest):
             self._unanswered.add(message.id)
-        self._messages.append(SessionMessage(message))
-        self._wake()
+        self.put(SessionMessage(message))
 
     def _refuse_unreadable(self, line: bytes) -> None:
         """Refuse a line that is not JSON, or only by the rules of Python's own parser, which allows half characters."""
@@ -152,41 +137,20 @@ class Pipe(asyncio.Protocol):
     def _end_of_input(self) -> None:
         if not self._ended:
             self._ended = True
-            self._wake()
             if self._unanswered:
-                self._loop.call_later(EOF_GRACE_SECONDS, self.over.set)
+                # Pending requests may still be answered, but no message will come.
+                self._loop.call_later(EOF_GRACE_SECONDS, self.end)
             else:
-                self.over.set()
-
-    def _wake(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+                self.end()
 
     # --- the server's read stream ---
 
-    async def receive(self) -> SessionMessage:
-        while not self._messages:
-            if self.over.is_set():
-                raise anyio.EndOfStream
-            self._woken = self._loop.create_future()
-            if self._ended:
-                # Pending requests may still be answered, but no message will come.
-                await self.over.wait()
-                raise anyio.EndOfStream
-            await self._woken
-        if self._held and len(self._messages) <= MAX_WAITING // 2 and self._reading is not None:
+    async def receive(self) -> Any:
+        message = await super().receive()
+        if self._held and len(self._messages) < MAX_WAITING // 2 and self._reading is not None:
             self._held = False
             self._reading.resume_reading()
-        return self._messages.popleft()
-
-    def __aiter__(self) -> "Pipe":
-        return self
-
-    async def __anext__(self) -> SessionMessage:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
+        return message
 
     # --- the server's write stream ---
 
@@ -202,24 +166,13 @@ class Pipe(asyncio.Protocol):
             if isinstance(message, JSONRPCResponse | JSONRPCError):
                 self._unanswered.discard(message.id)
                 if self._ended and not self._unanswered:
-                    self.over.set()
+                    self.end()
 
     async def flush(self, seconds: float) -> None:
         """Wait until the host has read everything, or until the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._writer.flush()
-
-    # The SDK closes its streams after use, but these end with the process.
-
-    async def aclose(self) -> None:
-        pass
-
-    async def __aenter__(self) -> "Pipe":
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        pass
 
 
 class _TooLong:

@@ -118,12 +118,12 @@ class SessionTools:
         """Return a server by name. Raise ToolFailed if this session has none."""
         if name == CLIENT or self._functions.has(name):
             return ClientSource(self._functions, name)
-        named = self._named
-        if name not in named:
+        own = self._own.get(name)
+        named = own or self._servers.find(name, self._spec.tenant)
+        if named is None:
             raise ToolFailed("unknown", f"there is no server of tools {name[:200]!r}")
-        own = name in self._own
-        server = self._servers.get(name, named[name], self._spec.tenant, self._spec.key, own=own)
-        return McpSource(server, named[name])
+        server = self._servers.get(name, named, self._spec.tenant, self._spec.key, own=own is not None)
+        return McpSource(server, named)
 
     @property
     def _names(self) -> list[str]:
@@ -310,7 +310,7 @@ class SessionTools:
         began = time.monotonic()
         data = b""
         try:
-            data = await source.call(tool.name, request.data, self._settings.tool_timeout or None)
+            data = await source.call(tool, request.data, self._settings.tool_timeout or None)
         finally:
             for spent in counted:
                 spent.add(time.monotonic() - began, len(data))

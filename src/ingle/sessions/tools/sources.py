@@ -29,7 +29,7 @@ class Source(Protocol):
 
     async def find(self, tool: str) -> ToolSpec: ...
 
-    async def call(self, tool: str, arguments: bytes, seconds: float | None) -> bytes:
+    async def call(self, tool: ToolSpec, arguments: bytes, seconds: float | None) -> bytes:
         """Return the payload of the result. Cancelling this cancels the call."""
         ...
 
@@ -46,7 +46,7 @@ class McpSource:
     async def find(self, tool: str) -> ToolSpec:
         return await self._server.find(tool)
 
-    async def call(self, tool: str, arguments: bytes, seconds: float | None) -> bytes:
+    async def call(self, tool: ToolSpec, arguments: bytes, seconds: float | None) -> bytes:
         return await self._server.call(tool, arguments_of(arguments), seconds)
 
 
@@ -66,12 +66,12 @@ class ClientSource:
     async def find(self, tool: str) -> ToolSpec:
         return self._functions.find(self._name, tool)[0]
 
-    async def call(self, tool: str, arguments: bytes, seconds: float | None) -> bytes:
+    async def call(self, tool: ToolSpec, arguments: bytes, seconds: float | None) -> bytes:
         arguments_of(arguments)  # a client gets an object, whatever the worker sends
-        _, provider = self._functions.find(self._name, tool)
+        _, provider = self._functions.find(self._name, tool.name)
         try:
             async with asyncio.timeout(seconds):
-                return await provider.call(tool, arguments)
+                return await provider.call(tool.name, arguments)
         except TimeoutError:
             raise ToolFailed("timeout", f"the client did not answer within {seconds:g} s") from None
 
