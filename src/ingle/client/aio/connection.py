@@ -5,6 +5,7 @@ connection continues at the next number, so no event is lost or repeated.
 """
 
 import dataclasses
+import socket as sockets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ from ingle.client.address import (
     time_left,
 )
 from ingle.client.aio.io import (
+    CallSocket,
     EventStream,
     HttpClient,
     HttpTransport,
@@ -37,6 +39,7 @@ from ingle.client.aio.io import (
     WebSocket,
     body_of,
     in_thread,
+    open_near,
     sleep,
 )
 from ingle.client.decode import read_event
@@ -405,13 +408,12 @@ class AsyncConnection:
 
     async def open_socket(self, path: str) -> WebSocket:
         """Open a WebSocket of the service."""
-        address = self.address
-        sock = await in_thread(connect, address.path) if address.path is not None else None
-        options: dict[str, Any] = {"proxy": None} if address.near else {}
+        options: dict[str, Any] = {"proxy": None} if self.address.near else {}
+        sock = await self._unix_socket()
         try:
             return await WebSocket.open(
-                address.socket_url + path,
-                address.headers,
+                self.address.socket_url + path,
+                self.address.headers,
                 sock,
                 max_size=MAX_EVENT_BYTES,
                 open_timeout=CONNECT_SECONDS,
@@ -422,6 +424,23 @@ class AsyncConnection:
             if sock is not None:
                 sock.close()
             raise
+
+    async def open_call_socket(self, path: str) -> CallSocket:
+        """Open a WebSocket of the service for calls, which many small messages make."""
+        url, headers = self.address.socket_url + path, self.address.headers
+        if not self.address.near or not url.startswith("ws:"):
+            return await self.open_socket(path)
+        sock = await self._unix_socket()
+        try:
+            return await open_near(url, headers, sock, max_size=MAX_EVENT_BYTES, open_timeout=CONNECT_SECONDS)
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+
+    async def _unix_socket(self) -> sockets.socket | None:
+        path = self.address.path
+        return await in_thread(connect, path) if path is not None else None
 
 
 def _has_ended(closed: ConnectionClosed) -> bool:

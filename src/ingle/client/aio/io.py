@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __all__ = [
+    "CallSocket",
     "Calls",
     "EventStream",
     "HttpClient",
@@ -33,6 +34,7 @@ __all__ = [
     "body_of",
     "call",
     "in_thread",
+    "open_near",
     "sleep",
 ]
 
@@ -91,6 +93,15 @@ class WebSocket:
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+CallSocket = WebSocket
+"""Connection that carries calls of functions of this program."""
+
+
+async def open_near(url: str, headers: dict[str, str], sock: socket.socket | None, **options: Any) -> CallSocket:
+    """Open a WebSocket of a service on this machine, for calls."""
+    return await WebSocket.open(url, headers, sock, proxy=None, **options)
 
 
 class Calls:

@@ -8,7 +8,7 @@ from websockets.exceptions import ConnectionClosed
 
 from ingle import errors
 from ingle.client.aio.connection import CONNECT_SECONDS, AsyncConnection
-from ingle.client.aio.io import Calls, WebSocket
+from ingle.client.aio.io import Calls, CallSocket
 from ingle.client.functions import Accepted, Function, Refused, decode_message, failure_of, frame
 from ingle.client.minimal import failure
 from ingle.tools.shapes import FunctionCall, FunctionCancelled
@@ -24,13 +24,13 @@ class AsyncProvided:
         self._path = path
         self._server = server
         self._functions = {each.spec.name: each for each in functions}
-        self._socket: WebSocket | None = None
+        self._socket: CallSocket | None = None
         self._calls = Calls()
 
     async def open(self) -> None:
         """Connect, and offer the functions."""
         await self._connection.open()
-        socket = self._socket = await self._connection.open_socket(f"{self._path}/functions")
+        socket = self._socket = await self._connection.open_call_socket(f"{self._path}/functions")
         specs = [each.spec for each in self._functions.values()]
         await socket.send({"op": "provide", "server": self._server, "functions": specs})
         try:

@@ -6,6 +6,7 @@ connection continues at the next number, so no event is lost or repeated.
 """
 
 import dataclasses
+import socket as sockets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -32,6 +33,7 @@ from ingle.client.address import (
 from ingle.client.decode import read_event
 from ingle.client.minimal import MinimalClient, failure, reason
 from ingle.client.sync.io import (
+    CallSocket,
     EventStream,
     HttpClient,
     HttpTransport,
@@ -40,6 +42,7 @@ from ingle.client.sync.io import (
     WebSocket,
     body_of,
     in_thread,
+    open_near,
     sleep,
 )
 from ingle.settings import data_folder
@@ -404,13 +407,12 @@ class Connection:
 
     def open_socket(self, path: str) -> WebSocket:
         """Open a WebSocket of the service."""
-        address = self.address
-        sock = in_thread(connect, address.path) if address.path is not None else None
-        options: dict[str, Any] = {"proxy": None} if address.near else {}
+        options: dict[str, Any] = {"proxy": None} if self.address.near else {}
+        sock = self._unix_socket()
         try:
             return WebSocket.open(
-                address.socket_url + path,
-                address.headers,
+                self.address.socket_url + path,
+                self.address.headers,
                 sock,
                 max_size=MAX_EVENT_BYTES,
                 open_timeout=CONNECT_SECONDS,
@@ -421,6 +423,23 @@ class Connection:
             if sock is not None:
                 sock.close()
             raise
+
+    def open_call_socket(self, path: str) -> CallSocket:
+        """Open a WebSocket of the service for calls, which many small messages make."""
+        url, headers = self.address.socket_url + path, self.address.headers
+        if not self.address.near or not url.startswith("ws:"):
+            return self.open_socket(path)
+        sock = self._unix_socket()
+        try:
+            return open_near(url, headers, sock, max_size=MAX_EVENT_BYTES, open_timeout=CONNECT_SECONDS)
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+
+    def _unix_socket(self) -> sockets.socket | None:
+        path = self.address.path
+        return in_thread(connect, path) if path is not None else None
 
 
 def _has_ended(closed: ConnectionClosed) -> bool:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 import httpx
 import msgspec
@@ -21,9 +21,12 @@ from ingle.tools.shapes import FunctionCall, FunctionCancelled
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
+    from ingle.client.near_socket import NearSocket
+
 T = TypeVar("T")
 
 __all__ = [
+    "CallSocket",
     "Calls",
     "EventStream",
     "HttpClient",
@@ -36,6 +39,7 @@ __all__ = [
     "call",
     "closing",
     "in_thread",
+    "open_near",
     "sleep",
 ]
 
@@ -90,6 +94,17 @@ class WebSocket:
 
     def close(self) -> None:
         self._manager.__exit__(None, None, None)
+
+
+CallSocket = Union[WebSocket, "NearSocket"]
+"""Connection that carries calls of functions of this program."""
+
+
+def open_near(url: str, headers: dict[str, str], sock: socket.socket | None, **options: Any) -> CallSocket:
+    """Open a WebSocket of a service on this machine, for calls."""
+    from ingle.client.near_socket import NearSocket
+
+    return NearSocket.open(url, headers, sock, **options)
 
 
 MAX_THREADS = 64

@@ -11,7 +11,7 @@ from ingle import errors
 from ingle.client.functions import Accepted, Function, Refused, decode_message, failure_of, frame
 from ingle.client.minimal import failure
 from ingle.client.sync.connection import CONNECT_SECONDS, Connection
-from ingle.client.sync.io import Calls, WebSocket
+from ingle.client.sync.io import Calls, CallSocket
 from ingle.tools.shapes import FunctionCall, FunctionCancelled
 
 REFUSED_STATUS = 422
@@ -25,13 +25,13 @@ class Provided:
         self._path = path
         self._server = server
         self._functions = {each.spec.name: each for each in functions}
-        self._socket: WebSocket | None = None
+        self._socket: CallSocket | None = None
         self._calls = Calls()
 
     def open(self) -> None:
         """Connect, and offer the functions."""
         self._connection.open()
-        socket = self._socket = self._connection.open_socket(f"{self._path}/functions")
+        socket = self._socket = self._connection.open_call_socket(f"{self._path}/functions")
         specs = [each.spec for each in self._functions.values()]
         socket.send({"op": "provide", "server": self._server, "functions": specs})
         try:

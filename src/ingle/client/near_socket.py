@@ -1,0 +1,116 @@
+"""WebSocket of a service on this machine, without a thread of its own: the thread that waits for a message reads it.
+
+The library's own connection reads in a second thread. Two switches of threads for each message would take longer than
+the call of a function.
+"""
+
+import socket
+import threading
+from typing import Any
+
+import msgspec
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.uri import parse_uri
+
+CHUNK_BYTES = 65536
+
+
+class NearSocket:
+    """One thread at a time receives; any thread sends."""
+
+    def __init__(self, sock: socket.socket, protocol: ClientProtocol) -> None:
+        self._socket = sock
+        self._protocol = protocol
+        self._lock = threading.Lock()
+        """Held while the protocol is used, which knows nothing of threads."""
+        self._messages: list[bytes] = []
+        self._parts: list[bytes] = []
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        headers: dict[str, str],
+        sock: socket.socket | None,
+        *,
+        max_size: int,
+        open_timeout: float,
+    ) -> "NearSocket":
+        """Connect. Raise what the library's own connection raises."""
+        uri = parse_uri(url)
+        if sock is None:
+            sock = socket.create_connection((uri.host, uri.port), open_timeout)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        sock.settimeout(open_timeout)
+        protocol = ClientProtocol(uri, max_size=max_size)
+        made = cls(sock, protocol)
+        try:
+            request = protocol.connect()
+            request.headers.update(headers)
+            protocol.send_request(request)
+            made._flush()
+            while protocol.state is State.CONNECTING and protocol.handshake_exc is None:
+                made._read()
+            if protocol.handshake_exc is not None:
+                raise protocol.handshake_exc
+        except BaseException:
+            sock.close()
+            raise
+        sock.settimeout(None)
+        return made
+
+    def _flush(self) -> None:
+        """Send what the protocol has to say. An empty piece is the end of what this side sends."""
+        for data in self._protocol.data_to_send():
+            if data:
+                self._socket.sendall(data)
+            else:
+                self._socket.shutdown(socket.SHUT_WR)
+
+    def _read(self) -> None:
+        data = self._socket.recv(CHUNK_BYTES)
+        with self._lock:
+            if data:
+                self._protocol.receive_data(data)
+            else:
+                self._protocol.receive_eof()
+            for event in self._protocol.events_received():
+                if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+                    self._parts.append(bytes(event.data))
+                    if event.fin:
+                        self._messages.append(b"".join(self._parts))
+                        self._parts.clear()
+            self._flush()
+        if not data and self._protocol.state is not State.CONNECTING:
+            raise self._protocol.close_exc
+
+    def receive(self, seconds: float | None) -> bytes:
+        """Return the next frame, or raise TimeoutError or ConnectionClosed."""
+        self._socket.settimeout(seconds)
+        while not self._messages:
+            self._read()
+        return self._messages.pop(0)
+
+    def send(self, value: Any) -> None:
+        self.send_text(msgspec.json.encode(value).decode())
+
+    def send_text(self, text: str) -> None:
+        with self._lock:
+            if self._protocol.state is not State.OPEN:
+                raise ConnectionError("the connection is closed")
+            self._protocol.send_text(text.encode())
+            self._flush()
+
+    def close(self) -> None:
+        """Say goodbye, and wake the thread that receives."""
+        try:
+            with self._lock:
+                if self._protocol.state is State.OPEN:
+                    self._protocol.send_close(1000)
+                    self._flush()
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the service has closed it before
+        self._socket.close()
