@@ -40,6 +40,7 @@ class Link:
         """Messages that arrived together with the last one."""
         self._queued: list[bytes] = []
         self._socket: Any = None
+        self._poller = select.poll()
         self.abandoned = False
         """Whether this process was forked by user code and has no wire."""
         self.on_reply: Callable[[messages.ToolReply], None] | None = None
@@ -70,6 +71,8 @@ class Link:
             self._socket.detach()
         self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
         self._socket.setblocking(True)  # regardless of the user's default timeout
+        self._poller = select.poll()
+        self._poller.register(fd, select.POLLIN)
 
     def detach(self) -> None:
         """Close the wire. Another one may be attached later."""
@@ -177,10 +180,8 @@ class Link:
             self._wake_main()
 
     def wait_readable(self) -> None:
-        """Wait until there is something to read. A signal handler may raise."""
-        poller = select.poll()
-        poller.register(self.fd, select.POLLIN)
-        poller.poll()
+        """Wait until there is something to read. A signal handler may raise. Only the leader waits."""
+        self._poller.poll()
 
     def read_available(self) -> None:
         """Take what is there, and hand it out. The caller has shielded itself from interrupts.

@@ -35,17 +35,25 @@ def make_function(calls: Calls, server: str, module: str, name: str, tool: dict[
     signature = _signature(known, schema, tool.get("output_schema"))
     keys = {} if known is None else {each.name: each for each in known}
     aliases = {} if known is None else {each.key: each.name for each in known if each.key != each.name}
+    required = {each.name for each in known or () if each.required}
     shown = f"{module.rpartition('.')[2]}.{name}()"
 
-    def arguments(args: tuple[Any, ...], given: dict[str, Any]) -> bytes:
+    def bind(args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         if aliases:
             given = {aliases.get(each, each): value for each, value in given.items()}
+        # Most calls give each parameter once. `Signature.bind` takes as long as the rest of this function.
+        merged = dict(zip(keys, args))  # noqa: B905  the lengths are compared below
+        merged.update(given)
+        if len(merged) == len(args) + len(given) and required <= merged.keys() <= keys.keys():
+            return merged
         try:
-            bound = signature.bind(*args, **given)
+            return signature.bind(*args, **given).arguments
         except TypeError as error:
             raise TypeError(f"{shown} {error}; it is {name}{signature}") from None
+
+    def arguments(args: tuple[Any, ...], given: dict[str, Any]) -> bytes:
         made = {}
-        for each, value in bound.arguments.items():
+        for each, value in bind(args, given).items():
             parameter = keys.get(each)
             if parameter is None:
                 made.update({other: values.plain(one) for other, one in value.items()})

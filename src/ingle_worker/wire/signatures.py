@@ -154,5 +154,7 @@ def visible(text: Any, limit: int) -> str:
     """Return a stranger's text without control characters, bounded."""
     if not isinstance(text, str):
         return ""
+    if len(text) <= limit and text.isprintable():
+        return text
     shown = "".join(char if char in "\n\t" or char.isprintable() else " " for char in text[: limit + 1])
     return shown if len(shown) <= limit else shown[:limit] + "…"

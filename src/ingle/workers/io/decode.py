@@ -4,7 +4,6 @@ Each message has a typed decoder. The decoder and the frame bound depth and size
 BadMessage and costs that worker only. The memory of a decoded message is bounded too, by counting its elements first.
 """
 
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -124,6 +123,9 @@ def decode(frame: Frame) -> Any:
         if len(frame.header) > bounded_json.MAX_UNCHECKED_BYTES:
             _check_long(frame.kind, frame.header)
         message = decoder(frame.header)
-        return message if frame.kind not in _WITH_PAYLOAD else dataclasses.replace(message, data=frame.payload)
+        if frame.kind in _WITH_PAYLOAD:
+            # Nobody else has it yet; a copy would cost as much as the rest of this function.
+            object.__setattr__(message, "data", frame.payload)
+        return message
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise BadMessage(f"a {messages.KINDS[frame.kind].__name__} that cannot be read: {error}") from None
