@@ -86,6 +86,7 @@ bench: $(STAMP_BENCH)
 	@$(BIN)/python bench/saving.py $(ARGS)
 	@$(BIN)/python bench/http_api.py $(ARGS)
 	@$(BIN)/python bench/mcp.py $(ARGS)
+	@$(BIN)/python bench/tools.py $(ARGS)
 	@$(BIN)/python bench/compat.py $(ARGS)
 	@$(BIN)/python bench/compat_e2b.py $(ARGS)
 

@@ -45,6 +45,8 @@ class Server:
     pid: int
     port: int
     token: str
+    local: str
+    """Address of its Unix socket."""
 
     def cpu(self) -> float:
         """Seconds of CPU of the server itself, not of its sessions."""
@@ -73,7 +75,7 @@ def ingle_server(*options: str) -> Iterator[Server]:
         found = re.search(r":(\d+)", said)
         assert found, said
         try:
-            yield Server(process.pid, int(found[1]), token)
+            yield Server(process.pid, int(found[1]), token, f"unix:{next(Path(home, 'run').glob('*.sock'))}")
         finally:
             process.terminate()
             process.wait()
