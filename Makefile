@@ -8,6 +8,7 @@ STAMP_RUN := $(VENV)/.stamp-run
 STAMP_DEV := $(VENV)/.stamp-dev
 STAMP_BENCH := $(VENV)/.stamp-bench
 STAMP_DOCS := $(VENV)/.stamp-docs
+STAMP_RAY := $(VENV)/.stamp-ray
 PIP_INSTALL := $(BIN)/python tools/install.py
 
 # PYTHON names the interpreter for .venv; left empty, the candidates are tried in turn.
@@ -20,7 +21,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-both-levels test-sandbox test-compat test-web test-gpu lint docs bench soak dist clean
+.PHONY: help run test test-unit test-both-levels test-sandbox test-compat test-web test-cluster test-gpu lint docs bench soak dist clean
 
 help:
 	@echo 'make run     start the service, and open its page   (ARGS="--port 9000" is handed on)'
@@ -30,6 +31,7 @@ help:
 	@echo 'make test-sandbox      run all tests with every session in a sandbox'
 	@echo 'make test-compat       run tests with real clients of other servers (NEWEST=1: the newest of each)'
 	@echo 'make test-web          use the console in a browser (apt-get install chromium)'
+	@echo 'make test-cluster      run sessions on a local Ray cluster (root: also cut its network)'
 	@echo '.ci/run      lint, all tests, and those that can differ by level once more in a sandbox'
 	@echo 'make lint    ruff, mypy, the direction of imports, the generated client'
 	@echo 'make docs    build the documentation as a site, in build/docs/site'
@@ -55,6 +57,10 @@ test-both-levels: $(STAMP_DEV)
 
 test-web: $(STAMP_DEV)
 	@$(PYTEST) -m web --timeout=180 tests/web $(ARGS)
+
+# All tests share one cluster, so that they run in one process.
+test-cluster: $(STAMP_RAY)
+	@$(BIN)/python -m pytest -m ray --timeout=180 tests/cluster $(ARGS)
 
 test-sandbox: $(STAMP_DEV)
 	@$(PYTEST) --isolation sandbox $(ARGS)
@@ -133,6 +139,11 @@ $(STAMP_DEV): pyproject.toml | $(STAMP_VENV)
 $(STAMP_BENCH): pyproject.toml $(STAMP_DEV)
 	@echo 'adding to $(VENV) what the benchmarks compare with (first time takes about a minute)'
 	@$(PIP_INSTALL) --editable '.[dev,bench]'
+	@touch $@
+
+$(STAMP_RAY): pyproject.toml $(STAMP_DEV)
+	@echo 'adding Ray to $(VENV) (about 290 MB)'
+	@$(PIP_INSTALL) --editable '.[dev,ray]'
 	@touch $@
 
 $(STAMP_DOCS): pyproject.toml $(STAMP_DEV)

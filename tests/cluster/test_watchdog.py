@@ -96,7 +96,6 @@ def test_an_old_renewal_that_arrives_late_shortens_nothing() -> None:
     assert [lease.frozen(12.9), lease.frozen(13.0), lease.over(13.4), lease.over(13.5)] == [False, True, False, True]
 
 
-@pytest.mark.req("node.once")
 @pytest.mark.parametrize("renew", [Watched.renew_at_head, Watched.renew_at_store], ids=["head", "store"])
 def test_without_a_renewal_sessions_are_stopped_and_then_killed(watched: Watched, renew: Callable[..., None]) -> None:
     renew(watched)

@@ -16,6 +16,7 @@ GROUPS = {
     "Services": {
         "serve": "commands.serve:serve",
         "mcp": "commands.mcp:mcp",
+        "cluster": "cluster.group:cluster",
         "open": "console.open:open_console",
         "share": "console.share:share",
         "grant": "commands.grant:grant",

@@ -1,0 +1,190 @@
+"""Link to Ray: a child process of the gateway, and the only part of it that imports Ray.
+
+Ray ends a process that has lost the head for too long; then this one ends and the gateway goes on with the agents it
+knows. The link writes a line of JSON to standard output several times a second: agents, how long each has been silent
+at the head, and the nodes. Each line on standard input is an order: `{"scale": 3}` or `{"drain": "node-2"}`.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from typing import Any
+
+from ingle.cluster.ray import AGENT_KEY, DRAINING_KEY, NAMESPACE, RESOURCE, TARGET_KEY
+
+POLL_SECONDS = 0.25
+"""Interval at which the head is read."""
+
+ENSURE_SECONDS = 1.0
+"""Interval at which missing agents are looked for."""
+
+CALL_SECONDS = 5
+"""Time limit of one call to the head."""
+
+SLOT = "agent-{}"
+"""Name of an actor. Two links that create the same one get the same actor."""
+
+
+class Heard:
+    """When the count of each agent changed last, by this machine's clock. Pure."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, float]] = {}
+
+    def silence(self, incarnation: str, count: int, at: float) -> float:
+        """Return the seconds since the agent's count was seen to change."""
+        known = self._counts.get(incarnation)
+        if known is None or known[0] != count:
+            self._counts[incarnation] = (count, at)
+            return 0.0
+        return at - known[1]
+
+
+class Link:
+    """Orders to Ray and news from it."""
+
+    def __init__(self, address: str) -> None:
+        import ray
+        from ray.experimental import internal_kv
+
+        from ingle.cluster.ray.actor import AgentActor
+
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            configure_logging=False,
+            **own_address(address),
+        )
+        self._ray: Any = ray
+        self._kv: Any = internal_kv
+        # Once per process: each call registers the class at the head anew.
+        self._actor = ray.remote(AgentActor)
+        self._slots: dict[str, Any] = {}
+        self._heard = Heard()
+
+    def report(self) -> dict[str, Any]:
+        agents: dict[str, dict[str, Any]] = {}
+        at = time.monotonic()
+        for value in self._values(AGENT_KEY).values():
+            told = json.loads(value)
+            incarnation = told["info"]["incarnation"]
+            silent = self._heard.silence(incarnation, told["count"], at)
+            agents[incarnation] = {"info": told["info"], "silent": silent}
+        return {
+            "agents": agents,
+            "draining": [key.removeprefix(DRAINING_KEY) for key in self._keys(DRAINING_KEY)],
+            "target": self._target(),
+        }
+
+    def ensure(self) -> None:
+        """Create the agents that are missing: one for each node, or as many as were asked for."""
+        for number in range(self._target() or self._nodes()):
+            slot = SLOT.format(number)
+            if slot not in self._slots:
+                self._slots[slot] = self._actor.options(
+                    name=slot,
+                    lifetime="detached",
+                    get_if_exists=True,
+                    max_restarts=-1,
+                    num_cpus=0,
+                    resources={RESOURCE: 1},
+                    max_concurrency=4,
+                ).remote(slot)
+
+    def obey(self, order: dict[str, Any]) -> None:
+        match order:
+            case {"scale": int(count)}:
+                self._put(TARGET_KEY, str(count))
+                self._end_surplus(count)
+            case {"drain": str(node)}:
+                self._put(DRAINING_KEY + node, "1")
+            case {"undrain": str(node)}:
+                self._delete(DRAINING_KEY + node)
+
+    def _end_surplus(self, count: int) -> None:
+        """End agents above the number. Those that have no node go first, then those of drained nodes."""
+        draining = set(self._keys(DRAINING_KEY))
+        places = {
+            key.removeprefix(AGENT_KEY): DRAINING_KEY + json.loads(value)["info"]["node"] in draining
+            for key, value in self._values(AGENT_KEY).items()
+        }
+        names = [each["name"] for each in self._ray.util.list_named_actors(all_namespaces=True)]
+        slots = sorted((name for name in names if name.startswith(SLOT.format(""))), key=lambda name: (len(name), name))
+        slots.reverse()
+        order = sorted(slots, key=lambda slot: {None: 0, True: 1, False: 2}[places.get(slot)])
+        for slot in order[: max(0, len(slots) - count)]:
+            self._ray.kill(self._ray.get_actor(slot, namespace=NAMESPACE), no_restart=True)
+            self._delete(AGENT_KEY + slot)
+            self._slots.pop(slot, None)
+
+    def _nodes(self) -> int:
+        return sum(node["Alive"] and node["Resources"].get(RESOURCE, 0) >= 1 for node in self._ray.nodes())
+
+    def _target(self) -> int | None:
+        value = self._get(TARGET_KEY)
+        return int(value) if value else None
+
+    def _keys(self, prefix: str) -> list[str]:
+        return [key.decode() for key in self._kv._internal_kv_list(prefix.encode(), namespace=NAMESPACE.encode())]
+
+    def _values(self, prefix: str) -> dict[str, bytes]:
+        """Return all keys with this prefix and their values, in two calls."""
+        keys = [key.encode() for key in self._keys(prefix)]
+        if not keys:
+            return {}
+        client = self._kv.internal_kv_get_gcs_client()
+        found = client.internal_kv_multi_get(keys, NAMESPACE.encode(), timeout=CALL_SECONDS)
+        return {key.decode(): value for key, value in found.items()}
+
+    def _get(self, key: str) -> bytes | None:
+        value: bytes | None = self._kv._internal_kv_get(key.encode(), namespace=NAMESPACE.encode())
+        return value
+
+    def _put(self, key: str, value: str) -> None:
+        self._kv._internal_kv_put(key.encode(), value.encode(), overwrite=True, namespace=NAMESPACE.encode())
+
+    def _delete(self, key: str) -> None:
+        self._kv._internal_kv_del(key.encode(), namespace=NAMESPACE.encode())
+
+
+def own_address(address: str) -> dict[str, str]:
+    """Return the option that names the node of Ray which this process joins.
+
+    On loopback addresses the head's own node is the only one it could be. Elsewhere Ray finds the node by itself.
+    """
+    host = address.rpartition(":")[0]
+    return {"_node_ip_address": host} if host.startswith("127.") else {}
+
+
+def read_orders(orders: "queue.Queue[dict[str, Any]]") -> None:
+    for line in sys.stdin:
+        orders.put(json.loads(line))
+    # The gateway has ended.
+    os._exit(0)
+
+
+def main(address: str) -> None:
+    # Ray prints to standard output, which is for reports alone.
+    reports = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    orders: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=read_orders, args=(orders,), daemon=True).start()
+    link = Link(address)
+    ensured = 0.0
+    while True:
+        if time.monotonic() - ensured >= ENSURE_SECONDS:
+            link.ensure()
+            ensured = time.monotonic()
+        print(json.dumps(link.report()), file=reports, flush=True)
+        try:
+            link.obey(orders.get(timeout=POLL_SECONDS))
+        except queue.Empty:
+            pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,97 @@
+"""Agents that Ray places: one on each node, known to a gateway through its link, whatever is killed."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ingle.cluster.ray.directory import RayDirectory
+from support.processes import command_line
+from support.ray_cluster import RayCluster
+from support.waiting import until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+
+LINK = "ingle.cluster.ray.raylink"
+
+PATIENCE = 60.0
+
+
+def places(directory: RayDirectory) -> list[str]:
+    """Nodes of the agents that were heard a moment ago."""
+    heard = {
+        incarnation: silence
+        for incarnation in directory.agents()
+        if (silence := directory.silence(incarnation)) is not None and silence < 2
+    }
+    return sorted(info.node for incarnation, info in directory.agents().items() if incarnation in heard)
+
+
+ALL = ["node-1", "node-2", "node-3"]
+
+
+async def test_each_node_has_one_agent(directory: RayDirectory) -> None:
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+
+
+async def test_an_agent_has_nothing_of_ray(ray_cluster: RayCluster, directory: RayDirectory) -> None:
+    agent = ray_cluster.agent_of("node-1")
+    variables = Path(f"/proc/{agent}/environ").read_bytes().split(b"\0")
+    assert [each for each in variables if each.upper().startswith(b"RAY_")] == []
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{agent}/status").read_text().splitlines())
+    blocked = int(status["SigBlk"], 16)
+    assert not blocked & (1 << (signal.SIGINT - 1))
+    assert os.getpriority(os.PRIO_PROCESS, agent) == 0
+    assert "_raylet" not in Path(f"/proc/{agent}/maps").read_text()
+
+
+async def test_a_killed_agent_is_started_again(ray_cluster: RayCluster, directory: RayDirectory) -> None:
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+    before = set(directory.agents())
+    os.kill(ray_cluster.agent_of("node-2"), signal.SIGKILL)
+    assert await until(lambda: len(set(directory.agents()) - before) == 1, PATIENCE)
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+
+
+async def test_a_killed_node_falls_silent_and_comes_back(ray_cluster: RayCluster, directory: RayDirectory) -> None:
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+    ray_cluster.ingle("cluster", "kill", "node-3")
+    assert await until(lambda: places(directory) == ALL[:2], PATIENCE)
+    states = {
+        row["node"]: row["state"] for row in json.loads(ray_cluster.ingle("cluster", "status", "--json"))["nodes"]
+    }
+    assert states["node-3"] == "ended"
+    ray_cluster.repair()
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+
+
+async def test_a_killed_link_is_started_again_and_agents_stay_known(directory: RayDirectory) -> None:
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+    before = directory.agents()
+    (link,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_own_link(pid)]
+    os.kill(link, signal.SIGKILL)
+    assert await until(lambda: directory.silence(next(iter(before))) is None, PATIENCE)
+    assert directory.agents() == before
+    assert await until(lambda: places(directory) == ALL, PATIENCE)
+
+
+def is_own_link(pid: int) -> bool:
+    if LINK not in command_line(pid).split():
+        return False
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+
+
+async def test_a_node_that_is_drained_is_told_to_every_gateway(
+    ray_cluster: RayCluster, directory: RayDirectory
+) -> None:
+    other = RayDirectory(ray_cluster.local.address, ray_cluster.local.ray_variables())
+    await other.start(lambda: None)
+    try:
+        await directory.drain("node-2")
+        assert await until(lambda: other.draining() == {"node-2"}, PATIENCE)
+        await other.undrain("node-2")
+        assert await until(lambda: directory.draining() == set(), PATIENCE)
+    finally:
+        await other.stop()
