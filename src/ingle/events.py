@@ -157,7 +157,10 @@ class ToolCalled(Event, frozen=True, gc=False, tag="tool"):
 
 
 class StateChanged(Event, frozen=True, gc=False, tag="state", omit_defaults=True):
-    """`code` and `author` come with the state `running`: the source of the cell that starts, and who sent it."""
+    """`code` and `author` come with the state `running`: the source of the cell that starts, and who sent it.
+
+    A cell that goes on has no `code`. Its `author` is who has answered it, if somebody has.
+    """
 
     state: str
     code: str | None = None
@@ -186,6 +189,8 @@ class Done(Event, frozen=True, gc=False, tag="done", omit_defaults=True):
     """The sequence number of the event of each display in the result."""
     value_event: int = 0
     """The sequence number of the event of the result's value, if it has one."""
+    interrupted_by: Author | None = None
+    """Who asked for the interrupt of the cell, if somebody has."""
 
 
 Streamed = Stdout | Stderr
@@ -223,6 +228,8 @@ class SessionInfo(Struct):
     """Numbers of the GPUs that it may use."""
     node: str | None = None
     """Machine of a cluster that it runs on."""
+    parent: str | None = None
+    """Name of the session that it was forked from."""
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
@@ -473,27 +480,3 @@ class TaskOutput(Struct):
     stream: str
     lines: list[Line]
     next_line: int | None
-
-
-class Isolation(Struct):
-    """Default isolation of a node, and why it is not stronger."""
-
-    level: str
-    network: str
-    missing: dict[str, str] = field(default_factory=dict)
-    """By level that is not available: the cause and the remedy."""
-
-    @property
-    def summary(self) -> str:
-        """Return one line about the level and the network."""
-        text = f"isolation {self.level}, network {self.network}"
-        if self.level in ("none", "limits"):
-            text += " (code in sessions has your files and your network)"
-        elif self.network == "full":
-            text += " (services on this machine's loopback can be reached)"
-        return text
-
-    @property
-    def sentence(self) -> str:
-        """Return the summary and every missing level, for a banner."""
-        return "; ".join([self.summary, *(f"not {level}: {why}" for level, why in self.missing.items())])

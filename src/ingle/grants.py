@@ -79,6 +79,30 @@ class NewGrant(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose sessions may use the folder. A host is for all sessions."""
 
 
+class Isolation(Struct):
+    """Default isolation of a node, and why it is not stronger."""
+
+    level: str
+    network: str
+    missing: dict[str, str] = field(default_factory=dict)
+    """By level that is not available: the cause and the remedy."""
+
+    @property
+    def summary(self) -> str:
+        """Return one line about the level and the network."""
+        text = f"isolation {self.level}, network {self.network}"
+        if self.level in ("none", "limits"):
+            text += " (code in sessions has your files and your network)"
+        elif self.network == "full":
+            text += " (services on this machine's loopback can be reached)"
+        return text
+
+    @property
+    def sentence(self) -> str:
+        """Return the summary and every missing level, for a banner."""
+        return "; ".join([self.summary, *(f"not {level}: {why}" for level, why in self.missing.items())])
+
+
 class Reach(Struct):
     """What sessions of one caller may use."""
 

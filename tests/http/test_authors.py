@@ -47,6 +47,31 @@ def test_cells_name_the_token_the_interface_and_the_client(server: Server) -> No
     assert not [event for event in events if "author" in event and event.get("state") != "running"]
 
 
+def test_answers_and_interrupts_name_who_gave_them(server: Server) -> None:
+    server.make_session()
+    person = {"User-Agent": "person/1"}
+    server.execute("print(input('Name? '))\ninput('Again? ')")
+    server.client.post("/v1/sessions/main/input", json={"text": "Ada"}, headers=person)
+    server.client.post("/v1/sessions/main/interrupt", json={}, headers=person)
+    server.execute("1 / 0")
+    told = server.client.get("/v1/sessions/main/cells/1/events").json()["events"]
+    named = [
+        (event["type"], event.get("state", "done"), event.get("author", event.get("interrupted_by", {})).get("client"))
+        for event in told
+        if event["type"] in ("state", "done") and event["cell"] == 1
+    ]
+    assert named == [
+        ("state", "running", "python-httpx"),
+        ("state", "waiting_for_input", None),
+        ("state", "running", "person"),
+        ("state", "waiting_for_input", None),
+        ("state", "running", None),
+        ("done", "done", "person"),
+    ]
+    told = server.client.get("/v1/sessions/main/cells/2/events").json()["events"]
+    assert [event.get("interrupted_by") for event in told if event["type"] == "done"] == [None]
+
+
 def test_a_page_of_the_server_is_named_as_the_console(server: Server) -> None:
     signed_in = server.client.post(
         "/v1/signin", data={"token": server.token, "to": "/"}, headers={"Origin": server.url, "Authorization": ""}

@@ -16,7 +16,6 @@ from ingle.events import (
     AnyEvent,
     CellInfo,
     CheckpointInfo,
-    Isolation,
     Restored,
     Result,
     RolledBack,
@@ -31,7 +30,7 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.files import Diff, FileInfo, FileList, Unpacked
-from ingle.grants import ApprovalInfo, GrantChange, GrantInfo, NewGrant
+from ingle.grants import ApprovalInfo, GrantChange, GrantInfo, Isolation, NewGrant
 from ingle.introspection import Completeness, Completion, Inspection
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, Bounds, NewCell, NewSession, NewTask
@@ -153,11 +152,11 @@ class SessionHandle(Protocol):
         """Return the result of a cell once it has ended or waits for input, or after `seconds`. None: the last cell."""
         ...
 
-    async def input(self, text: str, *, eof: bool = False) -> int:
+    async def input(self, text: str, author: Author, *, eof: bool = False) -> int:
         """Answer a cell that waits for input. Return the number of the cell to wait for."""
         ...
 
-    async def interrupt(self) -> int | None:
+    async def interrupt(self, author: Author) -> int | None:
         """Interrupt the running cell and return its number; None if no cell runs."""
         ...
 
@@ -281,8 +280,8 @@ class ToolsOfSession(Protocol):
         """Return the calls that wait for a person."""
         ...
 
-    async def decide(self, approval_id: str, allow: bool, caller: str) -> ApprovalInfo:
-        """Allow or refuse a call in the name of this caller."""
+    async def decide(self, approval_id: str, allow: bool, author: Author) -> ApprovalInfo:
+        """Allow or refuse a call in the name of this author."""
         ...
 
 

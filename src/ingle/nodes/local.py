@@ -12,7 +12,6 @@ from ingle.events import (
     AnyEvent,
     CellInfo,
     CheckpointInfo,
-    Isolation,
     Result,
     RolledBack,
     Saved,
@@ -21,6 +20,7 @@ from ingle.events import (
     VariableValue,
 )
 from ingle.files import Diff
+from ingle.grants import Isolation
 from ingle.nodes.environments import LocalEnvironments
 from ingle.nodes.grants import LocalGrants
 from ingle.nodes.snapshots import LocalSnapshots
@@ -170,11 +170,11 @@ class LocalSession:
             self._manager.end_soon(session, "its result was read")
         return result
 
-    async def input(self, text: str, *, eof: bool = False) -> int:
-        return await self._session.input(text, eof=eof)
+    async def input(self, text: str, author: Author, *, eof: bool = False) -> int:
+        return await self._session.input(text, author, eof=eof)
 
-    async def interrupt(self) -> int | None:
-        return await self._session.interrupt()
+    async def interrupt(self, author: Author) -> int | None:
+        return await self._session.interrupt(author)
 
     def cells(self, first: int, count: int) -> AsyncIterator[CellInfo]:
         return self._session.cells(first, count)

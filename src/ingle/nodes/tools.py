@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 from ingle.grants import ApprovalInfo
+from ingle.requests import Author
 from ingle.sessions.session import Session
 from ingle.sessions.tools.calls import SessionTools
 from ingle.tools.functions import Provider
@@ -33,8 +34,8 @@ class LocalTools:
     async def approvals(self) -> list[ApprovalInfo]:
         return self._tools.approvals.list()
 
-    async def decide(self, approval_id: str, allow: bool, caller: str) -> ApprovalInfo:
-        return self._tools.decide(approval_id, allow, caller)
+    async def decide(self, approval_id: str, allow: bool, author: Author) -> ApprovalInfo:
+        return self._tools.decide(approval_id, allow, author)
 
 
 class LocalFunctions:

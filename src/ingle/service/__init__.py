@@ -11,7 +11,7 @@ from pathlib import Path
 from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
 from ingle.capacity import Capacity, MachineUsage, Metrics
-from ingle.events import Isolation
+from ingle.grants import Isolation
 from ingle.isolation.policy import can_be_granted, read_mount, tracked
 from ingle.nodes import Node
 from ingle.nodes.local import LocalNode

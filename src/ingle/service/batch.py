@@ -19,7 +19,7 @@ from ingle.callers import EXECUTE
 from ingle.events import Result
 from ingle.isolation.limits.limits import is_named
 from ingle.nodes import Node, SessionHandle
-from ingle.requests import NewCell
+from ingle.requests import Author, NewCell
 from ingle.service.access import Access
 from ingle.service.validation import check_batch
 from ingle.service.verbs import Verbs
@@ -136,12 +136,12 @@ class ItemRunner:
                 await folder.unpack("", _only(archive), len(archive))
             text = bytes(item.input).decode()
             cell = await self._access.begin(session, NewCell(self._batch.code, self._batch.timeout, item=text))
-            return await _finish(session, cell, item.stdin)
+            return await _finish(session, cell, item.stdin, self._access.author)
         finally:
             await session.end()
 
 
-async def _finish(session: SessionHandle, cell: int, stdin: str) -> Result:
+async def _finish(session: SessionHandle, cell: int, stdin: str, author: Author) -> Result:
     """Return the result of a cell at its end. Its first read of standard input gets all of it."""
     while True:
         result = await session.wait(cell, POLL_SECONDS)
@@ -149,7 +149,7 @@ async def _finish(session: SessionHandle, cell: int, stdin: str) -> Result:
             return result
         if result.status == states.WAITING:
             with contextlib.suppress(errors.NotWaiting):  # it was interrupted meanwhile
-                await session.input(stdin, eof=True)
+                await session.input(stdin, author, eof=True)
                 stdin = ""
         elif result.status == states.APPROVAL:
             await asyncio.sleep(POLL_SECONDS)

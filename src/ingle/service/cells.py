@@ -145,13 +145,13 @@ class Cells(Verbs):
         """Answer a cell that waits for input, and wait for the cell as `execute` does."""
         seconds = self._wait(wait)
         session = self.access.session(session_id, EXECUTE)
-        return await session.wait(await session.input(text, eof=eof), seconds)
+        return await session.wait(await session.input(text, self.access.author, eof=eof), seconds)
 
     async def interrupt(self, session_id: str, *, wait: float | None = None) -> Result | None:
         """Interrupt the running cell and wait until it has ended. Return None if no cell ran."""
         seconds = self._wait(wait)
         session = self.access.session(session_id, EXECUTE)
-        cell = await session.interrupt()
+        cell = await session.interrupt(self.access.author)
         return None if cell is None else await session.wait(cell, seconds)
 
     async def cells(self, session_id: str, first: int = 1, count: int = 100) -> list[CellInfo]:

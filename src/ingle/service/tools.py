@@ -47,4 +47,4 @@ class Tools(Verbs):
     async def decide_approval(self, session_id: str, approval_id: str, *, allow: bool) -> ApprovalInfo:
         """Allow or refuse a call that waits for a person."""
         session = self.access.session(session_id, APPROVE)
-        return await session.tools.decide(approval_id, allow, self.access.caller.name)
+        return await session.tools.decide(approval_id, allow, self.access.author)

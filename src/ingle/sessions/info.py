@@ -54,4 +54,5 @@ def describe_session(
         next_event=journal.timeline.next_seq,
         environment=os.path.basename(os.path.dirname(spec.grant.build)) or None,
         gpus=list(spec.grant.gpus.cards.numbers),
+        parent=spec.parent or None,
     )

@@ -316,14 +316,8 @@ class Manager:
         return keys
 
     def _fork_of(self, original: Session, key: str, name: str, uid: str, copy: ForkedCopy) -> Session:
-        spec = msgspec.structs.replace(
-            original.spec,
-            session_id=name,
-            key=key,
-            folder=self.folder(uid),
-            folders=copy.folders,
-            one_off=False,
-        )
+        changes = {"session_id": name, "key": key, "parent": original.id, "folders": copy.folders, "one_off": False}
+        spec = msgspec.structs.replace(original.spec, folder=self.folder(uid), **changes)
         session = self._session(spec, original.launcher, saves=self._durable.temporary_target(spec, uid))
         session.tools.inherit(original.tools)
         return session

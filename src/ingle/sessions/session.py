@@ -234,17 +234,17 @@ class Session:
         self.last_used = time.monotonic()
         return result
 
-    async def input(self, text: str, *, eof: bool = False) -> int:
+    async def input(self, text: str, author: Author | None = None, *, eof: bool = False) -> int:
         """Answer the reader that waits for input. Return the number of the cell to wait for now."""
         self.last_used = time.monotonic()
         if self._ended:
             raise errors.NotWaiting(self.id)
-        return self.runner.input(text, eof=eof)
+        return self.runner.input(text, author, eof=eof)
 
-    async def interrupt(self) -> int | None:
+    async def interrupt(self, author: Author | None = None) -> int | None:
         """Interrupt the running cell and return its number. Without one, interrupt a request about a variable."""
         self.last_used = time.monotonic()
-        number = self.runner.interrupt()
+        number = self.runner.interrupt(author)
         if number is None:
             self.calls.interrupt()
         return number

@@ -38,6 +38,8 @@ class SessionSpec(msgspec.Struct, frozen=True):
     auto_checkpoints: bool = False
     trial: bool = False
     """Whether it runs a cell that may be discarded."""
+    parent: str = ""
+    """Name of the session that it was forked from; empty without one."""
     home: str = ""
     """Path at which the session's code sees its workspace too; empty without one."""
 

@@ -52,6 +52,7 @@ async def test_a_fork_is_a_session_of_its_own(service: Service, main: str) -> No
     same = ("variables", "execution_count", "python", "idle_timeout", "state", "isolation", "limits")
     assert [getattr(made, name) for name in same] == [getattr(original, name) for name in same]
     assert (made.session_id, made.variables, made.execution_count) == ("copy", ["os", "x"], 1)
+    assert (made.parent, original.parent) == ("main", None)
     assert made.cwd.endswith("/workspace/sub")
     if original.isolation == "sandbox":
         assert made.cwd == f"{original.cwd}/sub"

@@ -69,6 +69,8 @@ class SessionRow(Struct, frozen=True, omit_defaults=True):
     notice: str = ""
     """The last notice of the session."""
     isolation: str = ""
+    parent: str | None = None
+    """The session that it was forked from."""
 
 
 class Machine(Struct, frozen=True):
@@ -241,6 +243,7 @@ class Overview:
             approval=approval,
             notice=info.notices[-1][:NOTICE_CHARS] if info.notices else "",
             isolation=info.isolation,
+            parent=info.parent,
         )
 
     def _rate(self, info: SessionInfo) -> float | None:

@@ -6,6 +6,7 @@ import time
 from ingle.events import CellError, Exit, Metadata, MimeBundle, Result, Truncated
 from ingle.files import FileChanges
 from ingle.grants import ApprovalInfo
+from ingle.requests import Author
 from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.cells.displays import Displays
 from ingle.sessions.cells.turns import Turn
@@ -46,6 +47,8 @@ class RunningCell:
         self.execution_time: float | None = None
         self.prompt: str | None = None
         self.prompt_secret = False
+        self.interrupted_by: Author | None = None
+        """Who asked for its interrupt."""
         self.approval: ApprovalInfo | None = None
         """The call that it waits with, while its status is `waiting_for_approval`."""
         self.stdout_characters = 0

@@ -55,7 +55,7 @@ class Journal:
         timeline.append(kind(timeline.next_seq, time.time(), self._session_id, number, *content))
 
     def publish(self, state: str, code: str | None = None, author: Author | None = None) -> None:
-        """Append a change of the session's state, if it is one. `code` and `author` are those of a cell that begins."""
+        """Append a change of the session's state, if it is one. `code` and `author` are those of its cell."""
         if state == self._state:
             return
         self._state = states.move(self._state, state)
@@ -154,6 +154,7 @@ class Journal:
                 lines,
                 cell.displays.events,
                 cell.value_event,
+                cell.interrupted_by,
             ),
             0 if cell.left_nothing else None,
         )

@@ -7,7 +7,7 @@ import msgspec
 from ingle import errors, events
 from ingle.events import Exit, Result
 from ingle.grants import ApprovalInfo
-from ingle.requests import NewCell
+from ingle.requests import Author, NewCell
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.cells.file_changes import FileTracker
@@ -65,8 +65,8 @@ class CellRunner:
             return self.running.status
         return SESSION_STATES[self._slot.state]
 
-    def _publish(self) -> None:
-        self._journal.publish(self.state)
+    def _publish(self, author: Author | None = None) -> None:
+        self._journal.publish(self.state, author=author)
 
     # --- begin and wait ---
 
@@ -105,17 +105,18 @@ class CellRunner:
             result.notices = [*result.notices, *self._journal.background_notice()]
         return result
 
-    def interrupt(self) -> int | None:
-        """Interrupt the running cell. Return its number."""
+    def interrupt(self, author: Author | None) -> int | None:
+        """Interrupt the running cell in the name of this author. Return its number."""
         cell = self.running
         if cell is None:
             return None
+        cell.interrupted_by = author
         cell.interrupt()
         return cell.number
 
     # --- standard input ---
 
-    def input(self, text: str, *, eof: bool) -> int:
+    def input(self, text: str, author: Author | None, *, eof: bool) -> int:
         """Answer the reader that waits for input. Return the number of the cell to wait for now."""
         cell, worker = self.running, self._slot.worker
         if worker is None or not self._slot.input.can_answer(cell):
@@ -125,7 +126,7 @@ class CellRunner:
         # As a terminal does it: lines end with a newline alone.
         data = visible(text.replace("\r\n", "\n")).encode()
         answered = self._slot.input.answer(cell, worker, data, eof=eof)
-        self._publish()
+        self._publish(author)
         return cell.number if cell is not None and answered else self.count
 
     def show_next_wait(self) -> None:
@@ -149,13 +150,13 @@ class CellRunner:
 
     # --- approvals ---
 
-    def show_approval(self, pending: ApprovalInfo | None) -> None:
-        """Have the running cell wait for this answer of a person, or with None go on."""
+    def show_approval(self, pending: ApprovalInfo | None, author: Author | None = None) -> None:
+        """Have the running cell wait for this answer of a person, or with None go on after that of the author."""
         cell = self.running
         if cell is None:
             return
         cell.wait_for_approval(pending)
-        self._publish()
+        self._publish(author)
         if cell.status == states.APPROVAL:
             cell.wake()
         else:

@@ -12,6 +12,7 @@ import msgspec
 
 from ingle import events
 from ingle.grants import ApprovalInfo
+from ingle.requests import Author
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.metrics import Telemetry
@@ -180,12 +181,12 @@ class SessionTools:
         places = places_of(name, module, tools)
         return [place for place in places if self._policy(place.tool, source.config) != DENY]
 
-    def decide(self, approval_id: str, allow: bool, caller: str) -> ApprovalInfo:
-        """Answer a call that waits for a person, in the name of this caller."""
+    def decide(self, approval_id: str, allow: bool, author: Author) -> ApprovalInfo:
+        """Answer a call that waits for a person, in the name of this author."""
         info = self.approvals.decide(approval_id, allow=allow)
-        self._show_waiting()
+        self._show_waiting(author)
         name = f"{info.server}.{info.tool}"
-        self._telemetry.note("approval", self._spec.key, caller=caller, approval=info.id, tool=name, allowed=allow)
+        self._telemetry.note("approval", self._spec.key, caller=author.name, approval=info.id, tool=name, allowed=allow)
         return info
 
     # --- requests of the worker ---
@@ -345,11 +346,11 @@ class SessionTools:
         if not allowed:
             raise ToolFailed("denied", f"{name} was not approved")
 
-    def _show_waiting(self) -> None:
+    def _show_waiting(self, author: Author | None = None) -> None:
         """Have the running cell wait for its first approval, if it has one."""
         cell = self._runner.running
         if cell is not None:
-            self._runner.show_approval(self.approvals.of_cell(cell.number))
+            self._runner.show_approval(self.approvals.of_cell(cell.number), author)
 
     def _tell(self, call: "InFlight", outcome: str, size: int) -> None:
         """Append the event of a call that is over, once."""

@@ -65,6 +65,7 @@ function Files({ changes }) {
 
 function Part({ part, session, onMore }) {
   if (part.kind === "call") return html`<${Called} call=${part.call} />`;
+  if (part.kind === "answer") return html`<p class="answered">answered by <b>${byWhom(part.author)}</b></p>`;
   if (part.kind === "text") return html`<${Text} part=${part} onMore=${(from) => onMore({ stream: part.stream, from })} />`;
   return html`<${Bundle} data=${part.data} about=${part.about} session=${session} />`;
 }
@@ -89,6 +90,7 @@ export function CellView({ timeline, cell, selected }) {
       <span class="number" title=${cell.started ? moment(cell.started) : ""}>${cell.number}</span>
       ${cell.author && html`<span class="author" title=${`Run by ${cell.author.name} via ${cell.author.via}`}>${byWhom(cell.author)}</span>`}
       ${words && html`<span class="badge ${cell.status}">${words}</span>`}
+      ${cell.interrupter && html`<span>by <b>${byWhom(cell.interrupter)}</b></span>`}
       <span class="spacer"></span>
       ${cell.memory ? html`<span title="Change of memory">${cell.memory > 0 ? "+" : "−"}${bytes(Math.abs(cell.memory))}</span>` : ""}
       <${Elapsed} cell=${cell} />

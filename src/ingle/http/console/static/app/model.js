@@ -18,6 +18,8 @@ export class Cell {
     this.code = "";
     this.status = "running";
     this.author = null;
+    /** Who interrupted it. */
+    this.interrupter = null;
     this.started = null;
     this.seconds = null;
     this.parts = [];
@@ -55,11 +57,10 @@ export class Cell {
       case "display": this.show("display", event.data, event.metadata, event.display_id, event.update); break;
       case "result": this.show("result", event.data, event.metadata); break;
       case "tool": this.push({ kind: "call", call: event }); break;
-      case "act": this.push({ kind: "act", act: event }); break;
       case "input_wait": this.prompt = event.prompt; this.secret = event.secret; this.status = "waiting_for_input"; break;
       case "notice": if (event.cell !== null) this.notices = [...this.notices, event.text]; break;
       case "note": if (!event.raw) this.notes = [...this.notes, event]; break;
-      case "done": this.end(event.result); break;
+      case "done": this.end(event.result); this.interrupter = event.interrupted_by || null; break;
     }
   }
 
@@ -68,7 +69,11 @@ export class Cell {
     if (event.cell !== this.number) return;
     if (event.state === "running" && event.code !== undefined && event.code !== null) {
       this.describe({ code: event.code, status: "running", started_at: event.time, execution_time: null, author: event.author });
-    } else if (event.state === "running") { this.prompt = null; this.status = "running"; }
+    } else if (event.state === "running") {
+      if (event.author) this.push({ kind: "answer", author: event.author, secret: this.secret });
+      this.prompt = null;
+      this.status = "running";
+    }
     else if (event.state === "waiting_for_approval") { this.prompt = null; this.status = event.state; }
   }
 
