@@ -19,6 +19,8 @@ from daytona import (
     Sandbox,
     SessionExecuteRequest,
 )
+from daytona.common.pty import PtySize
+from daytona.handle.pty_handle import PtyHandle
 from serving import Server
 
 pytestmark = pytest.mark.req("compat.daytona")
@@ -153,6 +155,69 @@ def test_a_shell_keeps_its_folder_and_variables(sandbox: Sandbox) -> None:
     sandbox.process.delete_session("work")
     with pytest.raises(DaytonaNotFoundError):
         sandbox.process.get_session("work")
+
+
+async def test_the_logs_of_a_command_are_followed_to_its_end(sandbox: Sandbox) -> None:
+    sandbox.process.create_session("logs")
+    command = "echo one; echo err >&2; while [ ! -e go ]; do sleep 0.02; done; echo é"
+    begun = sandbox.process.execute_session_command("logs", SessionExecuteRequest(command=command, run_async=True))
+    got: dict[str, str] = {"out": "", "err": ""}
+
+    def take_out(text: str) -> None:
+        got["out"] += text
+        if "one" in text:
+            sandbox.fs.upload_file(b"", "go")
+
+    def take_err(text: str) -> None:
+        got["err"] += text
+
+    await sandbox.process.get_session_command_logs_async("logs", begun.cmd_id, take_out, take_err)
+    assert got == {"out": "one\né\n", "err": "err\n"}
+
+
+def until_shown(terminal: PtyHandle, wanted: bytes) -> bytes:
+    seen = b""
+    for data in terminal:
+        seen += data
+        if wanted in seen:
+            break
+    return seen
+
+
+def test_a_terminal_is_made_joined_resized_and_ended(sandbox: Sandbox) -> None:
+    size = PtySize(rows=20, cols=70)
+    terminal = sandbox.process.create_pty_session("term", cwd="/tmp", envs={"V": "it's"}, pty_size=size)
+    terminal.send_input("stty size; echo $V $PWD é s''een\n")
+    shown = until_shown(terminal, b"seen").decode()
+    assert "20 70" in shown
+    assert "it's /tmp é seen" in shown
+    assert (terminal.resize(PtySize(rows=30, cols=90)).rows, terminal.is_connected()) == (30, True)
+    with pytest.raises(DaytonaError):
+        sandbox.process.create_pty_session("term")
+    terminal.disconnect()
+    again = sandbox.process.connect_pty_session("term")
+    again.send_input("stty size; exit 3\n")
+    assert b"30 90" in until_shown(again, b"30 90")
+    assert again.wait(timeout=20).exit_code == 3
+    (listed,) = sandbox.process.list_pty_sessions()
+    assert (listed.id, listed.active, listed.cwd, listed.envs) == ("term", False, "/tmp", {"V": "it's"})
+    sandbox.process.kill_pty_session("term")
+    with pytest.raises(DaytonaNotFoundError):
+        sandbox.process.get_pty_session_info("term")
+
+
+async def test_async_a_terminal_is_killed(async_sandbox: AsyncSandbox) -> None:
+    seen = b""
+
+    async def take(data: bytes) -> None:
+        nonlocal seen
+        seen += data
+
+    terminal = await async_sandbox.process.create_pty_session("term", on_data=take)
+    await terminal.send_input("echo on\n")
+    await terminal.kill()
+    await terminal.wait()
+    assert await async_sandbox.process.list_pty_sessions() == []
 
 
 # --- files ---

@@ -1,11 +1,14 @@
 """Commands, programs and shells of a sandbox: all are shell tasks of its session."""
 
+import asyncio
+import contextlib
 import shlex
 from typing import Any
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from ingle import errors
 from ingle.compat.daytona.files import place
@@ -21,7 +24,8 @@ LIVE = ("running", "paused")
 END_SECONDS = 365 * 86400.0
 """Time to wait for a command without a timeout."""
 
-TIMED_OUT_CODE = 124
+STDOUT_MARK, STDERR_MARK = b"\1\1\1", b"\2\2\2"
+"""Marks in front of output that is followed, by its stream."""
 
 
 class TimedOut(errors.IngleError):
@@ -92,7 +96,7 @@ async def _result(sandbox: Sandbox, new: NewTask) -> dict[str, Any]:
     task = await sandbox.service.run_task(new, wait=END_SECONDS if new.timeout is None else new.timeout + 5)
     if task.timed_out:
         raise TimedOut(f"the command took more than {new.timeout:g} s, and was ended")
-    return {"exitCode": _code(task), "result": await _output(sandbox, task.task_id)}
+    return {"exitCode": exit_code(task), "result": await _output(sandbox, task.task_id)}
 
 
 async def _output(sandbox: Sandbox, task_id: str, kinds: tuple[type, ...] = (Stdout, Stderr)) -> str:
@@ -111,7 +115,8 @@ async def _output(sandbox: Sandbox, task_id: str, kinds: tuple[type, ...] = (Std
     return "".join(parts)[:MAX_RESULT_CHARS]
 
 
-def _code(task: Task) -> int:
+def exit_code(task: Task) -> int:
+    """Return the exit code of a command; -1 if a signal ended it."""
     return -1 if task.exit_code is None else task.exit_code
 
 
@@ -123,8 +128,8 @@ class ShellNotFound(errors.NotFound):
         super().__init__(f"session not found: {name[:80]}")
 
 
-def _shell(sandbox: Sandbox, request: Request) -> tuple[str, dict[str, str]]:
-    name: str = request.path_params["shell"]
+def _shell(sandbox: Sandbox, params: dict[str, str]) -> tuple[str, dict[str, str]]:
+    name = params["shell"]
     if name not in sandbox.shells:
         raise ShellNotFound(name)
     return name, sandbox.shells[name]
@@ -144,19 +149,19 @@ async def list_shells(sandbox: Sandbox, request: Request) -> Response:
 
 
 async def get_shell(sandbox: Sandbox, request: Request) -> Response:
-    name, _ = _shell(sandbox, request)
+    name, _ = _shell(sandbox, request.path_params)
     return JSONResponse(await _described(sandbox, name))
 
 
 async def delete_shell(sandbox: Sandbox, request: Request) -> Response:
-    name, _ = _shell(sandbox, request)
+    name, _ = _shell(sandbox, request.path_params)
     await sandbox.service.shell_end(name, session_id=sandbox.id)
     del sandbox.shells[name]
     return Response(status_code=204)
 
 
 async def run_in_shell(sandbox: Sandbox, request: Request) -> Response:
-    name, commands = _shell(sandbox, request)
+    name, commands = _shell(sandbox, request.path_params)
     asked = await read_body(request, ShellCommand, MAX_BODY_BYTES)
     wait = 0.0 if asked.run_async or asked.var_async else END_SECONDS
     new = NewTask(asked.command, session_id=sandbox.id, shell_session=name)
@@ -164,28 +169,58 @@ async def run_in_shell(sandbox: Sandbox, request: Request) -> Response:
     commands[task.task_id] = asked.command
     if not wait:
         return JSONResponse({"cmdId": task.task_id}, 202)
-    return JSONResponse({"cmdId": task.task_id, "exitCode": _code(task), **await _logs(sandbox, task.task_id)})
+    return JSONResponse({"cmdId": task.task_id, "exitCode": exit_code(task), **await _logs(sandbox, task.task_id)})
 
 
 async def get_command(sandbox: Sandbox, request: Request) -> Response:
-    return JSONResponse(await _command(sandbox, *_find_command(sandbox, request)))
+    return JSONResponse(await _command(sandbox, *_find_command(sandbox, request.path_params)))
 
 
 async def command_logs(sandbox: Sandbox, request: Request) -> Response:
-    task_id, _ = _find_command(sandbox, request)
+    task_id, _ = _find_command(sandbox, request.path_params)
     return JSONResponse(await _logs(sandbox, task_id))
 
 
+async def follow_logs(sandbox: Sandbox, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send what a command has written and will write to its end, each piece with a mark of its stream."""
+    task_id, _ = _find_command(sandbox, scope["path_params"])
+    await receive()
+    await send({"type": "websocket.accept"})
+    showing = asyncio.ensure_future(_show_logs(sandbox, task_id, send))
+    leaving = asyncio.ensure_future(_until_disconnect(receive))
+    await asyncio.wait({showing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (showing, leaving):
+        task.cancel()
+    await asyncio.gather(showing, leaving, return_exceptions=True)
+    # Sending to a client that is gone raises OSError.
+    with contextlib.suppress(OSError):
+        if not showing.cancelled():
+            showing.result()
+            await send({"type": "websocket.close", "code": 1000})
+
+
+async def _show_logs(sandbox: Sandbox, task_id: str, send: Send) -> None:
+    async for event in sandbox.service.shell_events(task_id):
+        if isinstance(event, Stdout | Stderr):
+            mark = STDOUT_MARK if isinstance(event, Stdout) else STDERR_MARK
+            await send({"type": "websocket.send", "bytes": mark + event.text.encode("utf-8", "replace")})
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "websocket.disconnect":
+        pass
+
+
 async def command_input(sandbox: Sandbox, request: Request) -> Response:
-    task_id, _ = _find_command(sandbox, request)
+    task_id, _ = _find_command(sandbox, request.path_params)
     asked = await read_body(request, ShellInput, MAX_BODY_BYTES)
     await sandbox.service.shell_input(task_id, asked.data)
     return Response(status_code=204)
 
 
-def _find_command(sandbox: Sandbox, request: Request) -> tuple[str, str]:
-    _, commands = _shell(sandbox, request)
-    task_id: str = request.path_params["command"]
+def _find_command(sandbox: Sandbox, params: dict[str, str]) -> tuple[str, str]:
+    _, commands = _shell(sandbox, params)
+    task_id = params["command"]
     if task_id not in commands:
         raise errors.NotFound(f"command not found: {task_id[:80]}")
     return task_id, commands[task_id]
@@ -206,5 +241,5 @@ async def _described(sandbox: Sandbox, name: str) -> dict[str, Any]:
 
 async def _command(sandbox: Sandbox, task_id: str, text: str) -> dict[str, Any]:
     task = await sandbox.service.shell_status(task_id, wait=0.0)
-    ended = {} if task.status in LIVE else {"exitCode": _code(task)}
+    ended = {} if task.status in LIVE else {"exitCode": exit_code(task)}
     return {"id": task_id, "command": text, **ended}

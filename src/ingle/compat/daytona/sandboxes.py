@@ -35,6 +35,19 @@ class Context:
     created_at: datetime
 
 
+@dataclass(frozen=True)
+class Terminal:
+    """A shell task with a terminal."""
+
+    id: str
+    task_id: str
+    cols: int
+    rows: int
+    cwd: str
+    envs: dict[str, str]
+    created_at: datetime
+
+
 @dataclass(eq=False)
 class Sandbox:
     """One row of the table."""
@@ -53,6 +66,8 @@ class Sandbox:
     contexts: dict[str, Context] = field(default_factory=dict)
     shells: dict[str, dict[str, str]] = field(default_factory=dict)
     """Persistent shells, each with the ids of its commands and their text."""
+    terminals: dict[str, Terminal] = field(default_factory=dict)
+    """By the id that the client gave."""
 
     @property
     def service(self) -> Service:

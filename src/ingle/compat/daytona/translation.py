@@ -5,20 +5,20 @@ from datetime import UTC, datetime
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, Router
+from starlette.routing import Route, Router, compile_path
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
-from ingle.compat.daytona import files, interpreter, processes
+from ingle.compat.daytona import files, interpreter, processes, terminals
 from ingle.compat.daytona.control import Control
 from ingle.compat.daytona.sandboxes import STARTED, NotStarted, Sandbox, Sandboxes, moment
 from ingle.http.auth.principals import Principal, Principals
 from ingle.service import Service
 
 TOOLBOX = "/toolbox"
-EXECUTE = "/process/interpreter/execute"
 
 Handler = Callable[[Sandbox, Request], Awaitable[Response]]
+SocketHandler = Callable[[Sandbox, Scope, Receive, Send], Awaitable[None]]
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/process/interpreter/context", interpreter.create_context),
@@ -34,6 +34,11 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/process/session/{shell}/command/{command}", processes.get_command),
     ("GET", "/process/session/{shell}/command/{command}/logs", processes.command_logs),
     ("POST", "/process/session/{shell}/command/{command}/input", processes.command_input),
+    ("POST", "/process/pty", terminals.create),
+    ("GET", "/process/pty", terminals.list_all),
+    ("GET", "/process/pty/{terminal}", terminals.get),
+    ("DELETE", "/process/pty/{terminal}", terminals.delete),
+    ("POST", "/process/pty/{terminal}/resize", terminals.resize),
     ("GET", "/files", files.list_files),
     ("DELETE", "/files", files.delete),
     ("GET", "/files/info", files.file_info),
@@ -49,6 +54,14 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
 )
 """Method, path below a sandbox's toolbox, and handler."""
 
+SOCKETS: tuple[tuple[str, SocketHandler], ...] = (
+    ("/process/interpreter/execute", interpreter.execute),
+    ("/process/session/{shell}/command/{command}/logs", processes.follow_logs),
+    ("/process/pty/create-connect", terminals.create_and_connect),
+    ("/process/pty/{terminal}/connect", terminals.connect),
+)
+"""Path of a WebSocket below a sandbox's toolbox, and handler."""
+
 
 class Daytona:
     """Translation of Daytona's API."""
@@ -58,6 +71,7 @@ class Daytona:
 
     def __init__(self, service: Service) -> None:
         self._sandboxes = Sandboxes()
+        self._sockets = [(compile_path(f"{TOOLBOX}/{{sandbox_id}}{path}")[0], handler) for path, handler in SOCKETS]
         inside = [self._route(*row) for row in ROUTES]
         self._router = Router([*inside, *Control(self._sandboxes).routes()], redirect_slashes=False)
 
@@ -84,11 +98,12 @@ class Daytona:
         if scope["type"] == "http":
             await self._router(scope, receive, send)
             return
-        sandbox_id, _, rest = scope["path"].removeprefix(TOOLBOX + "/").partition("/")
-        if scope["path"].startswith(TOOLBOX + "/") and f"/{rest}" == EXECUTE:
-            await interpreter.execute(self._find(sandbox_id, scope), scope, receive, send)
-        else:
-            raise errors.NotFound("the only WebSocket here is that of the interpreter")
+        for pattern, handler in self._sockets:
+            if (found := pattern.match(scope["path"])) is not None:
+                scope["path_params"] = found.groupdict()
+                await handler(self._find(found["sandbox_id"], scope), scope, receive, send)
+                return
+        raise errors.NotFound("the WebSockets here are those of the interpreter, of logs and of terminals")
 
     def refuse(self, scope: Scope, error: errors.IngleError) -> Response:
         status = 400 if error.status == 422 else error.status
