@@ -167,4 +167,4 @@ class Control:
 
 def toolbox_url(request: Request) -> str:
     """Return the URL of toolboxes, on the host that the client has named."""
-    return f"{request.url.scheme}://{request.headers['host']}/toolbox"
+    return f"{request.url.scheme}://{request.url.netloc}/toolbox"

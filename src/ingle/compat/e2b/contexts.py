@@ -85,11 +85,11 @@ class Contexts:
         await sandbox.service.execute_cell(context.session_id, NewCell(code, PREPARE_SECONDS, queue=True))
         context.hidden_cells += 1
 
-    async def fork(self, original: Sandbox, names: list[str], principal: Principal) -> list[Sandbox]:
-        """Make sandboxes with live copies of the default context."""
+    async def fork(self, original: Sandbox, count: int, principal: Principal) -> list[Sandbox]:
+        """Make so many sandboxes with live copies of the default context."""
         service = original.service
         prefix = secrets.token_hex(ID_BYTES)
-        infos = await service.fork_session(original.id, prefix, count=len(names))
+        infos = await service.fork_session(original.id, prefix, count=count)
         default = self.find(original, None)
         made = []
         for info in infos:

@@ -195,8 +195,7 @@ class Control:
     async def _fork(self, request: Request) -> Response:
         original = self._find(request)
         asked = await read_body(request, Fork, MAX_BODY_BYTES)
-        names = [secrets.token_hex(ID_BYTES) for _ in range(max(0, asked.count))]
-        made = await self._contexts.fork(original, names, request.scope[PRINCIPAL])
+        made = await self._contexts.fork(original, asked.count, request.scope[PRINCIPAL])
         for sandbox in made:
             self._sandboxes.add(sandbox, asked.timeout)
         return JSONResponse([{"sandbox": _created(each)} for each in made], 201)

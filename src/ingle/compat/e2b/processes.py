@@ -151,7 +151,7 @@ class Processes:
 
     def _stream(self, request: Request, sandbox: Sandbox, pid: int, first: int) -> Response:
         try:
-            seconds = max(1.0, float(header(request.scope, KEEPALIVE_HEADER)))
+            seconds = min(max(1.0, float(header(request.scope, KEEPALIVE_HEADER))), DEFAULT_KEEPALIVE_SECONDS)
         except ValueError:
             seconds = DEFAULT_KEEPALIVE_SECONDS
         return Stream(_events(sandbox, pid, first), KEEPALIVE, seconds)
