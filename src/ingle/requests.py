@@ -75,6 +75,8 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """Path at which a sandbox shows its own folder, such as `/home/user`. Elsewhere it has the real path."""
     bounds: Bounds = Bounds()
     """What the caller's token allows."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """Labels that its machine must have, in a cluster."""
 
 
 class Author(Struct, frozen=True, gc=False, omit_defaults=True):

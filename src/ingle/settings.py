@@ -206,6 +206,9 @@ class Settings:
     )
     durable_age: float = seconds(30 * 86400.0, "Time without use after which a durable session is removed.")
     max_snapshot: int = size(64 * 1024 * 1024 * 1024, "Maximum size of a snapshot.")
+    store: str = setting(
+        "", "Object store for durable sessions and snapshots, s3://BUCKET/PREFIX or an absolute folder; empty: none."
+    )
     max_code: int = size(16 * 1024 * 1024, "Maximum size of a cell's source.")
     max_batch: int = size(64 * 1024 * 1024, "Maximum size of the request of a batch.")
     result_chars: int = setting(200_000, "Characters of each stream in a result; read the rest by cell number.")

@@ -21,6 +21,7 @@ import msgspec
 
 from ingle import settings as all_settings
 from ingle.cluster.directory import AgentInfo
+from ingle.cluster.fence.lease import StoreLease, watchdog_descriptor
 from ingle.cluster.offer import Agent
 from ingle.cluster.served import ServedNode
 from ingle.cluster.token import ClusterToken, token_file
@@ -29,6 +30,9 @@ from ingle.cluster.wire.surface import describe
 from ingle.errors import IngleError
 from ingle.isolation import gpus
 from ingle.settings import Settings
+from ingle.store.claims import Claims
+from ingle.store.leases import Leases
+from ingle.store.store import Store, open_store
 from ingle.support.allocator import return_freed_memory
 from ingle.support.logs import logging_to
 
@@ -83,22 +87,26 @@ async def run_agent(
     host: str = "127.0.0.1",
     port: int = 0,
     labels: dict[str, str] | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[AgentServer]:
-    """Serve the node of this machine for as long as the context lasts."""
+    """Serve the node of this machine for as long as the context lasts. `store` has the claims on names."""
     incarnation = secrets.token_hex(4)
     settings = dataclasses.replace(settings, node=node)
-    served = ServedNode(settings, home, incarnation)
+    served = ServedNode(settings, home, incarnation, None if store is None else Claims(store))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cards = len((await asyncio.to_thread(gpus.find)).numbers)
     info = AgentInfo(incarnation, node, host, port, labels or {}, cards, memory)
-    await served.start()
-    server = AgentServer(served, token, info)
-    try:
+    lease = None if store is None else StoreLease(Leases(store), incarnation, watchdog_descriptor())
+    async with contextlib.AsyncExitStack() as stack:
+        if lease is not None:
+            stack.push_async_callback(lease.stop)
+            await lease.start()
+        stack.push_async_callback(served.stop)
+        await served.start()
+        server = AgentServer(served, token, info)
+        stack.push_async_callback(server.stop)
         await server.start()
         yield server
-    finally:
-        await server.stop()
-        await served.stop()
 
 
 async def _run(options: argparse.Namespace, settings: Settings, token: ClusterToken) -> None:
@@ -108,6 +116,7 @@ async def _run(options: argparse.Namespace, settings: Settings, token: ClusterTo
         loop.add_signal_handler(number, stop.set)
     if options.until_eof:
         threading.Thread(target=_read_to_eof, args=(loop, stop), name="until-eof", daemon=True).start()
+    store = await asyncio.to_thread(open_store, settings.store) if settings.store else None
     labels = dict(each.partition("=")[::2] for each in options.label)
     async with run_agent(
         settings,
@@ -117,6 +126,7 @@ async def _run(options: argparse.Namespace, settings: Settings, token: ClusterTo
         host=options.host,
         port=options.port,
         labels=labels,
+        store=store,
     ) as server:
         print(msgspec.json.encode(server.info).decode(), flush=True)
         await stop.wait()

@@ -5,7 +5,9 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from ingle.events import Restored, SessionInfo
 from ingle.nodes import Node
+from ingle.requests import NewSession
 
 
 class AgentStatus(Struct, frozen=True):
@@ -27,11 +29,33 @@ class AgentStatus(Struct, frozen=True):
 
 
 class Agent(Protocol):
-    """One machine of a cluster."""
+    """One machine of a cluster.
+
+    A session is made with the epoch of the claim on its name, which the agent takes. Without one its name is a signed
+    one, which needs no claim.
+    """
 
     @property
     def node(self) -> Node: ...
 
     def statuses(self) -> AsyncIterator[AgentStatus]:
         """Yield how busy the agent is, now and after each change."""
+        ...
+
+    async def create(self, new: NewSession, epoch: int | None) -> SessionInfo:
+        """Create a session. Raise SessionExists if another agent has taken the epoch."""
+        ...
+
+    async def fork(self, key: str, names: list[str], epochs: list[int | None], *, reseed: bool) -> list[SessionInfo]:
+        """Make one live copy of a session for each name, or none at all."""
+        ...
+
+    async def load(
+        self, new: NewSession, epoch: int | None, source: str, start: str | None, *, trust: bool, rerun: bool
+    ) -> Restored:
+        """Create a session with the variables of a snapshot."""
+        ...
+
+    async def has(self, key: str) -> bool:
+        """Return whether this agent has a session, or is about to."""
         ...

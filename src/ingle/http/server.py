@@ -148,7 +148,7 @@ async def _serve(
         threading.Thread(target=_read_to_eof, args=(loop, stop), name="until-eof", daemon=True).start()
     # Other commands do not use a service that ends with the program that started it.
     kind = "client" if until_eof else "serve"
-    service = Service.local(settings, home, kind)
+    service = await _make_service(settings, home, kind)
     protocols = make_protocols(service)
     open_listeners = {port: listen(OPEN_HOST, port) for port in protocols.open_ports}
     await service.start()
@@ -196,6 +196,15 @@ async def _serve(
     finally:
         if not service.stopping:
             await service.stop()
+
+
+async def _make_service(settings: Settings, home: Path, kind: str) -> Service:
+    """Return the service of this machine, or with the setting `cluster` a gateway to the agents of others."""
+    if not settings.cluster:
+        return Service.local(settings, home, kind)
+    from ingle.cluster.gateway import cluster_node
+
+    return Service(settings, await cluster_node(settings, home))
 
 
 def _read_to_eof(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

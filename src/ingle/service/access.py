@@ -9,7 +9,8 @@ from collections import Counter
 import msgspec
 
 from ingle import errors
-from ingle.callers import READ, Caller
+from ingle.callers import EXECUTE, READ, Caller
+from ingle.events import SessionInfo
 from ingle.nodes import Node, SessionHandle, TaskHandle
 from ingle.requests import Author, NewCell, NewTask, session_key, shell_key
 from ingle.support.idempotency import Idempotency
@@ -88,9 +89,21 @@ class Access:
             return
         load = await self._node.load(self.caller.tenant)
         if load.sessions + len(load.shells) + more > limit:
-            raise errors.QuotaExceeded(
-                f"this token may have {limit} sessions and persistent shells, and they are in use; end one", 10.0
-            )
+            raise _too_many(limit)
+
+    async def keep(self, *made: SessionInfo) -> None:
+        """Count again after sessions were made. End them and raise QuotaExceeded if there are too many now.
+
+        On one machine there never are. In a cluster another gateway may have made some at the same time.
+        """
+        limit = self.caller.limits.sessions
+        if limit is None:
+            return
+        load = await self._node.load(self.caller.tenant)
+        if load.sessions + len(load.shells) > limit:
+            for info in made:
+                await self.session(info.session_id, EXECUTE).end()
+            raise _too_many(limit)
 
     async def _check_running(self) -> None:
         """Raise QuotaExceeded if the caller's tenant may not run one more cell or shell task."""
@@ -123,3 +136,9 @@ class Access:
             return await session.execute(msgspec.structs.replace(new, author=self.author))
         finally:
             beginning[tenant] -= 1
+
+
+def _too_many(limit: int) -> errors.QuotaExceeded:
+    return errors.QuotaExceeded(
+        f"this token may have {limit} sessions and persistent shells, and they are in use; end one", 10.0
+    )

@@ -104,6 +104,7 @@ class Cells(Verbs):
                 bounds=caller.bounds,
             )
         )
+        await self.access.keep(info)
         session = self.access.session(info.session_id, EXECUTE)
         try:
             cell = await self.access.begin(session, new)

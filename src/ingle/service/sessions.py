@@ -71,7 +71,9 @@ class Sessions(Verbs):
         check_seconds("idle_timeout", new.idle_timeout)
         await self.access.check_sessions()
         caller = self.access.caller
-        return await self._node.create(msgspec.structs.replace(new, tenant=caller.tenant, bounds=caller.bounds))
+        made = await self._node.create(msgspec.structs.replace(new, tenant=caller.tenant, bounds=caller.bounds))
+        await self.access.keep(made)
+        return made
 
     async def list_sessions(self) -> list[SessionInfo]:
         self.access.check(READ)
@@ -120,7 +122,9 @@ class Sessions(Verbs):
         names: list[str | None] = [new_id]
         if count > 1:
             names = [None if new_id is None else f"{new_id}-{number}" for number in range(1, count + 1)]
-        return await self._node.fork(key, names, reseed=reseed)
+        made = await self._node.fork(key, names, reseed=reseed)
+        await self.access.keep(*made)
+        return made
 
     async def checkpoint(self, session_id: str, name: str) -> CheckpointInfo:
         """Store the session's state, in memory, under this name."""

@@ -58,7 +58,9 @@ class Snapshots(Verbs):
             durable=durable,
             bounds=caller.bounds,
         )
-        return await self._node.snapshots.load(new, source, start, trust=trust, rerun=rerun)
+        restored = await self._node.snapshots.load(new, source, start, trust=trust, rerun=rerun)
+        await self.access.keep(restored.session)
+        return restored
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
         return [each async for each in self.each_snapshot()]

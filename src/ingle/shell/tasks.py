@@ -38,6 +38,8 @@ class Tasks:
     def __init__(self, settings: Settings, folder: Path, session_lives: Callable[[str], bool]) -> None:
         self._settings = settings
         self._folder = folder
+        self.id_suffix = ""
+        """End of the ids of tasks, which tells the machine among several."""
         self._session_lives = session_lives
         self._loop = asyncio.get_running_loop()
         self._launcher = Launcher(self._loop, settings)
@@ -65,7 +67,7 @@ class Tasks:
             raise errors.Unavailable("the server is stopping; start it again")
         if self.load(order.tenant)[0] >= self._settings.max_tasks:
             raise errors.TooManyTasks(self._settings.max_tasks)
-        task_id = f"t{secrets.token_hex(6)}"
+        task_id = f"t{secrets.token_hex(6)}{self.id_suffix}"
         self._reserved[task_id] = order
         try:
             yield task_id

@@ -90,7 +90,7 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
                 str(session["execution_count"]),
                 age(now - session["created_at"]),
                 memory_size(session["memory"]),
-                session["cwd"],
+                f"{node}:{session['cwd']}" if (node := session.get("node")) else session["cwd"],
             )
             for session in server["sessions"]
         ]

@@ -56,6 +56,8 @@ class Create(Struct, forbid_unknown_fields=True):
     """Widest network access. The server's own grant is never widened."""
     gpus: str | None = None
     """GPUs: `all` that are granted, `none`, or numbers such as `0,1`. The server's own grant is never widened."""
+    labels: dict[str, str] = {}
+    """Labels that its machine must have, in a cluster."""
     limits: SessionLimits | None = None
     """Highest limits. The server's own limits are never raised."""
     checkpoints: Literal["manual", "auto"] | None = None
@@ -79,6 +81,7 @@ class Create(Struct, forbid_unknown_fields=True):
             isolation=self.isolation,
             network=self.network,
             gpus=self.gpus,
+            labels=self.labels,
             limits=self.limits or SessionLimits(),
             checkpoints=self.checkpoints,
             shares=self.shares,

@@ -1,0 +1,143 @@
+"""The agents that a gateway is connected to: links that are opened again, their load, and which agents are over."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+
+from ingle import errors
+from ingle.cluster.directory import AgentInfo, Directory
+from ingle.cluster.offer import Agent, AgentStatus
+from ingle.cluster.remote import remote_agent
+from ingle.cluster.token import ClusterToken
+from ingle.cluster.wire.link import Link
+
+RECONNECT_SECONDS = 0.25
+"""Pause before a link is opened again; it doubles up to the next."""
+
+MAX_RECONNECT_SECONDS = 2.0
+
+MAX_OVER = 10_000
+"""Ended agents that a gateway remembers."""
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectedAgent:
+    """An agent that answers."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.info = link.info
+        self.agent: Agent = remote_agent(link)
+        self.status: AgentStatus | None = None
+        self.pending = 0
+
+
+Judge = Callable[[str], Awaitable[bool]]
+"""Tells whether an agent that is out of reach has certainly ended."""
+
+
+class Agents:
+    """Connections to all agents of a directory."""
+
+    def __init__(self, directory: Directory, token: ClusterToken, judge: Judge) -> None:
+        self._directory = directory
+        self._token = token
+        self._judge = judge
+        self._following: dict[str, asyncio.Task[None]] = {}
+        self._over: dict[str, str] = {}
+        """Agents whose process has ended, with the names of their nodes."""
+        self._changed = asyncio.Event()
+        self.up: dict[str, ConnectedAgent] = {}
+        """Connected agents, by incarnation."""
+
+    async def start(self) -> None:
+        await self._directory.start(self._on_change)
+
+    def _on_change(self) -> None:
+        """Follow the agents that the directory has now."""
+        known = self._directory.agents()
+        for name in [each for each in self._following if each not in known]:
+            self._following.pop(name).cancel()
+        loop = asyncio.get_running_loop()
+        for name, info in known.items():
+            if name not in self._following:
+                self._following[name] = loop.create_task(self._follow(info))
+
+    async def _follow(self, info: AgentInfo) -> None:
+        """Keep a link to the agent at an address, whichever run of it is there."""
+        pause = RECONNECT_SECONDS
+        last: AgentInfo | None = None
+        while True:
+            try:
+                link = await Link.open(info.host, info.port, self._token)
+            except errors.Unreachable as error:
+                if last is not None and _is_refused(error):
+                    # Nothing listens there: the process has ended, and its sessions with it.
+                    self._end(last)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_RECONNECT_SECONDS)
+                continue
+            if last is not None and last.incarnation != link.info.incarnation:
+                self._end(last)
+            last, pause = link.info, RECONNECT_SECONDS
+            try:
+                await self._use(ConnectedAgent(link))
+            finally:
+                link.close()
+
+    async def _use(self, connected: ConnectedAgent) -> None:
+        """Follow the status of an agent until its link breaks."""
+        incarnation = connected.info.incarnation
+        try:
+            async for status in connected.agent.statuses():
+                connected.status = status
+                if incarnation not in self.up:
+                    self.up[incarnation] = connected
+                    self._tell()
+        except errors.IngleError as error:
+            logger.warning("the agent on %s is out of reach: %s", connected.info.node, error.message)
+        finally:
+            if self.up.get(incarnation) is connected:
+                del self.up[incarnation]
+            self._tell()
+
+    def _end(self, info: AgentInfo) -> None:
+        if len(self._over) >= MAX_OVER:
+            del self._over[next(iter(self._over))]
+        self._over[info.incarnation] = info.node
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def node_of(self, incarnation: str) -> str:
+        """Return the name of an agent's machine, as far as it is known."""
+        return self._over.get(incarnation, incarnation)
+
+    async def is_over(self, incarnation: str) -> bool:
+        """Return whether an agent has certainly ended, so that its sessions run nowhere."""
+        if incarnation in self._over:
+            return True
+        return incarnation not in self.up and await self._judge(incarnation)
+
+    async def wait_changed(self, seconds: float) -> None:
+        """Wait until an agent has come or gone, or for `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    async def stop(self) -> None:
+        tasks = list(self._following.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._directory.stop()
+
+
+def _is_refused(error: errors.Unreachable) -> bool:
+    cause = error.__context__
+    return isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED
