@@ -43,9 +43,13 @@ LASTING = {
 
 
 def is_changed(home: Path) -> bool:
-    """Return whether a data folder holds something that the next test could meet."""
+    """Return whether a data folder holds something that the next test could meet.
+
+    Chunks that no snapshot names any more stay until the store is swept, and mean nothing.
+    """
     files = [*(home / "shell").glob("*"), *(home / "workspace").glob("*")]
-    return bool(files or {path.name for path in home.iterdir()} - LASTING)
+    saved = [path for path in (home / "snapshots").glob("*/*") if path.name != "chunks"]
+    return bool(files or saved or {path.name for path in home.iterdir()} - LASTING - {"snapshots"})
 
 
 class SharedService:
