@@ -15,8 +15,9 @@ PIP_INSTALL := $(BIN)/python tools/install.py
 PYTHON ?=
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SOAK_SECONDS ?= 600
-# Processes that run tests. Each has a service and a server of its own, which its tests share.
-JOBS ?= 2
+# Processes that run tests. Each has a service and a server of its own, which its tests share. A third of a test's time
+# is waiting, so one more than there are cores keeps the cores busy.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=worksteal
 ARGS ?=
 
