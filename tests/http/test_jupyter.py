@@ -229,6 +229,56 @@ def test_displays_have_ids_json_and_full_images(kernel: str, open_channels: Any)
     )
 
 
+def test_expressions_of_a_request_are_evaluated_after_its_code(kernel: str, open_channels: Any) -> None:
+    channels = open_channels(kernel)
+    wanted = {"value": "x + 1", "shown": "[x]", "wrong": "missing"}
+    messages = channels.execute("x = 1", user_expressions=wanted)
+    assert [kind for _, kind, _ in messages] == ["status", "execute_input", "execute_reply", "status"]
+    found = messages[2][2]["user_expressions"]
+    assert found["value"] == {"status": "ok", "data": {"text/plain": "2"}, "metadata": {}}
+    assert found["shown"]["data"] == {"text/plain": "[1]"}
+    assert (found["wrong"]["status"], found["wrong"]["ename"]) == ("error", "NameError")
+    *_, (_, _, failed), _ = channels.execute("1/0", user_expressions={"value": "x"})
+    assert (failed["status"], "user_expressions" in failed) == ("error", False)
+
+
+def test_a_widget_is_shown_as_text_and_its_messages_are_answered(kernel: str, open_channels: Any) -> None:
+    channels = open_channels(kernel)
+    code = (
+        "class Slider:\n    def _repr_mimebundle_(self, **options):\n"
+        "        view = {'model_id': 'm', 'version_major': 2, 'version_minor': 0}\n"
+        "        return {'application/vnd.jupyter.widget-view+json': view, 'text/plain': 'Slider(value=1)'}\n"
+        "display(Slider())\nSlider()"
+    )
+    shown = [content["data"] for _, kind, content in channels.execute(code) if "data" in content]
+    assert shown == [{"text/plain": "Slider(value=1)"}, {"text/plain": "Slider(value=1)"}]
+    # No object of the session has this connection, so that it is closed at once.
+    opened = channels.until_idle(channels.send("comm_open", comm_id="c", target_name="jupyter.widget", data={}))
+    assert [each["msg_type"] for each in opened] == ["status", "comm_close", "status"]
+    assert opened[1]["content"] == {"comm_id": "c", "data": {}}
+    for kind in ("comm_msg", "comm_close"):
+        told = channels.until_idle(channels.send(kind, comm_id="c", data={}))
+        assert [each["msg_type"] for each in told] == ["status", "status"]
+    assert channels.text("print(1)") == "1\n"
+
+
+def test_output_of_others_is_shown_while_a_cell_waits_for_its_turn(
+    shared_server: Server, kernel: str, open_channels: Any
+) -> None:
+    channels = open_channels(kernel)
+    name = shared_server.client.get(f"/api/kernels/{kernel}").json()["session_name"]
+    path = f"/v1/sessions/{name}/execute"
+    code = "print('begun', flush=True)\nprint(input())"
+    shared_server.client.post(path, json={"code": code, "wait": 0})
+    channels.until(lambda each: each["content"].get("text") == "begun\n")
+    request = channels.send("execute_request", code="'own'")
+    channels.until(lambda each: each["parent_header"].get("msg_id") == request)
+    shared_server.client.post(f"/v1/sessions/{name}/input", json={"text": "answered\n"})
+    channels.until(lambda each: "answered" in each["content"].get("text", ""))
+    own = [each["msg_type"] for each in channels.until_idle(request)]
+    assert own == ["execute_input", "execute_result", "execute_reply", "status"]
+
+
 def test_requests_besides_code_are_answered(kernel: str, open_channels: Any) -> None:
     channels = open_channels(kernel)
     channels.execute("def greet(name): 'Say hello.'")

@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 
 from ingle import errors
 from ingle.http.auth.guard import PEER, Peer
+from ingle.http.joined_writes import JoinedWrites
 from ingle.http.problems import HeadTooLarge, InvalidHttp, Problem, TooSlow, UrlTooLong, encode, headers_of
 from ingle.support.running_servers import peer_is_confined, peer_uid
 
@@ -119,7 +120,7 @@ class ConnectionLimit:
 class Stall:
     """Time for which a client has taken nothing of what was written for it."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport | JoinedWrites) -> None:
         self._transport = transport
         self._size, self._since = 0, 0.0
 
@@ -402,7 +403,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_made(transport)
         # uvicorn does this after the handshake. A handshake that fails would then leave this connection counted.
         transport.set_protocol(self)
-        self._stall = Stall(transport)
+        self.transport: Any = JoinedWrites(transport, self.loop)
+        self._stall = Stall(self.transport)
         self._limit.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

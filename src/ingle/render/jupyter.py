@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ingle.events import AnyEvent, CellInfo, DisplayShown, ErrorRaised, Result, ResultShown, Stderr, Stdout
+from ingle.events import AnyEvent, CellInfo, DisplayShown, ErrorRaised, MimeBundle, Result, ResultShown, Stderr, Stdout
 from ingle.introspection import Completeness, Completion, Inspection
 from ingle.render.notebook import data_of, metadata_of
 from ingle_worker.wire import states
@@ -21,6 +21,8 @@ MAX_PATTERN_CHARS = 1000
 Natural = Annotated[int, Meta(ge=0)]
 
 JUPYTER_TYPES = "_jupyter_types_experimental"
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 DIED = "DeadKernelError"
 """Name of the error of a cell whose process ended without being asked to."""
@@ -57,15 +59,26 @@ def output(event: AnyEvent) -> tuple[str, dict[str, Any]] | None:
         case Stdout() | Stderr():
             return "stream", {"name": "stdout" if isinstance(event, Stdout) else "stderr", "text": event.text}
         case ResultShown():
-            shown = {"data": data_of(event.data), "metadata": metadata_of(event.metadata)}
+            shown = {"data": _data(event.data), "metadata": metadata_of(event.metadata)}
             return "execute_result", {**shown, "execution_count": event.cell}
         case DisplayShown():
             transient = {} if event.display_id is None else {"display_id": event.display_id}
-            shown = {"data": data_of(event.data), "metadata": metadata_of(event.metadata), "transient": transient}
+            shown = {"data": _data(event.data), "metadata": metadata_of(event.metadata), "transient": transient}
             return "update_display_data" if event.update else "display_data", shown
         case ErrorRaised():
             return "error", error(event.name, event.value, event.traceback)
     return None
+
+
+def _data(bundle: MimeBundle) -> dict[str, Any]:
+    """Return a mime bundle without the view of a widget that has another form.
+
+    That view needs a connection to its object. A page without one would show an error in its place.
+    """
+    data = data_of(bundle)
+    if len(data) > 1:
+        data.pop(WIDGET_VIEW, None)
+    return data
 
 
 def error(name: str, value: str, traceback: str) -> dict[str, Any]:
@@ -94,6 +107,13 @@ def execute_reply(result: Result) -> dict[str, Any]:
     if (died := death(result)) is not None:
         return {"status": "error", **count, **died}
     return {"status": "ok", **count, "user_expressions": {}, "payload": []}
+
+
+def user_expression(result: Result) -> dict[str, Any]:
+    """Return the value of an expression, or why it has none."""
+    if result.error is not None:
+        return {"status": "error", **error(result.error.name, result.error.value, result.error.traceback)}
+    return {"status": "ok", "data": data_of(result.result or {}), "metadata": {}}
 
 
 def complete_reply(found: Completion) -> dict[str, Any]:

@@ -1,19 +1,23 @@
 """WebSocket of a kernel: requests of one client, and what its session shows to all of them.
 
 Requests to run code are carried out one after another, as a kernel does; other requests are answered meanwhile. The
-output of a cell of this client goes to its request. Cells of others are shown too, below a request that nobody made.
+session's timeline is read once for all of them: the output of a cell of this client goes to its request, and cells of
+others are shown below a request that nobody made.
 """
 
 import asyncio
+import itertools
 import sys
 from collections import deque
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from ingle import errors
 from ingle.compat.jupyter.framing import V1, BadFrame, Message, decode, encode, new_header
+from ingle.compat.jupyter.inbox import Inbox
 from ingle.compat.jupyter.kernels import Kernel, Kernels
 from ingle.compat.jupyter.requests import ExecuteRequest, InputReply, Requests
 from ingle.compat.pictures import with_full_image
@@ -34,6 +38,9 @@ MAX_OPS = 32
 MAX_CELLS = 1000
 """Cells of this client whose late output still finds its request."""
 
+MAX_EXPRESSIONS = 100
+"""Expressions of one request whose values are returned."""
+
 REVOKED_SECONDS = 2.0
 """Interval between two looks whether the token still holds."""
 
@@ -53,18 +60,21 @@ class Channels:
         self._kernel = kernel
         self._requests = Requests(service, kernels, kernel)
         self._session_id = kernel.session_id
+        self._id = uuid4().hex
+        self._numbers = itertools.count(1)
+        """Ids of messages are that of this connection and a number, as Jupyter's are."""
         self._waiting: deque[Message] = deque()
         self._arrived = asyncio.Event()
         self._writing = asyncio.Lock()
         self._ops: set[asyncio.Task[None]] = set()
         self._closing: tuple[int, str] = (GOING, "")
-        self._cells: dict[int, dict[str, Any]] = {}
-        """Headers of the requests of this client by the number of their cell."""
-        self._beginning = False
-        """Whether a cell of this client was asked for and has no number yet."""
-        self._begun = asyncio.Condition()
-        self._over: set[int] = set()
-        """Cells of this client whose end the timeline has shown."""
+        self._cells: dict[int, Inbox] = {}
+        """Events of the cells of this client, by their number."""
+        self._last_cell = 0
+        """The last cell of others that was shown."""
+        self._settled = asyncio.Event()
+        """Set unless a cell of this client was asked for and has no number yet."""
+        self._settled.set()
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send = send
@@ -115,7 +125,8 @@ class Channels:
     # --- sending ---
 
     async def _write(self, channel: str, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
-        message = Message(channel, new_header(kind, self._kernel.id), content, parent)
+        header = new_header(kind, self._kernel.id, f"{self._id}_{next(self._numbers)}")
+        message = Message(channel, header, content, parent)
         frame = encode(message, self._subprotocol)
         async with self._writing:
             await self._send({"type": "websocket.send", "text" if isinstance(frame, str) else "bytes": frame})
@@ -208,11 +219,11 @@ class Channels:
         if not request.code.strip():
             count = (await self._service.get_session(self._session_id)).execution_count
             return {"status": "ok", "execution_count": count, "user_expressions": {}, "payload": []}
-        cell = await self._begin(header, request)
+        cell = await self._begin(header, request.code)
         if not request.silent:
             await self._publish("execute_input", {"code": request.code, "execution_count": cell}, header)
         refused_input = False
-        async for event in without_prompts(self._service.cell_events(self._session_id, cell)):
+        async for event in without_prompts(self._cells[cell]):
             if isinstance(event, InputWanted):
                 if request.allow_stdin:
                     asked = {"prompt": event.prompt, "password": event.secret}
@@ -225,26 +236,38 @@ class Channels:
                 await self._show_end(event.result, header)
                 if refused_input:
                     return {"status": "error", "execution_count": cell, **NO_INPUT}
-                return jupyter.execute_reply(event.result)
+                content = jupyter.execute_reply(event.result)
+                if content["status"] == "ok" and request.user_expressions:
+                    content["user_expressions"] = await self._evaluate(header, request.user_expressions)
+                return content
             elif not (request.silent or (refused_input and isinstance(event, ErrorRaised))):
                 await self._show(event, header)
         died = jupyter.error(jupyter.DIED, "the session was ended", "")
         return {"status": "error", "execution_count": cell, **died}
 
-    async def _begin(self, header: dict[str, Any], request: ExecuteRequest) -> int:
-        self._beginning = True
+    async def _begin(self, header: dict[str, Any], code: str) -> int:
+        self._settled.clear()
         try:
-            cell = await self._service.begin_cell(self._session_id, NewCell(request.code, queue=True))
-            self._cells[cell] = header
+            cell = await self._service.begin_cell(self._session_id, NewCell(code, queue=True))
+            self._cells[cell] = Inbox(header)
             if len(self._cells) > MAX_CELLS:
-                oldest = next(iter(self._cells))
-                del self._cells[oldest]
-                self._over.discard(oldest)
+                del self._cells[next(iter(self._cells))]
             return cell
         finally:
-            self._beginning = False
-            async with self._begun:
-                self._begun.notify_all()
+            self._settled.set()
+
+    async def _evaluate(self, header: dict[str, Any], expressions: dict[str, str]) -> dict[str, Any]:
+        """Return the values of expressions that a client wants with its reply. Each is a cell that shows nothing."""
+        found = {}
+        for name, code in list(expressions.items())[:MAX_EXPRESSIONS]:
+            cell = await self._begin(header, code)
+            async for event in self._cells[cell]:
+                if isinstance(event, InputWanted):
+                    await self._service.interrupt(self._session_id, wait=0.0)
+                elif isinstance(event, Done):
+                    found[name] = jupyter.user_expression(event.result)
+                    break
+        return found
 
     async def _show(self, event: AnyEvent, parent: dict[str, Any]) -> None:
         event = await with_full_image(self._service, self._session_id, event)
@@ -260,38 +283,43 @@ class Channels:
     # --- what else happens in the session ---
 
     async def _follow(self, first: int) -> None:
-        """Show the cells of others, and late output of own ones, until the session ends for good."""
+        """Hand on the events of own cells and show those of others, until the session ends for good."""
         while True:
             try:
                 async for event in self._service.events(self._session_id, first):
-                    await self._show_other(event)
+                    await self._take_event(event)
             except errors.SessionNotFound:
                 pass
+            for inbox in self._cells.values():
+                inbox.close()
             if self._service.stopping or not await self._kernels.restarted(self._kernel):
                 await self._status("dead", {})
                 return
             self._cells.clear()
-            self._over.clear()
+            self._last_cell = 0
             first = 1
             await self._status("starting", {})
             await self._status("idle", {})
 
-    async def _show_other(self, event: AnyEvent) -> None:
+    async def _take_event(self, event: AnyEvent) -> None:
         cell = event.cell
         if cell is None:
             await self._show(event, {})
             return
-        if self._beginning and cell not in self._cells:
-            # Until then it is not known whose cell this is.
-            async with self._begun:
-                await self._begun.wait_for(lambda: not self._beginning or cell in self._cells)
+        if cell not in self._cells and cell > self._last_cell:
+            # It may be a cell of this client that has no number yet.
+            await self._settled.wait()
         own = self._cells.get(cell)
-        if own is not None:
-            if cell in self._over:
-                await self._show(event, own)
-            elif isinstance(event, Done):
-                self._over.add(cell)
-            return
+        if own is None:
+            self._last_cell = max(cell, self._last_cell)
+            await self._show_other(cell, event)
+        elif own.over:
+            await self._show(event, own.header)
+        else:
+            own.over = isinstance(event, Done)
+            own.put(event)
+
+    async def _show_other(self, cell: int, event: AnyEvent) -> None:
         parent = self._other_header(cell)
         if isinstance(event, StateChanged):
             if event.state == states.RUNNING and event.code is not None:
@@ -305,5 +333,4 @@ class Channels:
 
     def _other_header(self, cell: int) -> dict[str, Any]:
         """Return the header of a request that nobody made, for a cell of another client."""
-        header = new_header("execute_request", self._session_id)
-        return {**header, "msg_id": f"{self._kernel.id}-{cell}"}
+        return new_header("execute_request", self._session_id, f"{self._kernel.id}-{cell}")

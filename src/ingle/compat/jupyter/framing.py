@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
@@ -50,9 +49,9 @@ class Message:
         return kind if isinstance(kind, str) else ""
 
 
-def new_header(kind: str, session: str) -> dict[str, Any]:
+def new_header(kind: str, session: str, msg_id: str) -> dict[str, Any]:
     return {
-        "msg_id": uuid4().hex,
+        "msg_id": msg_id,
         "msg_type": kind,
         "username": "ingle",
         "session": session,

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ingle import __version__, errors
 from ingle.compat.jupyter.kernels import Kernel, Kernels
@@ -17,6 +17,7 @@ class ExecuteRequest(Struct):
     silent: bool = False
     allow_stdin: bool = False
     stop_on_error: bool = True
+    user_expressions: dict[str, str] = field(default_factory=dict)
 
 
 class InputReply(Struct):

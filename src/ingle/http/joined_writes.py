@@ -1,0 +1,45 @@
+"""Writes of one turn of the loop, joined: a kernel of Jupyter answers one request with five messages or more."""
+
+import asyncio
+from typing import Any
+
+MAX_JOINED_BYTES = 64 * 1024
+"""Bytes that wait for the end of the turn. The transport must learn of more, to hold up who writes."""
+
+
+class JoinedWrites:
+    """Transport of a connection that writes once for each turn of the loop. A write costs more than a message."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._waiting: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        if not self._waiting:
+            self._loop.call_soon(self.flush)
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size > MAX_JOINED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        data = b"".join(self._waiting)
+        self._waiting.clear()
+        self._size = 0
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self._size + self._transport.get_write_buffer_size()
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
