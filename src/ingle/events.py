@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from ingle.files import FileChanges
 from ingle.grants import ApprovalInfo
+from ingle.introspection import TablePage
 from ingle.requests import Author, SessionLimits
 from ingle.trials import Trial
 
@@ -416,6 +417,8 @@ class VariableInfo(Struct, omit_defaults=True):
     preview: str | None = None
     value: str | None = None
     repr: str | None = None
+    table: TablePage | None = None
+    """Rows that were asked for, if it has rows; then it has no `value` and `repr`."""
 
 
 class Variables(Struct):

@@ -2,6 +2,9 @@
 
 from msgspec import Struct, field
 
+MAX_ROWS = 1000
+"""Rows of a table that are told at once."""
+
 
 class Suggestion(Struct, frozen=True):
     text: str
@@ -20,6 +23,36 @@ class Completion(Struct, frozen=True):
     more: int = 0
     """Number of names that did not fit."""
     notices: list[str] = field(default_factory=list)
+
+
+class Rows(Struct, frozen=True):
+    """Rows of a variable to tell."""
+
+    count: int
+    first: int = 0
+    column: int | None = None
+    """Column whose points are told, counted from 0."""
+
+
+class TablePage(Struct, frozen=True):
+    """Some rows of a table, an array or a list, as text."""
+
+    columns: list[str]
+    """Labels of the columns that fit."""
+    types: list[str]
+    """Types of the columns, as their library names them."""
+    index: list[str]
+    """Labels of the rows."""
+    cells: list[list[str]]
+    """Text of each cell, row by row."""
+    first: int
+    """Number of rows before these."""
+    total: int
+    """Number of all rows."""
+    width: int
+    """Number of all columns."""
+    points: list[float | None] | None = None
+    """Numbers of the asked column, or of the only one, at even distances; null where a number is missing."""
 
 
 class Inspection(Struct, frozen=True, omit_defaults=True):

@@ -98,6 +98,21 @@ def test_a_notebook_of_20_cells_comes_back_from_its_session_as_it_was_executed(s
     assert NotebookClient(document).nb is document
 
 
+def test_a_notebook_is_run_by_one_request(server: Server) -> None:
+    server.make_session()
+    body = {"notebook": json.loads(notebook_of_20_cells())}
+    answer = server.client.post("/v1/sessions/main/notebook", json=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ipynb+json")
+    exported = server.client.get("/v1/sessions/main/export").text
+    assert plain(answer.text) == plain(exported)
+    stops = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in ("1 / 0", "2")])
+    for options, ran in (({}, [17, None]), ({"keep_going": True}, [18, 19])):
+        answer = server.client.post("/v1/sessions/main/notebook", json={"notebook": stops, **options})
+        assert [cell["execution_count"] for cell in answer.json()["cells"]] == ran
+    refused = server.client.post("/v1/sessions/main/notebook", json={"notebook": {"cells": []}})
+    assert "it has no `nbformat`" in problem(refused, 422, "invalid_request")["detail"]
+
+
 def test_the_commands_run_a_notebook_and_export_the_session(server: Server, tmp_path: Path) -> None:
     def ingle(*args: str) -> str:
         env = {**os.environ, "INGLE_HOME": str(server.home)}

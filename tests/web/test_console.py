@@ -284,7 +284,29 @@ def test_variables_show_what_the_last_cell_changed_and_their_values(page: Page, 
     expect(row).to_contain_text("changed")
     page.get_by_role("button", name="wave", exact=True).click()
     expect(page.get_by_role("img", name=re.compile("Plot of wave, 100 values"))).to_be_visible()
-    expect(page.get_by_role("region", name="Value of wave")).to_contain_text("array")
+    expect(page.get_by_role("region", name="Value of wave")).to_contain_text("1–50 of 100 rows")
+
+
+def test_a_data_frame_is_read_by_page_and_a_column_plotted(page: Page, server: Server, name: str) -> None:
+    code = "import pandas as pd\nsales = pd.DataFrame({'town': ['Bonn'] * 120, 'units': range(120)})"
+    server.execute(code + "\nclass Odd:\n    def __repr__(self): return 'an odd one'\nodd = Odd()", name)
+    open_session(page, server, name, "variables")
+    page.get_by_role("button", name="sales", exact=True).click()
+    rows = page.get_by_role("region", name="Rows")
+    expect(rows.get_by_role("row")).to_have_count(51)
+    page.get_by_role("button", name="Later rows").click()
+    expect(rows.get_by_role("row").nth(1)).to_have_text("50Bonn50")
+    page.get_by_role("button", name="Later rows").click()
+    expect(page.get_by_text("101–120 of 120 rows")).to_be_visible()
+    expect(page.get_by_role("button", name="Later rows")).to_be_disabled()
+    rows.get_by_role("button", name="units").click()
+    expect(page.get_by_role("img", name="Plot of units, 120 values")).to_be_visible()
+    server.execute("sales = sales.head(3)", name)
+    page.get_by_role("button", name="Earlier rows").click()
+    page.get_by_role("button", name="Earlier rows").click()
+    expect(page.get_by_text("1–3 of 3 rows")).to_be_visible()
+    page.get_by_role("button", name="odd", exact=True).click()
+    expect(page.get_by_role("region", name="Value of odd")).to_contain_text("an odd one")
 
 
 def test_files_are_listed_shown_uploaded_and_downloaded(page: Page, server: Server, name: str) -> None:
@@ -337,6 +359,23 @@ def test_resources_network_and_shell(page: Page, server: Server, name: str) -> N
     task.get_by_label("Input").fill("word")
     task.get_by_role("button", name="Send").click()
     expect(task).to_contain_text("got word")
+
+
+def test_a_terminal_is_loaded_when_it_is_opened_and_used(page: Page, server: Server, name: str) -> None:
+    loaded: list[str] = []
+    page.on("request", lambda request: loaded.append(request.url))
+    open_session(page, server, name, "shell")
+    page.get_by_role("button", name="Open a terminal").wait_for()
+    assert not [each for each in loaded if "xterm" in each]
+    page.get_by_role("button", name="Open a terminal").click()
+    screen = page.locator(".terminal-box").locator(".xterm-rows")
+    screen.wait_for()
+    page.keyboard.type("echo six times seven is $((6 * 7)), $COLUMNS wide; stty size\n")
+    expect(screen).to_contain_text(re.compile(r"six times seven is 42"))
+    expect(screen).not_to_contain_text("24 80")
+    page.keyboard.type("exit 3\n")
+    expect(page.get_by_role("region", name="Task")).to_contain_text("exit code 3")
+    assert [each for each in loaded if "xterm" in each]
 
 
 def test_the_server_has_a_page_with_tokens(page: Page, server: Server) -> None:

@@ -16,10 +16,18 @@ TARGET = HERE.parents[1] / "src/ingle/http/console/static/vendor"
 
 COMMAND = "python tools/vendor/build.py"
 
-BUNDLES = {"preact": "preact", "codemirror": "codemirror", "marked": "marked"}
+BUNDLES = {"preact": "preact", "codemirror": "codemirror", "marked": "marked", "xterm": "@xterm/xterm"}
 """By entry file: the package whose version names the bundle."""
 
-ESBUILD = ["--bundle", "--format=esm", "--minify", "--legal-comments=none", "--target=es2022", "--metafile=meta.json"]
+ESBUILD = [
+    "--bundle",
+    "--format=esm",
+    "--minify",
+    "--legal-comments=none",
+    "--target=es2022",
+    "--loader:.css=text",
+    "--metafile=meta.json",
+]
 
 
 def main() -> None:

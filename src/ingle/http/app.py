@@ -140,6 +140,7 @@ def operations(service: Service, credentials: Credentials | None = None) -> list
         *cells.operations(),
         *cells.help_operations(),
         *cells.batch_operations(service.settings.max_batch),
+        *sessions.notebook_operations(service.settings.max_batch),
         *files.operations(),
         *snapshots.operations(),
         *shell.operations(),

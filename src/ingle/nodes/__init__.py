@@ -31,7 +31,7 @@ from ingle.events import (
 )
 from ingle.files import Diff, FileInfo, FileList, Unpacked
 from ingle.grants import ApprovalInfo, GrantChange, GrantInfo, Isolation, NewGrant
-from ingle.introspection import Completeness, Completion, Inspection
+from ingle.introspection import Completeness, Completion, Inspection, Rows
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, Bounds, NewCell, NewSession, NewTask
 from ingle.tools.shapes import FunctionCall, FunctionCancelled, NewServer, ServerInfo, ToolSpec
@@ -180,8 +180,8 @@ class SessionHandle(Protocol):
 
     async def variables(self) -> Variables: ...
 
-    async def variable(self, name: str, limit: float) -> VariableValue:
-        """Return one variable in full. Its `__repr__` and `__str__` may take `limit` seconds."""
+    async def variable(self, name: str, limit: float, rows: Rows | None = None) -> VariableValue:
+        """Return one variable in full, or some of its rows. Its `__repr__` and `__str__` may take `limit` seconds."""
         ...
 
     async def value(self, name: str, limit: float) -> "OpenValue":

@@ -21,6 +21,7 @@ from ingle.events import (
 )
 from ingle.files import Diff
 from ingle.grants import Isolation
+from ingle.introspection import Rows
 from ingle.nodes.environments import LocalEnvironments
 from ingle.nodes.grants import LocalGrants
 from ingle.nodes.snapshots import LocalSnapshots
@@ -194,8 +195,8 @@ class LocalSession:
     async def variables(self) -> Variables:
         return await self._session.variables()
 
-    async def variable(self, name: str, limit: float) -> VariableValue:
-        return await self._session.variable(name, limit)
+    async def variable(self, name: str, limit: float, rows: Rows | None = None) -> VariableValue:
+        return await self._session.variable(name, limit, rows)
 
     async def value(self, name: str, limit: float) -> SessionValue:
         return await self._session.value(name, limit)

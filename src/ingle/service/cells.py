@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from ingle import errors
 from ingle.callers import EXECUTE
 from ingle.events import AnyEvent, CellInfo, Done, Result, Variables, VariableValue
+from ingle.introspection import Rows
 from ingle.nodes import OpenValue
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import NewCell, NewSession
@@ -207,12 +208,17 @@ class Cells(Verbs):
         """List the variables with type, shape or length, size and preview. No code of the user runs."""
         return await self.access.session(session_id).variables()
 
-    async def variable(self, session_id: str, name: str, *, limit: float | None = None) -> VariableValue:
-        """Return one variable in full. Its `__repr__` and `__str__` run in the session, for `limit` seconds at most."""
+    async def variable(
+        self, session_id: str, name: str, *, limit: float | None = None, rows: Rows | None = None
+    ) -> VariableValue:
+        """Return one variable in full. Its `__repr__` and `__str__` run in the session, for `limit` seconds at most.
+
+        With `rows`, return these rows of a table, an array, a list or a dictionary instead.
+        """
         check_variable(name)
         check_seconds("limit", limit)
         session = self.access.session(session_id, EXECUTE)
-        return await session.variable(name, VARIABLE_SECONDS if limit is None else limit)
+        return await session.variable(name, VARIABLE_SECONDS if limit is None else limit, rows)
 
     async def value(self, session_id: str, name: str) -> OpenValue:
         """Return the value of a variable. The caller closes it."""

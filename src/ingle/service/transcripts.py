@@ -1,4 +1,4 @@
-"""Verbs for the transcript of a session: export it as a file, read one cell of it, and add notes to it."""
+"""Verbs for the transcript of a session: run a notebook, export, read one cell, and add notes."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,14 @@ import msgspec
 
 from ingle import errors
 from ingle.callers import EXECUTE
-from ingle.events import AnyEvent, Note, StateChanged, Stderr, Stdout, Streamed
+from ingle.events import AnyEvent, Done, Note, StateChanged, Stderr, Stdout, Streamed
+from ingle.nodes import SessionHandle
 from ingle.output.timeline import EVENT_COST, cost
 from ingle.render import export
+from ingle.render.notebook import InvalidNotebook, Notebook, Outputs
 from ingle.render.transcript import Transcript
+from ingle.requests import NewCell
+from ingle.service.validation import check_cell
 from ingle.service.verbs import Verbs
 
 MAX_NOTE_CHARS = 1_000_000
@@ -32,6 +36,48 @@ class Transcripts(Verbs):
                 if event.seq >= last:
                     break
         return await asyncio.to_thread(export.export, transcript.parts, session_id, form)
+
+    async def run_notebook(
+        self, session_id: str, text: str, *, timeout: float | None = None, keep_going: bool = False
+    ) -> str:
+        """Run the code cells of a notebook one after another, and return it with their outputs.
+
+        The first exception ends the run, except in a cell with the tag `raises-exception` and with `keep_going`.
+        Markdown of the notebook becomes notes of the transcript. `timeout` is that of each cell. A caller that leaves
+        ends the run after the cell that runs.
+        """
+        try:
+            notebook = await asyncio.to_thread(Notebook.parse, text)
+        except InvalidNotebook as error:
+            raise errors.InvalidRequest(f"the notebook cannot be run: {error}") from None
+        session, outputs, first = self.access.session(session_id, EXECUTE), Outputs(), 0
+        found = notebook.code_cells
+        steps = [(cell, NewCell(cell.source, timeout, queue=place > 0)) for place, cell in enumerate(found)]
+        for _, new in steps:
+            check_cell(new)
+        for cell, new in steps:
+            for note in notebook.notes(first, cell.place):
+                await session.note(note.text, self.access.author, raw=note.raw)
+            first = cell.place + 1
+            shown = outputs.begin_cell()
+            done = await self._run(session, new, outputs)
+            notebook.record(cell.place, done.result.cell, shown)
+            if not (done.result.success or cell.may_fail or keep_going):
+                return notebook.text()
+        for note in notebook.notes(first):
+            await session.note(note.text, self.access.author, raw=note.raw)
+        return notebook.text()
+
+    async def _run(self, session: SessionHandle, new: NewCell, outputs: Outputs) -> Done:
+        """Run one cell to its end, with its outputs."""
+        following = (await session.info()).next_event
+        number = await self.access.begin(session, new)
+        async for event in session.events(following):
+            if event.cell == number:
+                if isinstance(event, Done):
+                    return event
+                outputs.take(event)
+        raise errors.SessionNotFound((await session.info()).session_id)
 
     async def told(self, session_id: str, cell: int, size: int) -> tuple[list[AnyEvent], bool]:
         """Return what a cell, and what followed it up to the next one, told so far, and whether there is more.

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 from ingle import errors
 from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Note, Result, SessionInfo, Variables, VariableValue
+from ingle.introspection import Rows
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, NewCell
 from ingle.sessions.cells.cell import RunningCell
@@ -279,10 +280,10 @@ class Session:
         self.last_used = time.monotonic()
         return await self._namespace.list()
 
-    async def variable(self, name: str, limit: float) -> VariableValue:
+    async def variable(self, name: str, limit: float, rows: Rows | None = None) -> VariableValue:
         """Return one variable in full. Runs its `__repr__` and `__str__` in the session, which has to be idle."""
         self.last_used = time.monotonic()
-        return await self._namespace.describe(name, limit)
+        return await self._namespace.describe(name, limit, rows)
 
     async def value(self, name: str, limit: float) -> SessionValue:
         """Return the value of a variable as a file, which the caller closes. Raise Busy while a cell runs."""

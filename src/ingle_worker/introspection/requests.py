@@ -5,7 +5,7 @@ import time
 import types
 from typing import Any
 
-from ingle_worker.introspection import completion, inspection
+from ingle_worker.introspection import completion, inspection, table_pages
 from ingle_worker.introspection.comparison import Comparison
 from ingle_worker.session import traceback_text, variables
 from ingle_worker.session.compiler import Compiler
@@ -91,7 +91,14 @@ class NamespaceQuestions:
             case AskVariable():
                 if message.name not in space:
                     return Asked(ticket)
-                variable, notices = variables.whole(message.name, space[message.name])
+                value = space[message.name]
+                table = None
+                if message.rows:
+                    table = table_pages.page(value, message.first, message.rows, message.column)
+                if table is not None:
+                    (variable,) = variables.describe_all([(message.name, value)])
+                    return Asked(ticket, Variable(**variable, table=table))
+                variable, notices = variables.whole(message.name, value)
                 return Asked(ticket, Variable(**variable), notices)
             case Complete():
                 matches, replaced, more = completion.complete(space, message.code)

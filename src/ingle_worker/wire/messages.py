@@ -74,6 +74,7 @@ from ingle_worker.wire.namespace import (
     StdlibLoaded,
     StdlibName,
     Suggestion,
+    TablePage,
     ValueMoved,
     Variable,
 )
@@ -264,7 +265,7 @@ def _default(field: Any) -> Any:
 
 DEFAULTS: dict[type, dict[str, Any]] = {
     cls: {field.name: _default(field) for field in fields(cls)}
-    for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Suggestion, Variable)
+    for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Suggestion, TablePage, Variable)
 }
 """The fields and defaults of each message, and of each class inside messages."""
 

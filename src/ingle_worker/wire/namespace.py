@@ -25,11 +25,34 @@ class ListVariables:
 
 @dataclass(frozen=True)
 class AskVariable:
-    """Request for details of one variable; runs its `__repr__` and `__str__`. Interrupted or ignored like a listing."""
+    """Request for details of one variable; runs its `__repr__` and `__str__`. Interrupted or ignored like a listing.
+
+    With `rows`, the answer has that many of its rows from `first` on instead, if it is a table or a list.
+    """
 
     ticket: int
     until: float
     name: str
+    first: int = 0
+    rows: int = 0
+    column: int = -1
+
+
+@dataclass(frozen=True)
+class TablePage:
+    """Some rows of a table as text, with the labels of columns and rows.
+
+    `total` counts all rows and `width` all columns. `points` are numbers of one column, at even distances.
+    """
+
+    columns: list[str]
+    types: list[str]
+    index: list[str]
+    cells: list[list[str]]
+    first: int
+    total: int
+    width: int
+    points: list[float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +67,7 @@ class Variable:
     preview: str | None = None
     value: str | None = None
     repr: str | None = None
+    table: TablePage | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 
 from ingle import errors
 from ingle.events import Result, VariableInfo
+from ingle.introspection import Rows
 from ingle.service import Service
 from ingle.sessions.process.namespace import NO_ANSWER
 from ingle_worker.session import variables
@@ -369,3 +370,55 @@ async def test_whoever_stops_waiting_for_a_variable_leaves_its_limit_in_place(se
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(service.variable("s", "p", limit=0.3), 0.05)
     assert (await run("kept")).result == {"text/plain": "1"}
+
+
+TABLES = """
+import numpy as np, pandas as pd, polars as pl, pyarrow as pa
+frame = pd.DataFrame({"word": list("abcde"), "number": [1.5, None, 3, 4, 5]}, index=list("vwxyz"))
+other = pl.DataFrame({"word": list("abcde"), "number": [1, None, 3, 4, 5]})
+arrow = pa.table({"word": list("abcde"), "number": [1, None, 3, 4, 5]})
+series, grid = frame.number, np.arange(6).reshape(3, 2)
+words, facts = ["a", "b"], {"k": [1], 2: None}
+long = list(range(100_000))
+"""
+
+
+PAGES = {
+    "frame": (["word", "number"], ["x", "y"], [["c", "3.0"], ["d", "4.0"]], 5, [1.5, None, 3.0, 4.0, 5.0]),
+    "other": (["word", "number"], ["2", "3"], [["c", "3"], ["d", "4"]], 5, [1.0, None, 3.0, 4.0, 5.0]),
+    "arrow": (["word", "number"], ["2", "3"], [["c", "3"], ["d", "4"]], 5, [1.0, None, 3.0, 4.0, 5.0]),
+    "series": (["number"], ["x", "y"], [["3.0"], ["4.0"]], 5, [1.5, None, 3.0, 4.0, 5.0]),
+    "grid": (["0", "1"], ["2"], [["4", "5"]], 3, [1.0, 3.0, 5.0]),
+    "long": ([""], ["2", "3"], [["2"], ["3"]], 100_000, [float(n) for n in range(0, 100_000, 100)]),
+    "words": ([""], [], [], 2, None),
+    "facts": ([""], [], [], 2, None),
+}
+
+
+async def test_rows_of_a_table_are_told_by_page(service: Service, run: Run) -> None:
+    await run(TABLES)
+    for name, told in PAGES.items():
+        variable = (await service.variable("s", name, rows=Rows(2, 2, 1))).variable
+        page = variable.table
+        assert page is not None, name
+        assert (page.columns, page.index, page.cells, page.total, page.points) == told, name
+        assert (page.first, variable.repr, variable.value) == (2, None, None)
+    facts = (await service.variable("s", "facts", rows=Rows(2))).variable.table
+    assert facts is not None
+    assert (facts.index, facts.cells) == (["'k'", "2"], [["[1]"], ["None"]])
+
+
+async def test_rows_are_bounded_and_what_has_none_is_told_as_text(service: Service, run: Run) -> None:
+    await run(
+        "import numpy as np, pandas as pd\nodd = object()\n"
+        "wide = pd.DataFrame(np.zeros((3, 500)))\nwide[0] = 'x' * 5000"
+    )
+    wide = (await service.variable("s", "wide", rows=Rows(3))).variable.table
+    assert wide is not None
+    assert (wide.width, len(wide.columns), wide.points) == (500, 100, None)
+    assert [len(row) for row in wide.cells] == [100] * 3
+    assert len(wide.cells[0][0]) == 200
+    plain = (await service.variable("s", "odd", rows=Rows(3))).variable
+    assert (plain.table, str(plain.repr).startswith("<object")) == (None, True)
+    with pytest.raises(errors.VariableNotFound):
+        await service.variable("s", "nothing", rows=Rows(3))

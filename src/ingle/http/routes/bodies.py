@@ -13,6 +13,7 @@ from starlette.types import Scope
 from ingle import errors
 from ingle.batches import BatchItem, NewBatch
 from ingle.http.problems import InvalidJson
+from ingle.introspection import MAX_ROWS, Rows
 from ingle.requests import NewCell, NewSession, Script, SessionLimits
 from ingle.support import bounded_json
 
@@ -223,6 +224,15 @@ class ExportQuery(Struct, forbid_unknown_fields=True):
     """`ipynb`, `py`, `md` or `html`."""
 
 
+class RunNotebook(Struct, forbid_unknown_fields=True):
+    notebook: msgspec.Raw
+    """Notebook of nbformat 4."""
+    timeout: float | None = None
+    """Seconds after which a cell is interrupted."""
+    keep_going: bool = False
+    """Run the next cell also after an exception."""
+
+
 class NewNote(Struct, forbid_unknown_fields=True):
     text: str
     """What the note says."""
@@ -267,6 +277,16 @@ class OutputQuery(Struct, forbid_unknown_fields=True):
 class VariableQuery(Struct, forbid_unknown_fields=True):
     limit: Seconds | None = None
     """Seconds for the variable's own code."""
+    rows: Annotated[int, Meta(ge=0, le=MAX_ROWS)] = 0
+    """Return so many rows of a table, an array, a list or a dictionary instead of its text."""
+    first_row: Natural = 0
+    """Number of rows before these."""
+    column: Natural | None = None
+    """Return also the numbers of this column, counted from 0, at even distances."""
+
+    @property
+    def asked(self) -> Rows | None:
+        return Rows(self.rows, self.first_row, self.column) if self.rows else None
 
 
 class FilesQuery(Struct, forbid_unknown_fields=True):

@@ -234,7 +234,7 @@ async def variables(call: Call[None, NoQuery]) -> Response:
 
 async def variable(call: Call[None, bodies.VariableQuery]) -> Response:
     name = call.request.path_params["name"]
-    return answer(await call.service.variable(call.session_id, name, limit=call.query.limit))
+    return answer(await call.service.variable(call.session_id, name, limit=call.query.limit, rows=call.query.asked))
 
 
 async def value(call: Call[None, NoQuery]) -> Response:

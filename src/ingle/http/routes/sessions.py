@@ -42,6 +42,21 @@ def operations() -> list[Operation]:
     ]
 
 
+def notebook_operations(max_body: int) -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            SESSION + "/notebook",
+            "Run the cells of a notebook: the notebook with their outputs, once the last one has ended.",
+            run_notebook,
+            body=bodies.RunNotebook,
+            answers={200: Media(FORMATS["ipynb"])},
+            max_body=max_body,
+            bounds=bodies.BATCH_BOUNDS,
+        )
+    ]
+
+
 async def create(call: Call[bodies.Create, NoQuery]) -> Response:
     info = await call.service.create(call.body.new_session())
     return answer(info, 201, {"location": f"/v1/sessions/{info.session_id}"})
@@ -88,3 +103,10 @@ async def end(call: Call[None, NoQuery]) -> Response:
 
 async def clear(call: Call[NoBody, NoQuery]) -> Response:
     return answer(await call.service.clear_session(call.session_id))
+
+
+async def run_notebook(call: Call[bodies.RunNotebook, NoQuery]) -> Response:
+    body = call.body
+    text = bytes(body.notebook).decode()
+    executed = await call.service.run_notebook(call.session_id, text, timeout=body.timeout, keep_going=body.keep_going)
+    return Response(executed, media_type=FORMATS["ipynb"])

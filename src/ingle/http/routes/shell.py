@@ -73,6 +73,13 @@ class Text(Struct, forbid_unknown_fields=True):
     """Seconds to wait for the end of the task."""
 
 
+class Size(Struct, forbid_unknown_fields=True):
+    rows: Annotated[int, Meta(ge=1, le=1000)]
+    """Height of the terminal."""
+    columns: Annotated[int, Meta(ge=1, le=1000)]
+    """Width of the terminal."""
+
+
 class Status(Struct, forbid_unknown_fields=True, rename={"from_event": "from"}):
     wait: float = 0.0
     """Seconds to wait for the end of the task."""
@@ -132,6 +139,7 @@ def operations() -> list[Operation]:
         Operation("POST", task + "/pause", "Stop a task for a while.", pause, answers=found),
         Operation("POST", task + "/resume", "Have a paused task go on.", resume, body=Wait, answers=found),
         Operation("POST", task + "/input", "Send text to a task's input.", send, body=Text, answers=found),
+        Operation("POST", task + "/resize", "Set the size of its terminal.", resize, body=Size, answers={204: None}),
     ]
 
 
@@ -188,3 +196,8 @@ async def resume(call: Call[Wait, NoQuery]) -> Response:
 async def send(call: Call[Text, NoQuery]) -> Response:
     body = call.body
     return answer(await call.service.shell_input(call.task_id, body.text, eof=body.eof, wait=body.wait))
+
+
+async def resize(call: Call[Size, NoQuery]) -> Response:
+    await call.service.shell_resize(call.task_id, call.body.rows, call.body.columns)
+    return Response(status_code=204)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ingle import errors
 from ingle.events import VariableInfo, Variables, VariableValue
+from ingle.introspection import MAX_ROWS, Rows, TablePage
 from ingle.sessions.cells.deadline import Deadline
 from ingle.sessions.persistence.transfer import Transfer
 from ingle.snapshots.user_library import Library
@@ -36,6 +37,8 @@ NAMESPACE_INTERRUPTS = 3
 
 MAX_VARIABLES = 10_000
 MAX_TEXT_CHARS = 2_000_000
+MAX_COLUMNS = 100
+MAX_POINTS = 1000
 """Bounds of an answer. An honest worker sends less."""
 
 ANSWERS = (
@@ -143,11 +146,17 @@ class WorkerCalls:
         kept = [VariableInfo(name) for name in known[:MAX_VARIABLES]]
         return Variables(self._session_id, kept, len(known) - len(kept), [why])
 
-    async def describe(self, worker: Worker, name: str, limit: float, names: Iterable[str]) -> VariableValue:
-        """Return one variable in full. Runs its `__repr__` and `__str__` in the worker."""
+    async def describe(
+        self, worker: Worker, name: str, limit: float, names: Iterable[str], rows: Rows | None = None
+    ) -> VariableValue:
+        """Return one variable in full, or some of its rows. Runs its `__repr__` and `__str__` in the worker."""
         deadline = self._variable_deadline(worker)
         # The clock is the machine's: a worker that comes to the question only after its time does not begin.
-        question = messages.AskVariable(self._ticket, time.monotonic() + limit, name)
+        until = time.monotonic() + limit
+        question = messages.AskVariable(self._ticket, until, name)
+        if rows is not None:
+            column = -1 if rows.column is None else rows.column
+            question = messages.AskVariable(self._ticket, until, name, rows.first, rows.count, column)
         answer = await self._ask(worker, question, messages.Asked, limit, deadline)
         if answer is None:
             raise errors.VariableUntold(
@@ -270,7 +279,16 @@ def _info(variable: messages.Variable) -> VariableInfo:
         cut(variable.preview),
         cut(variable.value),
         cut(variable.repr),
+        None if variable.table is None else _page(variable.table),
     )
+
+
+def _page(table: messages.TablePage) -> TablePage:
+    """Return the rows that a worker told, with bounds that it may have ignored."""
+    cut = table.columns[:MAX_COLUMNS], table.types[:MAX_COLUMNS]
+    index, cells = table.index[:MAX_ROWS], [row[:MAX_COLUMNS] for row in table.cells[:MAX_ROWS]]
+    points = table.points and table.points[:MAX_POINTS]
+    return TablePage(*cut, index, cells, table.first, table.total, table.width, points)
 
 
 def _near(name: str, names: Iterable[str]) -> list[str]:

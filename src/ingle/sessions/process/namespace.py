@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 
 from ingle import errors, events
 from ingle.events import Variables, VariableValue
+from ingle.introspection import Rows
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.turns import Turns
 from ingle.sessions.persistence.save_schedule import SaveSchedule
@@ -75,10 +76,10 @@ class Namespace:
         finally:
             self._listing = None
 
-    async def describe(self, name: str, limit: float) -> VariableValue:
-        """Return one variable in full. Raise Busy while a cell runs."""
+    async def describe(self, name: str, limit: float, rows: Rows | None) -> VariableValue:
+        """Return one variable in full, or some of its rows. Raise Busy while a cell runs."""
         return await self._worker.call(
-            "variable", lambda worker: self._calls.describe(worker, name, limit, self._slot.names)
+            "variable", lambda worker: self._calls.describe(worker, name, limit, self._slot.names, rows)
         )
 
     async def export_value(self, name: str, limit: float) -> tuple[str, str]:

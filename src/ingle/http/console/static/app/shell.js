@@ -4,10 +4,28 @@ import { attempt, get, path, post, query } from "./api.js";
 import { Text } from "./output.js";
 import { plain } from "./ansi.js";
 import { age, duration } from "./format.js";
+import { TaskTerminal } from "./terminal.js";
 
 const LOOK_MS = 1000;
 const LISTED = 50;
+const SHELL = "command -v bash > /dev/null && exec bash -i; exec sh -i";
+
+const nameOf = (task) => (task.command === SHELL ? "Terminal" : html`<code>${plain(task.command).slice(0, 120)}</code>`);
+
 const live = (task) => task.status === "running" || task.status === "paused";
+
+/** A task on a terminal. The terminal itself reads what it prints. */
+function TerminalTask({ task, close, look }) {
+  const [ended, setEnded] = useState(null);
+  const about = ended || task;
+  return html`<section class="value" aria-label="Task">
+    <header><h3>${nameOf(task)}</h3><span class="spacer"></span>
+      ${!ended && html`<button class="danger" onClick=${() => attempt(() => post(path("shell", task.task_id, "cancel"), { wait: 0 }))}>End</button>`}
+      <button class="quiet" onClick=${close}>Close</button></header>
+    <${TaskTerminal} id=${task.task_id} ended=${(found) => { setEnded(found); look(); }} />
+    <p class="muted">${about.status}${about.exit_code !== null ? `, exit code ${about.exit_code}` : ""}</p>
+  </section>`;
+}
 
 /** One task with its text, read again while it runs. */
 function Task({ id, close }) {
@@ -50,21 +68,28 @@ export function Shell({ timeline }) {
     const timer = setInterval(() => { if (!document.hidden) look(); }, LOOK_MS * 3);
     return () => clearInterval(timer);
   }, [timeline]);
-  const run = async (event) => {
+  const begin = async (about) => {
+    setChosen(null);
+    const task = await attempt(() => post(path("shell"), { session_id: timeline.id, wait: 0, ...about }));
+    if (!task) return;
+    setChosen(task);
+    look();
+  };
+  const run = (event) => {
     event.preventDefault();
     const command = field.current.value;
     if (!command.trim()) return;
-    const task = await attempt(() => post(path("shell"), { command, session_id: timeline.id, wait: 0, interactive: true }));
-    if (!task) return;
     field.current.value = "";
-    setChosen(task.task_id);
-    look();
+    begin({ command, interactive: true });
   };
   return html`<div class="shell">
-    <form class="answer" onSubmit=${run}><label>Command<input ref=${field} autocomplete="off" spellcheck="false" placeholder="ls -l" /></label><button class="primary">Run</button></form>
-    ${chosen && html`<${Task} key=${chosen} id=${chosen} close=${() => setChosen(null)} />`}
+    <form class="answer" onSubmit=${run}><label>Command<input ref=${field} autocomplete="off" spellcheck="false" placeholder="ls -l" /></label><button class="primary">Run</button>
+      <button type="button" onClick=${() => begin({ command: SHELL, pty: true, env: { PROMPT_DIRTRIM: "1" } })}>Open a terminal</button></form>
+    ${chosen && (chosen.command === SHELL
+      ? html`<${TerminalTask} key=${chosen.task_id} task=${chosen} close=${() => setChosen(null)} look=${look} />`
+      : html`<${Task} key=${chosen.task_id} id=${chosen.task_id} close=${() => setChosen(null)} />`)}
     <table class="rows"><thead><tr><th scope="col">Command</th><th scope="col">State</th><th scope="col" class="number">Begun</th></tr></thead>
-      <tbody>${tasks.map((task) => html`<tr key=${task.task_id}><th scope="row"><button class="link" onClick=${() => setChosen(task.task_id)}><code>${plain(task.command).slice(0, 120)}</code></button></th>
+      <tbody>${tasks.map((task) => html`<tr key=${task.task_id}><th scope="row"><button class="link" onClick=${() => setChosen(task)}>${nameOf(task)}</button></th>
         <td>${task.status}${task.exit_code ? ` (${task.exit_code})` : ""}</td><td class="number">${age(task.created_at)}</td></tr>`)}</tbody></table>
     ${!tasks.length && html`<p class="empty">No shell command has run in this session.</p>`}
   </div>`;

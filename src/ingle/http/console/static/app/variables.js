@@ -1,50 +1,12 @@
 // Variables of a session: type, extent, size and preview, and what the last cell changed.
 import { html, useEffect, useRef, useState } from "./lib.js";
-import { attempt, ask, get, mayAct, sessionPath } from "./api.js";
+import { attempt, get, mayAct, sessionPath } from "./api.js";
 import { plain } from "./ansi.js";
-import { Chart } from "./chart.js";
 import { bytes, plural } from "./format.js";
-import { readNumbers } from "./npy.js";
-
-const MAX_POINTS = 2000;
-const VALUE_CHARS = 20_000;
+import { Value } from "./value.js";
 
 const extent = (variable) => (variable.shape ? variable.shape.join(" × ") : variable.length !== undefined ? String(variable.length) : "");
 const print = (variable) => JSON.stringify([variable.type, variable.shape, variable.length, variable.size, variable.preview]);
-
-/** One variable in full: its text, and a plot where it is a row of numbers. */
-function Value({ timeline, name, close }) {
-  const [found, setFound] = useState(null);
-  const [numbers, setNumbers] = useState(null);
-  useEffect(() => {
-    let gone = false;
-    setFound(null); setNumbers(null);
-    attempt(() => get(sessionPath(timeline.id, "variables", name))).then(async (answer) => {
-      if (gone || !answer) return;
-      setFound(answer);
-      const { type, shape, length } = answer.variable;
-      if ((shape && shape.length > 1) || !/array|list|tuple|range/i.test(type || "") || !(shape?.[0] ?? length)) return;
-      const value = await ask("GET", sessionPath(timeline.id, "variables", name, "value"), undefined, { raw: true }).catch(() => null);
-      const row = value && await readNumbers(value);
-      if (row && !gone) setNumbers(row);
-    });
-    return () => { gone = true; };
-  }, [name, timeline.finished.value]);
-  const variable = found?.variable;
-  const text = variable ? plain(variable.repr ?? variable.value ?? variable.preview ?? "") : "";
-  return html`<section class="value" aria-label=${`Value of ${name}`}>
-    <header><h3>${name}</h3><span class="muted">${variable?.type}</span><span class="spacer"></span><button class="quiet" onClick=${close}>Close</button></header>
-    ${!found && html`<p class="muted">Loading…</p>`}
-    ${numbers && html`<${Chart} series=${[{ name, values: thinned(numbers) }]} height=${110} label=${`Plot of ${name}, ${plural(numbers.length, "value")}`} />`}
-    ${found && html`<pre class="text">${text.slice(0, VALUE_CHARS)}${text.length > VALUE_CHARS ? `\n… ${plural(text.length - VALUE_CHARS, "more character")}` : ""}</pre>`}
-    ${found?.notices.map((notice) => html`<p class="notice">${plain(notice)}</p>`)}
-  </section>`;
-}
-
-function thinned(numbers) {
-  if (numbers.length <= MAX_POINTS) return Array.from(numbers);
-  return Array.from({ length: MAX_POINTS }, (_, at) => numbers[Math.floor(at * numbers.length / MAX_POINTS)]);
-}
 
 export function Variables({ timeline }) {
   const [found, setFound] = useState(null);
