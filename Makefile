@@ -59,8 +59,14 @@ test-both-levels: $(STAMP_DEV)
 test-web: $(STAMP_DEV)
 	@$(PYTEST) -m web --timeout=180 tests/web $(ARGS)
 
-# All tests share one cluster, so that they run in one process.
+# Tests of one machine that are run on a cluster too: each verb once or more.
+ON_CLUSTER = $(addprefix tests/,sessions/cells/test_cells.py sessions/cells/test_code_help.py \
+	sessions/stdin/test_stdin.py sessions/state/test_forks.py sessions/state/test_checkpoints.py \
+	shell/test_shell_session.py http/test_http.py http/test_http_files.py mcp/test_mcp_http.py)
+
+# All tests that are marked `ray` share one cluster, so that they run in one process.
 test-cluster: $(STAMP_RAY)
+	@$(PYTEST) --cluster $(ON_CLUSTER) $(ARGS)
 	@$(BIN)/python -m pytest -m ray --timeout=180 tests/cluster $(ARGS)
 
 test-sandbox: $(STAMP_DEV)

@@ -16,10 +16,11 @@ from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.support.allocator import return_freed_memory
+from support.cluster import Cluster, cluster
 from support.processes import MARK, marked_processes, own_mark
 from support.server import Server
 from support.service import SharedServices, assert_empty, make_settings
-from support.shared_server import SharedServer
+from support.shared_server import SharedServer, end_all
 from support.waiting import wait_until
 
 collect_ignore = ["compat"]
@@ -28,6 +29,7 @@ collect_ignore = ["compat"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--isolation", default="none", help="The level of sessions, where a test names none.")
+    parser.addoption("--cluster", action="store_true", help="Run the tests that can on a cluster of three agents.")
 
 
 USUAL: dict[str, object] = {"preload": [], "pool": 1}
@@ -57,6 +59,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         only, why = marker.args
         if level != only:
             pytest.skip(f"about {only} alone: {why}")
+    for marker in item.iter_markers("one_machine"):
+        if item.config.getoption("--cluster"):
+            pytest.skip(f"about one machine: {marker.args[0]}")
 
 
 @pytest.fixture
@@ -113,6 +118,27 @@ def only_own_services_are_patched(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("stopped_shared_services")
 
 
+@pytest.fixture(scope="session")
+async def suite_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster | None]:
+    """The cluster of a run with `--cluster`."""
+    if not request.config.getoption("--cluster"):
+        yield None
+        return
+    async with cluster(make_settings(**USUAL), 3) as made:
+        yield made
+
+
+@pytest.fixture
+async def cluster_service(suite_cluster: Cluster, settings: Settings) -> AsyncIterator[Service]:
+    """A gateway of a cluster that other tests have used before. After the test its sessions and tasks are ended."""
+    if settings != suite_cluster.settings:
+        pytest.skip("the agents of this cluster have other settings")
+    running = await suite_cluster.gateway()
+    yield running
+    await suite_cluster.clean(running)
+    await running.stop()
+
+
 @pytest.fixture
 async def shared_service(shared_services: SharedServices, settings: Settings) -> AsyncIterator[Service]:
     """A running service that other tests have used before. After the test its sessions and tasks are ended."""
@@ -141,6 +167,11 @@ def needs_own(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def service(request: pytest.FixtureRequest, settings: Settings) -> Service:
     """The shared service, or a fresh one for a test that needs it. Modules may parametrise `settings`."""
+    if request.config.getoption("--cluster"):
+        if needs_own(request):
+            pytest.skip("looks at the folders and processes of one machine")
+        on_cluster: Service = request.getfixturevalue("cluster_service")
+        return on_cluster
     running: Service = request.getfixturevalue("fresh_service" if needs_own(request) else "shared_service")
     return running
 
@@ -166,9 +197,12 @@ def bare() -> Iterator[str]:
 
 
 @pytest.fixture
-def start(mark: str, home: Path) -> Iterator[Callable[..., Server]]:
+def start(request: pytest.FixtureRequest, mark: str, home: Path) -> Iterator[Callable[..., Server]]:
     """Start servers; whatever is left of them ends with the test."""
     servers: list[Server] = []
+
+    if request.config.getoption("--cluster"):
+        pytest.skip("starts servers of its own on one machine")
 
     def make(*flags: str, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Server:
         servers.append(Server(home, *flags, env=env, prefix=prefix))
@@ -193,6 +227,21 @@ def shared_server(shared_servers: SharedServer) -> Iterator[Server]:
     shared_servers.clean()
 
 
+@pytest.fixture(scope="session")
+def cluster_gateway(suite_cluster: Cluster) -> Iterator[Server]:
+    """`ingle serve` as a gateway of the cluster."""
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
+        made = Server(Path(folder) / "home", *suite_cluster.flags, env={**suite_cluster.environment, MARK: uuid4().hex})
+        yield made
+        assert made.stop() == 0, "".join(made.said)
+
+
+@pytest.fixture
+def cluster_server(cluster_gateway: Server) -> Iterator[Server]:
+    yield cluster_gateway
+    end_all(cluster_gateway)
+
+
 @pytest.fixture
 def fresh_server(start: Callable[..., Server]) -> Server:
     """A server of the test's own, without flags."""
@@ -202,6 +251,11 @@ def fresh_server(start: Callable[..., Server]) -> Server:
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Server:
     """The shared server, or a fresh one for a test that needs it, by the same rules as for `service`."""
+    if request.config.getoption("--cluster"):
+        if needs_own(request):
+            pytest.skip("looks at the folders and processes of one machine")
+        on_cluster: Server = request.getfixturevalue("cluster_server")
+        return on_cluster
     running: Server = request.getfixturevalue("fresh_server" if needs_own(request) else "shared_server")
     return running
 

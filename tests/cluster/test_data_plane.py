@@ -159,6 +159,13 @@ async def test_calls_have_typed_arguments_and_answers(served: tuple[Any, Link, l
         await remote.double("two")
 
 
+async def test_lone_surrogates_are_made_visible(served: tuple[Any, Link, list[GatewayLink]], real: RealServed) -> None:
+    opened = await served[0].open(1)
+    opened.note("lone \ud800")
+    assert await until(lambda: bool(real.opened[0].notes), 5)
+    assert real.opened[0].notes == ["lone \\ud800"]
+
+
 async def test_errors_arrive_as_they_were(served: tuple[Any, Link, list[GatewayLink]]) -> None:
     remote = served[0]
     with pytest.raises(errors.Busy) as caught:

@@ -23,8 +23,11 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture
-def server(home: Path) -> Iterator[Server]:
-    running = Server(home)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    if request.config.getoption("--cluster"):
+        yield request.getfixturevalue("cluster_server")
+        return
+    running = Server(request.getfixturevalue("home"))
     yield running
     assert running.stop() == 0
 

@@ -112,6 +112,7 @@ async def test_a_caller_that_goes_away_ends_nothing_and_a_retry_runs_nothing_twi
     assert counter.read_text() == "x\n"
 
 
+@pytest.mark.one_machine("counts all tasks, and those of earlier tests are on the agents")
 async def test_a_caller_that_goes_away_before_the_start_starts_it_once(service: Service, tmp_path: Path) -> None:
     counter = tmp_path / "counter"
     command = f"echo x >> {counter}"

@@ -12,15 +12,20 @@ from pathlib import Path
 
 import msgspec
 
+from ingle import errors
+from ingle.callers import Caller
 from ingle.cluster.directory import AgentInfo, StaticDirectory
 from ingle.cluster.node import ClusterNode
-from ingle.cluster.token import ClusterToken
+from ingle.cluster.token import VARIABLE, ClusterToken
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.store.store import open_store
 from support.waiting import until
 
 TOKEN = "the token of a cluster of tests"
+
+TENANTS = ("", "alice", "bob", "one", "two")
+"""Tenants whose sessions are ended between tests."""
 
 
 class AgentProcess:
@@ -29,6 +34,7 @@ class AgentProcess:
     def __init__(self, process: asyncio.subprocess.Process, info: AgentInfo) -> None:
         self.process = process
         self.info = info
+        self.killed = False
 
     @classmethod
     async def start(
@@ -53,6 +59,7 @@ class AgentProcess:
         return cls(process, msgspec.json.decode(line, type=AgentInfo))
 
     def kill(self) -> None:
+        self.killed = True
         self.process.send_signal(signal.SIGKILL)
 
     async def stop(self) -> None:
@@ -100,9 +107,36 @@ class Cluster:
         service = Service(self.settings, node)
         await service.start()
         self._gateways.append(service)
-        alive = [each for each in self.agents if each.process.returncode is None]
+        alive = [each for each in self.agents if not each.killed]
         assert await until(lambda: len(node.agents.up) == len(alive), 30)
         return service
+
+    @property
+    def flags(self) -> list[str]:
+        """Flags of `ingle serve` for a gateway."""
+        addresses = ",".join(f"{each.info.host}:{each.info.port}" for each in self.agents)
+        return ["--cluster", f"static:{addresses}", "--store", str(self.store)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of `ingle serve` for a gateway."""
+        file = self.folder / "token"
+        file.touch(0o600)
+        file.write_text(TOKEN)
+        return {VARIABLE: str(file)}
+
+    async def clean(self, gateway: Service) -> None:
+        """End the sessions and tasks of the owner and of the tenants that tests have."""
+        for tenant in TENANTS:
+            service = gateway.acting_for(Caller("cleaner", tenant))
+            for task in await service.shell_tasks():
+                if task.status in ("running", "paused"):
+                    await service.shell_cancel(task.task_id)
+            for session in await service.list_sessions():
+                with contextlib.suppress(errors.SessionNotFound):
+                    await service.end_session(session.session_id)
+            for snapshot in await service.list_snapshots():
+                await service.delete_snapshot(snapshot.name)
 
     async def stop(self) -> None:
         for gateway in self._gateways:

@@ -13,6 +13,15 @@ from support.service import assert_empty, is_changed
 from support.waiting import wait_until
 
 
+def end_all(server: Server) -> None:
+    """End the sessions and commands of the owner."""
+    for task in server.client.get("/v1/shell").raise_for_status().json()["tasks"]:
+        if task["status"] == "running":
+            server.client.post(f"/v1/shell/{task['task_id']}/cancel", json={}).raise_for_status()
+    for session in server.client.get("/v1/sessions").raise_for_status().json()["sessions"]:
+        server.client.delete(f"/v1/sessions/{session['session_id']}").raise_for_status()
+
+
 class SharedServer:
     """A server that is started on first use, and anew after a test that left something behind."""
 
@@ -48,11 +57,7 @@ class SharedServer:
         if server is None:
             return
         try:
-            for task in server.client.get("/v1/shell").raise_for_status().json()["tasks"]:
-                if task["status"] == "running":
-                    server.client.post(f"/v1/shell/{task['task_id']}/cancel", json={}).raise_for_status()
-            for session in server.client.get("/v1/sessions").raise_for_status().json()["sessions"]:
-                server.client.delete(f"/v1/sessions/{session['session_id']}").raise_for_status()
+            end_all(server)
             assert wait_until(lambda: not self._strays(), 10), f"left behind: {self._strays()}"
         except BaseException:
             self.stop()

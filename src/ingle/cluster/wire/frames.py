@@ -6,6 +6,7 @@ directions, the credit for more of them, its answer or its failure. A frame neve
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -123,7 +124,23 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyFrame)
 _length = struct.Struct("!I")
 
-encode_value = _encoder.encode
+
+def encode_value(value: object) -> bytes:
+    """Return a value as bytes. Lone surrogates, which are no text, become visible escapes."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_visible(msgspec.to_builtins(value, builtin_types=(bytes,))))
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_visible(key): _visible(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_visible(each) for each in value]
+    return value
 
 
 def encode(frame: AnyFrame) -> bytes:
