@@ -2,7 +2,8 @@
 
 Each folder of tests/compat is about one client and names its packages in requirements.txt. It must not have the name
 of a package that its tests import. The packages get a virtual environment of their own in build/compat, which is made
-anew when that file changes. With NEWEST=1 the newest versions are tried instead.
+anew when that file changes. With NEWEST=1 the newest versions are tried instead. A package.json names packages of
+Node.js beside them, which are installed where npm is; tests without them are skipped by name.
 
 Installing takes most of the time, and much of that is waiting, so that JOBS clients are prepared and tested at once.
 """
@@ -10,6 +11,7 @@ Installing takes most of the time, and much of that is waiting, so that JOBS cli
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -27,6 +29,9 @@ INSTALL = (ROOT / "tools" / "install.py", "--no-compile")
 """Most modules of these packages are never imported, so that compiling all of them ahead takes longer."""
 
 JOBS = 2
+
+NPM_SECONDS = 300
+"""Time for npm to install."""
 
 NO_TESTS = 5
 """Exit code of pytest when options left out every test."""
@@ -51,13 +56,13 @@ def passes(client: Path, options: list[str]) -> bool:
     """Run the tests of a client, and print what they say at their end."""
     began = time.monotonic()
     try:
-        python = prepare(client)
-    except subprocess.CalledProcessError as error:
+        python, node = prepare(client), prepare_node(client)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         print(f"--- {client.name}: not installed\n{error.stdout}{error.stderr}", flush=True)
         return False
     installed = time.monotonic()
     # An absolute path that is not resolved: links lead out of the virtual environment.
-    environment = {**os.environ, "INGLE_COMPAT_PYTHON": sys.executable}
+    environment = {**os.environ, "INGLE_COMPAT_PYTHON": sys.executable, "INGLE_COMPAT_NODE": str(node)}
     command = [python, "-m", "pytest", "-c", TESTS / "pytest.ini", f"--rootdir={TESTS}", client, *options]
     done = subprocess.run(
         command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -86,6 +91,26 @@ def prepare(client: Path) -> Path:
             subprocess.run(command, check=True, capture_output=True, text=True)
         stamp.write_text(digest)
     return python
+
+
+def prepare_node(client: Path) -> Path:
+    """Return the folder with the client's programs of Node.js, which may be missing."""
+    folder = VENVS / f"{client.name}-node"
+    named = client / "package.json"
+    if named.is_file() and shutil.which("npm") is not None:
+        text = named.read_text()
+        if os.environ.get("NEWEST"):
+            text = re.sub(r'": "\d[^"]*"', '": "latest"', text)
+        stamp = folder / "stamp"
+        if not stamp.is_file() or stamp.read_text() != text or os.environ.get("NEWEST"):
+            print(f"--- {client.name}: installing into {folder.relative_to(ROOT)}", flush=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            (folder / "package.json").write_text(text)
+            command = ["npm", "install", "--no-audit", "--no-fund", "--silent", "--ignore-scripts"]
+            subprocess.run(command, cwd=folder, check=True, timeout=NPM_SECONDS, capture_output=True, text=True)
+            stamp.write_text(text)
+    return folder / "node_modules" / ".bin"
 
 
 if __name__ == "__main__":
