@@ -139,6 +139,8 @@ def main() -> None:
     log(f"secret {os.environ.get('TOOL_SECRET', '')}")
     if os.environ.get("TOOL_COUNT"):
         TOOLS[:] = [tool(f"tool_{n}", f"Does thing {n}.", numbers("n")) for n in range(int(os.environ["TOOL_COUNT"]))]
+    if os.environ.get("TOOL_ONLY"):
+        TOOLS[:] = [each for each in TOOLS if each["name"] in os.environ["TOOL_ONLY"].split(",")]
     if os.environ.get("TOOL_DELAY"):
         time.sleep(float(os.environ["TOOL_DELAY"]))
     print("this line is no message", flush=True)

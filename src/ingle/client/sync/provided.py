@@ -89,4 +89,4 @@ def as_functions(functions: tuple[Callable[..., Any], ...], name: str | None, re
         raise errors.InvalidRequest("provide needs a function")
     if name is not None and len(functions) > 1:
         raise errors.InvalidRequest("a name is for one function; provide them one by one")
-    return [Function(each, name, read_only) for each in functions]
+    return [each if isinstance(each, Function) else Function(each, name, read_only) for each in functions]
