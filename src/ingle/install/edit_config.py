@@ -64,7 +64,7 @@ _LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|[{\[]\s*,|(,)(?=\s*[}\]])', re.DOTA
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def _plain_json(text: str) -> str:
+def plain_json(text: str) -> str:
     """Return strict JSON of the same length: comments and trailing commas become spaces, so positions stay."""
     for pattern in (_COMMENT, _LAST_COMMA):
         text = pattern.sub(lambda found: re.sub(r"\S", " ", found[0]) if found[1] else found[0], text)
@@ -80,7 +80,7 @@ _JSON = json.JSONDecoder(strict=False, parse_constant=_no_constant)
 
 def read_json(text: str) -> Any:
     """Parse JSON that may have comments, trailing commas and a byte order mark."""
-    plain = _plain_json(text.removeprefix("\ufeff"))
+    plain = plain_json(text.removeprefix("\ufeff"))
     try:
         return _JSON.decode(plain)
     except json.JSONDecodeError as error:
@@ -102,10 +102,10 @@ def put_json(text: str, path: Path, entry: Entry) -> str:
     if expected == old:
         return text
     value: Any = expected
-    start, plain, indent = _SPACE.match(body).end(), _plain_json(body), _indent_of(body)  # type: ignore[union-attr]
+    start, plain, indent = _SPACE.match(body).end(), plain_json(body), _indent_of(body)  # type: ignore[union-attr]
     for depth, name in enumerate(path, 1):
         value = value[name]
-        members = _members(plain, start)
+        members = json_members(plain, start)
         if name not in members:
             made = _insert(body, members, start, depth, json.dumps(name) + ": " + _dump(value, body, indent * depth))
             break
@@ -116,7 +116,7 @@ def put_json(text: str, path: Path, entry: Entry) -> str:
     return mark + _check(made, expected, read_json, json.dumps({path[0]: {path[1]: entry}}, indent=2))
 
 
-def _members(plain: str, start: int) -> dict[str, tuple[int, int]]:
+def json_members(plain: str, start: int) -> dict[str, tuple[int, int]]:
     """Return where the value of each member of the object at `start` begins and ends. The text is valid."""
 
     def skip(at: int) -> int:
@@ -136,7 +136,7 @@ def _members(plain: str, start: int) -> dict[str, tuple[int, int]]:
 
 def _insert(text: str, members: dict[str, tuple[int, int]], start: int, depth: int, member: str) -> str:
     """Return the text with one more member at the end of the object that begins at `start`."""
-    plain = _plain_json(text)
+    plain = plain_json(text)
     end = max((end for _, end in members.values()), default=start + 1)
     close = plain.index("}", end)
     # The last character before the closing brace belongs to a member, to a comma or to a comment.

@@ -317,7 +317,7 @@ def _read(file: Path, folder: int) -> bytes | None:
         raise _link(file) if error.errno == errno.ELOOP else error from None
 
 
-def _look(file: Path, project: Path | None) -> bytes | None:
+def look(file: Path, project: Path | None) -> bytes | None:
     """Return what a file holds; None without one."""
     target = Path(os.path.realpath(file)) if project is None else file
     try:
@@ -335,16 +335,26 @@ def plan(host: Host, file: Path, command: Command, project: Path | None = None) 
 
     `project` is the folder whose file this is; links in it are refused. Links of a user's own files are followed.
     """
-    before = _look(file, project)
+    before = look(file, project)
+    after = edited(file, EDITORS[host.kind], text_of(file, before), host.path, host.entry(command))
+    return Change(file, before, after.encode(), project)
+
+
+def text_of(file: Path, data: bytes | None) -> str:
     try:
-        after = EDITORS[host.kind]((before or b"").decode(), host.path, host.entry(command))
+        return (data or b"").decode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{file} is not UTF-8 (byte {error.start}), so it was left as it is") from None
+
+
+def edited(file: Path, edit: Callable[..., str], text: str, *given: Any) -> str:
+    """Return the text as an editor makes it. What it refuses is told with the name of the file."""
+    try:
+        return edit(text, *given)
     except edit_config.BrokenFile as error:
         raise InvalidRequest(f"{file} cannot be read: {error}. It was left as it is; repair it first") from None
     except edit_config.CannotEdit as error:
         raise InvalidRequest(f"{file} was left as it is: {error}") from None
-    return Change(file, before, after.encode(), project)
 
 
 def configured(host: Host, file: Path) -> Entry | None:

@@ -3,11 +3,16 @@
 import os
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
+
+if TYPE_CHECKING:
+    from ingle.install.programs import Host
+    from ingle.install.wrap import Wrap
 
 NAMES = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "goose", "json")
 
@@ -52,8 +57,20 @@ def ask_folder(title: str) -> list[str]:
     metavar="PATH",
     help="Interpreter of sessions, such as .venv/bin/python of a project.  [default: the one ingle runs on]",
 )
+@click.option("--wrap", is_flag=True, help="Move the host's other servers behind ingle, after asking.")
+@click.option("--unwrap", is_flag=True, help="Give the host its servers back: undo --wrap.")
+@click.option("--yes", is_flag=True, help="Do not ask before servers are moved.")
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
-def install(host: str, project: bool, folders: tuple[str, ...], python: str | None, dry_run: bool) -> None:
+def install(
+    host: str,
+    project: bool,
+    folders: tuple[str, ...],
+    python: str | None,
+    wrap: bool,
+    unwrap: bool,
+    yes: bool,
+    dry_run: bool,
+) -> None:
     """Add ingle to a host: claude-code, claude-desktop, cursor, vscode, codex, gemini or goose.
 
     Shows the change in the host's settings, leaves everything else there as it is, and makes a backup of the old file.
@@ -61,21 +78,34 @@ def install(host: str, project: bool, folders: tuple[str, ...], python: str | No
 
     Without --folder, sessions start in the folder in which the host starts ingle: the project, where it has one. For a
     host without projects, this command asks for a folder at a terminal.
+
+    With --wrap the model has the tools of the host's other servers from inside code, and `search_tools` to find them.
     """
     with plain_failures():
         from ingle.install import programs
+        from ingle.install import wrap as install_wrap
+        from ingle.settings import data_folder
 
         granted = [granted_folder(each) for each in folders]
         flags = () if python is None else ("--python", interpreter_of(python))
         if host == "json":
+            if wrap or unwrap:
+                raise Failure("--wrap and --unwrap change a host's file; name the host")
             echo(programs.snippet(programs.Command.ours(granted).with_flags(flags)))
             return
         place = programs.Place.here()
         found = programs.BY_NAME[host]
+        if unwrap:
+            file, folder = programs.file_of(found, place, project), place.folder if project else None
+            move_servers(found, install_wrap.plan_unwrap(found, file, data_folder(), folder), yes, dry_run)
+            return
         if not granted and not found.starts_in_project:
             granted = ask_folder(found.title)
         file, folder = programs.file_of(found, place, project), place.folder if project else None
         command = programs.command_for(found, place, granted, flags)
+        if wrap:
+            move_servers(found, install_wrap.plan_wrap(found, file, command, data_folder(), folder), yes, dry_run)
+            return
         change = programs.plan(found, file, command, folder)
         if not change.needed:
             echo(f"{found.title} has ingle already, in {change.file}; nothing was changed.")
@@ -87,6 +117,28 @@ def install(host: str, project: bool, folders: tuple[str, ...], python: str | No
         backup = change.write()
         echo(f"Written to {change.file}." + (f" The old file is {backup}." if backup else ""))
         echo(found.after)
+
+
+def move_servers(host: "Host", planned: "Wrap", yes: bool, dry_run: bool) -> None:
+    """Show what moves, ask, and move it."""
+    for name, reason in planned.left.items():
+        echo(f"{name} stays where it is: {reason}.")
+    if not planned.change.needed:
+        echo(f"{planned.change.file} needs no change; nothing was written.")
+        return
+    echo(planned.change.diff(), nl=False)
+    if planned.moved:
+        names = ", ".join(planned.moved)
+        echo(f"From {planned.servers}: {names}" if not planned.entries else f"Into {planned.servers}: {names}")
+    asked = sys.stdin is not None and sys.stdin.isatty()
+    if dry_run or not (yes or (asked and click.confirm("Move them?"))):
+        echo("Nothing was written." + ("" if dry_run or asked else " Repeat with --yes to do it."))
+        return
+    backup = planned.write()
+    echo(f"Written to {planned.change.file}." + (f" The old file is {backup}." if backup else ""))
+    if planned.entries:
+        echo(f"`ingle install {host.name} --unwrap` undoes it.")
+    echo(host.after)
 
 
 def interpreter_of(python: str) -> str:

@@ -1,0 +1,67 @@
+"""Editors that take one entry out of another program's configuration file. All other bytes stay as they are."""
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ingle.install.edit_config import (
+    BrokenFile,
+    CannotEdit,
+    Path,
+    json_members,
+    plain_json,
+    read_json,
+    read_toml,
+)
+
+_COMMA = re.compile(r"\s*,")
+
+
+def remove_json(text: str, path: Path) -> str:
+    """Return the text without the entry at `path`."""
+    table, name = path
+    expected = _without(read_json(text), path)
+    plain = plain_json(text)
+    outer = json_members(plain, plain.index("{"))[table][0]
+    members = json_members(plain, outer)
+    first, end = members[name]
+    before = max((last for _, last in members.values() if last < first), default=outer + 1)
+    start = plain.index('"', before)
+    following = _COMMA.match(plain, end)
+    comma = plain.find(",", before, start) if following is None else -1
+    head = len(text[:start].rstrip(" \t"))
+    if text[head - 1] == "\n":
+        head -= 2 if text[head - 2] == "\r" else 1
+    kept = text[:head] if comma < 0 else text[:comma] + text[comma + 1 : head]
+    return _checked(kept + text[end if following is None else following.end() :], expected, read_json, name)
+
+
+def remove_toml(text: str, path: Path) -> str:
+    """Return the text without the table `[path]`."""
+    import tomlkit
+
+    table, name = path
+    expected = _without(read_toml(text), path)
+    document = tomlkit.parse(text)
+    servers: Any = document[table]
+    del servers[name]
+    made = tomlkit.dumps(document)
+    if not expected[table] and table not in read_toml(made):
+        del expected[table]  # it stood only in the name of its last table
+    return _checked(made, expected, read_toml, name)
+
+
+def _without(document: Any, path: Path) -> Any:
+    made = copy.deepcopy(document)
+    del made[path[0]][path[1]]
+    return made
+
+
+def _checked(made: str, expected: Any, read: Callable[[str], Any], name: str) -> str:
+    try:
+        if read(made) == expected:
+            return made
+    except BrokenFile:
+        pass
+    raise CannotEdit(f"the entry {name} is written in a way that cannot be taken out safely; move it by hand")

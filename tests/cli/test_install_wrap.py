@@ -1,0 +1,128 @@
+"""`ingle install HOST --wrap`: the host's other servers move behind ingle, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ingle.install import remove_entry
+from ingle.tools.config import read_file
+
+pytestmark = pytest.mark.req("tools.find")
+
+BEFORE = """{
+  // servers of mine
+  "mcpServers": {
+    "files": {"command": "npx", "args": ["-y", "files", "/home/ada"], "env": {"KEY": "a secret"}},
+    "issues": {
+      "url": "https://example.org/mcp", // remote
+      "headers": {"Authorization": "Bearer ${TOKEN}"}
+    },
+    "asks": {"command": "x", "args": ["${input:token}"]},
+    "old": {"type": "sse", "url": "https://example.org/sse"}
+  },
+  "theme": "dark"
+}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text(BEFORE)
+    return tmp_path
+
+
+def install(home: Path, *args: str) -> str:
+    environment = {**os.environ, "HOME": str(home), "INGLE_HOME": str(home / "ingle")}
+    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "WSL_DISTRO_NAME"):
+        environment.pop(name, None)
+    command = [sys.executable, "-m", "ingle", "install", *args]
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=home, check=True
+    )
+    return done.stdout
+
+
+def servers(text: str) -> dict[str, object]:
+    """Return the servers of a file with comments."""
+    lines = "\n".join(line.partition(" //")[0] for line in text.splitlines())
+    found: dict[str, object] = json.loads(lines)["mcpServers"]
+    return found
+
+
+def test_servers_move_behind_ingle_and_back(home: Path) -> None:
+    file = home / ".cursor" / "mcp.json"
+    proposed = install(home, "cursor", "--wrap")
+    assert "asks stays where it is: it has variables that only the host knows." in proposed
+    assert "old stays where it is: it speaks SSE, which ingle does not." in proposed
+    assert '-    "files":' in proposed
+    assert "Nothing was written. Repeat with --yes to do it." in proposed
+    assert file.read_text() == BEFORE
+    assert "Nothing was written." in install(home, "cursor", "--wrap", "--yes", "--dry-run")
+    assert file.read_text() == BEFORE
+
+    done = install(home, "cursor", "--wrap", "--yes")
+    assert "`ingle install cursor --unwrap` undoes it." in done
+    (backup,) = file.parent.glob("mcp.json.*.bak")
+    assert backup.read_text() == BEFORE
+    (kept,) = (home / "ingle" / "wrapped").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert {name: each.url or each.command for name, each in read_file(kept).items()} == {
+        "files": "npx",
+        "issues": "https://example.org/mcp",
+    }
+    after = file.read_text()
+    assert "// servers of mine" in after
+    assert set(servers(after)) == {"asks", "old", "ingle"}
+    assert json.dumps(["--servers", str(kept)])[1:-1].split(", ")[1] in after
+
+    assert "needs no change" in install(home, "cursor", "--wrap", "--yes")
+    backup.unlink()
+    install(home, "cursor", "--unwrap", "--yes")
+    assert not kept.exists()
+    back = servers(file.read_text())
+    assert {name: back[name] for name in back if name != "ingle"} == servers(BEFORE)
+    assert "--servers" not in file.read_text()
+
+
+def test_tables_of_toml_move_and_come_back(home: Path) -> None:
+    file = home / ".codex" / "config.toml"
+    file.parent.mkdir()
+    table = '[mcp_servers.files]\ncommand = "npx"\n\n[mcp_servers.files.env]\nKEY = "1"\n\n'
+    before = f'# mine\nmodel = "o9"\n\n{table}[other]\nx = 1\n'
+    file.write_text(before)
+    install(home, "codex", "--wrap", "--yes")
+    after = tomllib.loads(file.read_text())
+    assert (set(after["mcp_servers"]), after["model"], after["other"]) == ({"ingle"}, "o9", {"x": 1})
+    next(file.parent.glob("*.bak")).unlink()
+    install(home, "codex", "--unwrap", "--yes")
+    back = tomllib.loads(file.read_text())
+    del back["mcp_servers"]["ingle"]
+    assert back == tomllib.loads(before)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"s": {"a": 1, "b": 2}}', '{"s": { "b": 2}}'),
+        ('{"s": {"b": 2, "a": 1}}', '{"s": {"b": 2}}'),
+        ('{"s": {"a": {"x": "}, \\"a\\": 3"}}}', '{"s": {}}'),
+        ('{\n  "s": {\n    "a": 1, // one\n    "b": 2\n  }\n}', '{\n  "s": { // one\n    "b": 2\n  }\n}'),
+        ('{\r\n\t"s": {\r\n\t\t"b": 2,\r\n\t\t"a": 1,\r\n\t}\r\n}', '{\r\n\t"s": {\r\n\t\t"b": 2,\r\n\t}\r\n}'),
+    ],
+)
+def test_one_entry_is_taken_out_and_every_other_byte_stays(before: str, after: str) -> None:
+    assert remove_entry.remove_json(before, ("s", "a")) == after
+
+
+def test_a_host_with_a_form_of_its_own_is_refused(home: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        install(home, "goose", "--wrap", "--yes")
+    assert "name them in config.toml" in refused.value.stderr
