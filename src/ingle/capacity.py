@@ -104,6 +104,20 @@ class Metrics(Struct):
     """Requests for sessions that wait for their turn."""
 
 
+class MachineInfo(Struct):
+    """One machine that sessions run on."""
+
+    node: str
+    """Its name, as sessions tell it."""
+    sessions: int
+    capacity: int
+    """Sessions that it holds at most."""
+    connected: bool = True
+    """Whether this server reaches it."""
+    draining: bool = False
+    """Whether it gets no more sessions."""
+
+
 class Load(Struct):
     """What one tenant uses at the moment."""
 

@@ -90,7 +90,7 @@ GROUPS = {
 TABLES = ("mcp_servers",)
 """Tables of `config.toml` that are no settings. `tools.config` reads this one."""
 
-NOT_SETTINGS = ("INGLE_HOME", "INGLE_TOKEN", "INGLE_URL")
+NOT_SETTINGS = ("INGLE_HOME", "INGLE_TOKEN", "INGLE_URL", "INGLE_CLUSTER_TOKEN_FILE", "INGLE_AGENT_PORT")
 """Environment variables that are used and are no settings."""
 
 
@@ -122,7 +122,8 @@ class Settings:
     stop_grace: float = seconds(0.0, "How long running cells may continue after a stop signal.")
     cluster: str = setting(
         "",
-        "Agents of a cluster to run sessions on, such as static:10.0.0.1:8400,10.0.0.2:8400; empty: on this machine.",
+        "Cluster to run sessions on: ray://head:6379, auto for the Ray cluster of this machine, or "
+        "static:10.0.0.1:8400,10.0.0.2:8400; empty: on this machine.",
     )
     node: str = setting("", "Name of this machine in a cluster, as `ingle ps` shows it; an agent sets it.")
     python: str = setting(sys.executable, "Default interpreter of sessions.")

@@ -48,7 +48,7 @@ class RayCluster:
 
     def repair(self) -> None:
         """Start what a test has killed."""
-        self.ingle("cluster", "up", "--nodes", str(self.nodes))
+        self.ingle("cluster", "up", "--nodes", str(self.nodes), "--no-gateway")
 
     def gateway(self, *flags: str, home: Path | None = None) -> Server:
         """Start a gateway of its own, beside others."""

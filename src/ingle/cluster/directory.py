@@ -34,6 +34,10 @@ class Directory(Protocol):
         """Return the agents that should be reachable, by incarnation or by address where it is not known yet."""
         ...
 
+    def silence(self, incarnation: str) -> float | None:
+        """Return the seconds without a sign of life of an agent, or None while nobody can tell."""
+        ...
+
     async def scale(self, count: int) -> None:
         """Ask for so many agents."""
         ...
@@ -72,6 +76,10 @@ class StaticDirectory:
 
     def agents(self) -> dict[str, AgentInfo]:
         return dict(self._agents)
+
+    def silence(self, incarnation: str) -> float | None:
+        """Return infinity: there is no head here, so that the lease at the store alone counts."""
+        return float("inf")
 
     async def scale(self, count: int) -> None:
         raise InvalidRequest("a static cluster has the agents that its setting names; change the setting instead")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ingle.cluster.directory import Directory, StaticDirectory
 from ingle.cluster.node import ClusterNode
+from ingle.cluster.ray.directory import RayDirectory, read_address
 from ingle.cluster.token import ClusterToken, token_file
 from ingle.errors import InvalidRequest
 from ingle.settings import Settings
@@ -13,18 +14,18 @@ from ingle.store.store import open_store
 STATIC = "static:"
 
 
-def directory_of(settings: Settings) -> Directory:
-    """Return the directory that the setting `cluster` names."""
+def directory_of(settings: Settings, home: Path) -> Directory:
+    """Return the directory that the setting `cluster` names. Blocks."""
     if settings.cluster.startswith(STATIC):
         return StaticDirectory.read(settings.cluster.removeprefix(STATIC))
-    raise InvalidRequest(f"{settings.cluster[:80]!r} names no cluster; write static:host:port,host:port")
+    return RayDirectory(*read_address(settings.cluster, home))
 
 
 async def cluster_node(settings: Settings, home: Path) -> ClusterNode:
     """Return the node of a gateway, which is not connected yet."""
-    directory = directory_of(settings)
+    directory = await asyncio.to_thread(directory_of, settings, home)
     if not settings.store:
         raise InvalidRequest("a cluster needs a store for the names of its sessions; give --store URL, the agents' one")
     token = await asyncio.to_thread(ClusterToken.read, token_file(home))
     store = await asyncio.to_thread(open_store, settings.store)
-    return ClusterNode(settings, home, directory, token, store)
+    return ClusterNode(settings, home, directory, token, store, directory.silence)

@@ -19,6 +19,7 @@ from ingle.cluster.agents import Agents, ConnectedAgent
 from ingle.cluster.directory import Directory
 from ingle.cluster.everywhere import ClusterEnvironments, ClusterGrants, ClusterLibrary, ClusterSnapshots, on_all
 from ingle.cluster.fence.takeover import Takeover
+from ingle.cluster.machines import ClusterMachines
 from ingle.cluster.names import make_name
 from ingle.cluster.placement import choose, fitting
 from ingle.cluster.remote import handle
@@ -80,6 +81,7 @@ class ClusterNode:
         self.grants = ClusterGrants(self.agents)
         self.environments = ClusterEnvironments(self.agents)
         self.tools = ToolServers(settings, home)
+        self.machines = ClusterMachines(directory, self.agents)
 
     async def start(self) -> None:
         """Connect to the agents, and wait for a first one."""

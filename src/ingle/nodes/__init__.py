@@ -10,7 +10,7 @@ A session's key is its name, or `tenant/name` outside the default tenant. Answer
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.capacity import Capacity, Load, MachineUsage, Metrics, NetworkUse, SessionUsage
+from ingle.capacity import Capacity, Load, MachineInfo, MachineUsage, Metrics, NetworkUse, SessionUsage
 from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import (
     AnyEvent,
@@ -58,6 +58,9 @@ class Node(Protocol):
 
     @property
     def tools(self) -> "ToolServers": ...
+
+    @property
+    def machines(self) -> "Machines": ...
 
     async def start(self) -> None: ...
 
@@ -243,6 +246,16 @@ class Trials(Protocol):
         ...
 
     async def list(self) -> list[TrialInfo]: ...
+
+
+class Machines(Protocol):
+    """Machines of a node: one, or those of a cluster."""
+
+    async def list(self) -> list[MachineInfo]: ...
+
+    async def scale(self, count: int) -> None:
+        """Ask for so many machines. They come when the cluster has started them."""
+        ...
 
 
 class ToolServers(Protocol):

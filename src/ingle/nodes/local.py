@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import get_args
 
 from ingle import errors
-from ingle.capacity import Capacity, Load, MachineUsage, Metrics, NetworkUse, SessionUsage
+from ingle.capacity import Capacity, Load, MachineInfo, MachineUsage, Metrics, NetworkUse, SessionUsage
 from ingle.events import (
     AnyEvent,
     CellInfo,
@@ -52,6 +53,7 @@ class LocalNode:
         self.grants = LocalGrants(self.manager)
         self.environments = LocalEnvironments(self.manager)
         self.tools = self.manager.tools
+        self.machines = LocalMachine(settings, self.manager)
 
     async def start(self) -> None:
         await self.manager.start()
@@ -206,6 +208,20 @@ class LocalSession:
 
     async def files(self) -> SessionFiles:
         return await self._session.files()
+
+
+class LocalMachine:
+    """This machine, as the only one of a node."""
+
+    def __init__(self, settings: Settings, manager: Manager) -> None:
+        self._name = settings.node or os.uname().nodename
+        self._manager = manager
+
+    async def list(self) -> list[MachineInfo]:
+        return [MachineInfo(self._name, len(self._manager.everyone()), self._manager.admission.limit)]
+
+    async def scale(self, count: int) -> None:
+        raise errors.InvalidRequest("this server runs sessions itself; ask a gateway, started with --cluster")
 
 
 class LocalTrials:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
-from ingle.capacity import Capacity, MachineUsage, Metrics
+from ingle.capacity import Capacity, MachineInfo, MachineUsage, Metrics
 from ingle.grants import Isolation
 from ingle.isolation.policy import can_be_granted, read_mount, tracked
 from ingle.nodes import Node
@@ -184,6 +184,16 @@ class Service(
         """Return the CPU and memory that the whole machine used in the last half hour."""
         self.check(ADMIN)
         return await self._node.usage()
+
+    async def machines(self) -> list[MachineInfo]:
+        """Return the machines that sessions run on."""
+        self.check(ADMIN)
+        return await self._node.machines.list()
+
+    async def scale(self, count: int) -> None:
+        """Ask the cluster for so many machines."""
+        self.check(ADMIN)
+        await self._node.machines.scale(count)
 
     async def metrics(self) -> Metrics:
         self.check(ADMIN)

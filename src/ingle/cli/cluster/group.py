@@ -7,7 +7,7 @@ import click
 from ingle.cli.commands.sessions import laid_out
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
-from ingle.cli.services import Choice, Target, find_targets, list_sessions, service_options
+from ingle.cli.services import LOOK_SECONDS, Choice, Target, find_targets, service_options
 from ingle.errors import Unreachable
 from ingle.settings import data_folder
 
@@ -21,14 +21,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 def cluster() -> None:
     """Run sessions on many machines, or try that out on this one.
 
-    `up` starts a cluster of Ray on this machine. On real machines start Ray itself.
+    `up` starts a cluster of Ray on this machine, with a gateway that other commands find. On real machines start Ray
+    itself, and gateways with `ingle serve --cluster ray://HEAD:PORT`.
     """
 
 
-@cluster.command(epilog="Example: ingle cluster up --nodes 3")
+@cluster.command(epilog="Example: ingle cluster up --nodes 3 --port 8400")
 @click.option("--nodes", type=click.IntRange(1, 200), default=3, show_default=True, help="Number of nodes.")
-def up(nodes: int) -> None:
-    """Start a cluster on this machine: a head and nodes.
+@click.option("--port", type=int, help="Port of the gateway; 0 uses any free port. Default: the setting.")
+@click.option("--no-gateway", is_flag=True, help="Start no gateway.")
+def up(nodes: int, port: int | None, no_gateway: bool) -> None:
+    """Start a cluster on this machine: a head, nodes, and a gateway.
 
     What runs already stays: `up` starts what is missing, also after a crash. `ingle cluster down` ends everything.
     """
@@ -41,6 +44,9 @@ def up(nodes: int) -> None:
                 _say(local.start_node(node.name))
         while len(local.state.nodes) < nodes:
             _say(local.start_node())
+        if not no_gateway:
+            _say(local.start_gateway([] if port is None else ["--port", str(port)]))
+    echo("try      ingle run -s main '6 * 7'")
     echo("end      ingle cluster down")
 
 
@@ -62,12 +68,47 @@ def status(choice: Choice, as_json: bool) -> None:
         echo(line)
 
 
-@cluster.command(epilog="Example: ingle cluster kill node-2")
-@click.argument("node")
-def kill(node: str) -> None:
-    """Kill a node of the local cluster at once, to see what a crash does."""
+@cluster.command(epilog="Example: ingle cluster scale 5")
+@click.argument("count", type=click.IntRange(1, 200))
+@service_options
+def scale(count: int, choice: Choice) -> None:
+    """Set the number of nodes.
+
+    A local cluster gets more nodes, or its last ones end if they have no sessions. In another cluster the gateway asks
+    Ray for so many agents, and Ray's autoscaler starts the machines.
+    """
     with plain_failures():
+        local = _local()
+        if choice.url is not None or not local.exists():
+            _gateway(choice).ask("PUT", "/v1/nodes", {"count": count})
+            return
+        while len(local.state.nodes) < count:
+            _say(local.start_node())
+        surplus = [node.name for node in local.state.nodes[count:]]
+        if not surplus:
+            return
+        used = {told["node"]: told["sessions"] for told in _machines(choice)}
+        for name in surplus:
+            if used.get(name):
+                raise Failure(f"{name} has {used[name]} sessions; end them first, or choose a higher number")
+        for name in surplus:
+            local.remove_node(name)
+            echo(f"{name} has ended")
+
+
+@cluster.command(epilog="Example: ingle cluster kill --of main")
+@click.argument("node", required=False)
+@click.option("--of", "session", help="Kill the node of this session.")
+@service_options
+def kill(node: str | None, session: str | None, choice: Choice) -> None:
+    """Kill a node of the local cluster at once, to see what a crash does."""
+    if (node is None) == (session is None):
+        raise click.UsageError("name a node, or a session with --of")
+    with plain_failures():
+        if node is None:
+            node = str(_gateway(choice).ask("GET", f"/v1/sessions/{session}")["node"])
         _local().kill_node(node)
+    echo(f"{node} was killed")
 
 
 @cluster.command(epilog="Example: ingle cluster down")
@@ -95,26 +136,46 @@ def _gateway(choice: Choice) -> Target:
     return targets[0]
 
 
+def _machines(choice: Choice) -> list[dict[str, Any]]:
+    """Return the machines that a gateway knows."""
+    told: list[dict[str, Any]] = _gateway(choice).ask("GET", "/v1/nodes", timeout=LOOK_SECONDS)["nodes"]
+    return told
+
+
 def _status(choice: Choice) -> list[dict[str, Any]]:
-    """Return one row for each node: what the gateway knows, and for a local cluster its processes."""
-    counts: dict[str, int] = {}
-    known = False
+    """Return one row for each machine: as the gateway knows it, and for a local cluster its processes."""
+    local = _local()
+    if choice.url is not None or not local.exists():
+        return [
+            {
+                "node": told["node"],
+                "address": None,
+                "pid": None,
+                "state": _word(told),
+                "sessions": told["sessions"],
+            }
+            for told in _machines(choice)
+        ]
     try:
-        for session in list_sessions(_gateway(choice)):
-            counts[session.get("node") or ""] = counts.get(session.get("node") or "", 0) + 1
-        known = True
+        known = {told["node"]: told for told in _machines(choice)}
     except (Failure, Unreachable):
-        if choice.url is not None:
-            raise
-    state = _local().state
+        known = {}
+    state = local.state
     return [
         {
             "node": process.name,
             "address": process.host,
             "pid": process.pid,
-            "state": "running" if process.alive else "ended",
-            "sessions": counts.get(process.name, 0) if known and process in state.nodes else None,
+            "state": "ended" if not process.alive else _word(known.get(process.name, {})),
+            "sessions": known.get(process.name, {}).get("sessions"),
         }
         for process in (state.head, *state.nodes, state.gateway)
         if process is not None
     ]
+
+
+def _word(told: dict[str, Any]) -> str:
+    """Return the state of a machine in a word."""
+    if told.get("draining"):
+        return "draining"
+    return "running" if told.get("connected", True) else "out of reach"

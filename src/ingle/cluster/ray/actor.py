@@ -117,5 +117,6 @@ def agent_command(host: str) -> list[str]:
         return [*command, host]
     home = Path(os.environ.get("INGLE_HOME") or Path.home() / ".local/share/ingle")
     node = os.environ.get("INGLE_NODE") or socket.gethostname()
-    arguments = {"--home": str(home), "--node": node, "--host": host, "--port": "0"}
+    port = os.environ.get("INGLE_AGENT_PORT") or "0"
+    arguments = {"--home": str(home), "--node": node, "--host": host, "--port": port}
     return [sys.executable, "-m", "ingle.cluster.agent", *(word for pair in arguments.items() for word in pair)]

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from ingle import __version__
 from ingle.callers import READ
-from ingle.capacity import MachineUsage
+from ingle.capacity import MachineInfo, MachineUsage
 from ingle.http import docs_page, openapi, prometheus
 from ingle.http.auth.guard import OPEN_PATH
 from ingle.http.routes.bodies import NoQuery
@@ -18,6 +19,15 @@ from ingle.service import Service
 
 READY_SECONDS = 1.0
 """A worker that answered so recently is taken to answer still."""
+
+
+class NodeList(Struct):
+    nodes: list[MachineInfo]
+
+
+class Scale(Struct, forbid_unknown_fields=True):
+    count: Annotated[int, Meta(ge=1)]
+    """Number of machines to have."""
 
 
 class Health(Struct):
@@ -45,6 +55,10 @@ class ServerState:
             Operation("GET", "/readyz", "Whether a worker answers.", self.ready, answers={200: Health}),
             Operation("GET", "/metrics", "Counters, for Prometheus.", metrics, answers={200: Media("text/plain")}),
             Operation("GET", "/v1/usage", "CPU and memory of the machine.", machine_usage, answers={200: MachineUsage}),
+            Operation("GET", "/v1/nodes", "The machines that sessions run on.", nodes, answers={200: NodeList}),
+            Operation(
+                "PUT", "/v1/nodes", "Ask the cluster for so many machines.", scale, body=Scale, answers={204: None}
+            ),
         ]
 
     async def health(self, call: Call[None, NoQuery]) -> Response:
@@ -63,6 +77,15 @@ class ServerState:
 
 async def machine_usage(call: Call[None, NoQuery]) -> Response:
     return answer(await call.service.machine_usage())
+
+
+async def nodes(call: Call[None, NoQuery]) -> Response:
+    return answer(NodeList(await call.service.machines()))
+
+
+async def scale(call: Call[Scale, NoQuery]) -> Response:
+    await call.service.scale(call.body.count)
+    return Response(status_code=204)
 
 
 async def metrics(call: Call[None, NoQuery]) -> Response:

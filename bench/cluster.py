@@ -1,0 +1,259 @@
+"""A cluster on this machine: failures, scaling and drains. `python bench/cluster.py` as root, on a quiet machine.
+
+All nodes are on one host, so that no figure contains a real network. Each row runs on a cluster of its own and prints
+one line; `--only` picks rows, `--quick` makes them smaller.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import httpx
+
+from ingle.cluster.fence.watchdog import descendants
+from support.ray_cluster import RayCluster
+from support.server import Server
+
+OUT = Path(__file__).resolve().parent.parent / "docs" / "bench" / "cluster.json"
+
+SESSIONS = 20
+"""Sessions on the node that is killed or cut off."""
+
+PATIENCE = 30.0
+CAP = 0.2
+"""Part of a core that each node may use while scaling is measured."""
+
+PERIOD_MICROSECONDS = 20_000
+
+CPU_CELL = "for _ in range(20_000): pass"
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    value: float
+    unit: str
+    target: str
+
+
+@contextlib.contextmanager
+def cluster_of(nodes: int) -> Iterator[tuple[RayCluster, Server]]:
+    with tempfile.TemporaryDirectory(prefix="ingle-bench-") as folder:
+        cluster = RayCluster(Path(folder) / "home", nodes)
+        try:
+            cluster.repair()
+            gateway = cluster.gateway()
+            try:
+                wait_for_nodes(cluster, nodes)
+                yield cluster, gateway
+            finally:
+                gateway.stop()
+        finally:
+            cluster.ingle("cluster", "down")
+
+
+def wait_for_nodes(cluster: RayCluster, nodes: int) -> None:
+    for node in cluster.local.state.nodes[:nodes]:
+        cluster.agent_of(node.name)
+    # The gateway connects to an agent some moments after its start.
+    time.sleep(3)
+
+
+def sessions_on(gateway: Server, count: int) -> tuple[str, list[str]]:
+    """Make durable sessions until one node has `count` of them; that node, and their names."""
+    places: dict[str, list[str]] = {}
+    for number in range(10_000):
+        made = gateway.make_session(f"s{number}", durable=True)
+        here = places.setdefault(made["node"], [])
+        here.append(f"s{number}")
+        if len(here) == count:
+            return made["node"], here
+    raise AssertionError(places)
+
+
+async def told(client: httpx.AsyncClient, name: str) -> tuple[float, str]:
+    """When a client that waits for a cell is told its end, and how it ended."""
+    answer = await client.post(f"/v1/sessions/{name}/execute", json={"code": "import time; time.sleep(60)"})
+    return time.monotonic(), answer.text
+
+
+async def answering(client: httpx.AsyncClient, name: str, expected: str) -> float:
+    """When a session answers again, with its state."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        answer = await client.post(f"/v1/sessions/{name}/execute", json={"code": "print(x)"})
+        if answer.status_code == 200 and answer.json()["status"] == "ok":
+            assert expected in answer.json()["stdout"], answer.text
+            return time.monotonic()
+        assert time.monotonic() < deadline, answer.text
+        await asyncio.sleep(0.02)
+
+
+async def lose(gateway: Server, names: list[str], strike: Callable[[], None]) -> tuple[float, float]:
+    """Seconds until clients of running cells are told, and until all sessions answer elsewhere."""
+    limits = httpx.Limits(max_connections=100)
+    headers = {"Authorization": f"Bearer {gateway.token}"}
+    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=90, limits=limits) as client:
+        for name in names:
+            answer = await client.post(f"/v1/sessions/{name}/execute", json={"code": f"x = {name!r}"})
+            answer.raise_for_status()
+            (await client.post(f"/v1/sessions/{name}/save", json={})).raise_for_status()
+        waiting = [asyncio.create_task(told(client, name)) for name in names[:3]]
+        await asyncio.sleep(1)
+        began = time.monotonic()
+        await asyncio.to_thread(strike)
+        ends = await asyncio.gather(*waiting)
+        for _, text in ends:
+            assert "node_lost" in text, text
+        back = await asyncio.gather(*(answering(client, name, name) for name in names))
+    return max(at for at, _ in ends) - began, max(back) - began
+
+
+def killed_node(quick: bool) -> list[Row]:
+    with cluster_of(3) as (cluster, gateway):
+        node, names = sessions_on(gateway, 5 if quick else SESSIONS)
+        informed, answered = asyncio.run(lose(gateway, names, lambda: cluster.local.kill_node(node)))
+        return [
+            Row("killed node: running clients told", informed, "s", "at most 0.1 s"),
+            Row(f"killed node: {len(names)} sessions answer elsewhere", answered, "s", "at most 1 s"),
+        ]
+
+
+def head_away(quick: bool) -> list[Row]:
+    seconds = 4 if quick else 10
+    with cluster_of(2) as (cluster, gateway):
+        gateway.make_session("main")
+        failed, count, worst = 0, 0, 0.0
+        cluster.local.kill_head()
+        deadline = time.monotonic() + seconds
+        restarted = False
+        while time.monotonic() < deadline:
+            began = time.monotonic()
+            answer = gateway.client.post("/v1/sessions/main/execute", json={"code": "1"})
+            worst = max(worst, time.monotonic() - began)
+            failed += answer.status_code != 200 or answer.json()["status"] != "ok"
+            count += 1
+        if not restarted:
+            cluster.local.start_head()
+        return [
+            Row(f"head away for {seconds} s: failed executes of {count}", failed, "", "0"),
+            Row("head away: slowest execute", worst * 1000, "ms", ""),
+        ]
+
+
+def scaling(quick: bool) -> list[Row]:
+    """CPU cells on one node, and on four, each capped at a fifth of a core."""
+    seconds = 4.0 if quick else 10.0
+    rates = {}
+    with cluster_of(4) as (cluster, gateway), capped(cluster):
+        places: dict[str, list[str]] = {}
+        for number in range(200):
+            made = gateway.make_session(f"s{number}")
+            places.setdefault(made["node"], []).append(f"s{number}")
+            if len(places) == 4 and min(map(len, places.values())) >= 2:
+                break
+        for nodes in (1, 4):
+            names = [name for place in list(places.values())[:nodes] for name in place[:2]]
+            rates[nodes] = asyncio.run(rate(gateway, names, seconds))
+    return [Row("CPU cells on 4 nodes against 1, each at 0.2 core", rates[4] / rates[1], "times", "at least 3.8")]
+
+
+async def rate(gateway: Server, names: list[str], seconds: float) -> float:
+    """Cells per second over all sessions."""
+    headers = {"Authorization": f"Bearer {gateway.token}"}
+    count = 0
+    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=60) as client:
+        deadline = time.monotonic() + seconds
+
+        async def work(name: str) -> None:
+            nonlocal count
+            while time.monotonic() < deadline:
+                (await client.post(f"/v1/sessions/{name}/execute", json={"code": CPU_CELL})).raise_for_status()
+                count += 1
+
+        await asyncio.gather(*(work(name) for name in names))
+    return count / seconds
+
+
+@contextlib.contextmanager
+def capped(cluster: RayCluster) -> Iterator[None]:
+    """Put each agent with all that is below it into a control group of `CAP` cores."""
+    agents = [cluster.agent_of(node.name) for node in cluster.local.state.nodes]
+    version_1 = Path("/sys/fs/cgroup/cpu")
+    groups = []
+    try:
+        for agent in agents:
+            group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / f"ingle-bench-{agent}"
+            group.mkdir()
+            groups.append(group)
+            quota = int(CAP * PERIOD_MICROSECONDS)
+            if version_1.is_dir():
+                (group / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
+                (group / "cpu.cfs_quota_us").write_text(str(quota))
+            else:
+                (group / "cpu.max").write_text(f"{quota} {PERIOD_MICROSECONDS}")
+            for pid in [agent, *(pid for pid, _ in descendants(agent))]:
+                (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        for group in groups:
+            parent = group.parent / "cgroup.procs"
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(OSError):
+                    parent.write_text(pid)
+            with contextlib.suppress(OSError):
+                group.rmdir()
+
+
+def drained(quick: bool) -> list[Row]:
+    count = 10 if quick else 50
+    with cluster_of(3) as (cluster, gateway):
+        node, names = sessions_on(gateway, count)
+        for name in names:
+            gateway.execute(f"data = bytes(range(256)) * 40_000; x = {name!r}", name)
+        began = time.monotonic()
+        cluster.ingle("cluster", "drain", node)
+        took = time.monotonic() - began
+        lost = sum(name not in gateway.execute("print(x, len(data))", name)["stdout"] for name in names)
+        return [
+            Row(f"drain of {count} idle sessions of 10 MB", took, "s", "at most 10 s"),
+            Row("drain: lost sessions", lost, "", "0"),
+        ]
+
+
+ROWS: dict[str, Callable[[bool], list[Row]]] = {
+    "killed": killed_node,
+    "head": head_away,
+    "scaling": scaling,
+    "drain": drained,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS))
+    options = parser.parse_args()
+    os.environ.setdefault("INGLE_ISOLATION", "none")
+    found = []
+    for name in options.only:
+        for row in ROWS[name](options.quick):
+            print(f"{row.name}: {row.value:.3g} {row.unit}   ({row.target})", flush=True)
+            found.append(row.__dict__)
+    if not options.quick and options.only == list(ROWS):
+        OUT.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

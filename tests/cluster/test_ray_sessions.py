@@ -1,0 +1,160 @@
+"""Sessions on a Ray cluster, through any gateway, while parts of the cluster are killed."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from support.ray_cluster import RayCluster
+from support.server import NDJSON, Server, problem
+from support.waiting import wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+
+RACES = int(os.environ.get("RACES", "10"))
+"""Rounds of races between two gateways. A soak takes 100."""
+
+
+@pytest.fixture(scope="module")
+def gateways(whole_ray_cluster: RayCluster) -> Iterator[tuple[Server, Server]]:
+    """Two gateways of one cluster, which share nothing but its store and token."""
+    whole_ray_cluster.repair()
+    made = [whole_ray_cluster.gateway(home=whole_ray_cluster.home.parent / name) for name in ("first", "second")]
+    wait_for_nodes(made[0], 3)
+    wait_for_nodes(made[1], 3)
+    yield made[0], made[1]
+    for gateway in made:
+        gateway.stop()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"s-{uuid4().hex[:8]}"
+
+
+def wait_for_nodes(gateway: Server, count: int) -> None:
+    """Wait until a gateway is connected to so many agents."""
+
+    def connected() -> bool:
+        told = gateway.client.get("/v1/nodes").raise_for_status().json()["nodes"]
+        return sum(node["connected"] for node in told) == count
+
+    assert wait_until(connected, 60)
+
+
+def begin(gateway: Server, name: str, code: str) -> dict[str, Any]:
+    """Begin a cell and do not wait for it."""
+    return gateway.execute(code, name, wait=0)
+
+
+def test_any_gateway_serves_any_session(gateways: tuple[Server, Server], name: str) -> None:
+    first, second = gateways
+    made = first.make_session(name)
+    assert first.execute("x = 1", name)["status"] == "ok"
+    assert second.execute("x + 1", name)["result"]["text/plain"] == "2"
+    begin(second, name, "import time; time.sleep(60)")
+    first.client.post(f"/v1/sessions/{name}/interrupt", json={}).raise_for_status()
+    assert wait_until(lambda: second.cell(3, name)["status"] == "interrupted", 20)
+    places = {each["session_id"]: each["node"] for each in second.client.get("/v1/sessions").json()["sessions"]}
+    assert places[name] == made["node"]
+    second.client.delete(f"/v1/sessions/{name}").raise_for_status()
+    problem(first.client.post(f"/v1/sessions/{name}/execute", json={"code": "1"}), 404, "session_not_found")
+
+
+def test_a_gateway_has_nothing_of_ray(gateways: tuple[Server, Server]) -> None:
+    for gateway in gateways:
+        assert "_raylet" not in Path(f"/proc/{gateway.process.pid}/maps").read_text()
+
+
+def test_two_gateways_that_race_for_a_name_never_both_get_it(gateways: tuple[Server, Server]) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(RACES):
+            body = {"session_id": f"r-{uuid4().hex[:8]}"}
+            asked = [threads.submit(each.client.post, "/v1/sessions", json=body) for each in gateways]
+            assert sorted(each.result().status_code for each in asked) == [201, 409]
+            gateways[0].client.delete(f"/v1/sessions/{body['session_id']}").raise_for_status()
+
+
+def test_a_gateway_killed_in_mid_stream_ends_nothing(
+    ray_cluster: RayCluster, gateways: tuple[Server, Server], name: str, tmp_path: Path
+) -> None:
+    _, other = gateways
+    doomed = ray_cluster.gateway(home=tmp_path / "home")
+    doomed.make_session(name)
+    seen = events_until_killed(doomed, name, "import time\nfor i in range(30):\n    print(i)\n    time.sleep(0.1)")
+    assert wait_until(lambda: other.cell(1, name)["status"] == "ok", 30)
+    assert other.cell(1, name)["stdout"].split() == [str(number) for number in range(30)]
+    # What the killed one had not sent any more is there, once.
+    rest = other.cell(1, name, **{"from": seen[-1]["seq"] + 1})["stdout"].split()
+    told = "".join(event["text"] for event in seen if event["type"] == "stdout").split()
+    assert told + rest == [str(number) for number in range(30)]
+    other.client.delete(f"/v1/sessions/{name}").raise_for_status()
+
+
+def events_until_killed(gateway: Server, name: str, code: str) -> list[dict[str, Any]]:
+    """Run a cell, kill the gateway after some events; those events."""
+    seen: list[dict[str, Any]] = []
+    request = {"url": f"/v1/sessions/{name}/execute", "json": {"code": code}, "headers": NDJSON}
+    with contextlib.suppress(httpx.HTTPError), gateway.client.stream("POST", **request) as stream:
+        for line in stream.iter_lines():
+            seen.append(json.loads(line))
+            if len(seen) == 5:
+                gateway.process.kill()
+                gateway.process.wait()
+                break
+    gateway.stop()
+    return seen
+
+
+def test_without_its_head_the_cluster_serves_sessions(
+    ray_cluster: RayCluster, gateways: tuple[Server, Server], name: str
+) -> None:
+    first, second = gateways
+    first.make_session(name)
+    ray_cluster.local.kill_head()
+    try:
+        # Longer than a lease lasts: it is renewed at the store alone.
+        stop = threading.Event()
+        threading.Timer(5.0, stop.set).start()
+        count = 0
+        while not stop.is_set():
+            count += 1
+            assert first.execute(f"x = {count}", name)["status"] == "ok"
+            assert second.execute("x", name)["result"]["text/plain"] == str(count)
+        second.make_session(f"{name}-new")
+    finally:
+        ray_cluster.repair()
+    assert first.execute("x", name)["result"]["text/plain"] == str(count)
+    # The head that came back knows its actors, and restarts them.
+    agent = ray_cluster.agent_of("node-1")
+    os.kill(agent, signal.SIGKILL)
+    assert wait_until(lambda: ray_cluster.agent_of("node-1") != agent, 60)
+    for each in (name, f"{name}-new"):
+        first.client.delete(f"/v1/sessions/{each}")
+    wait_for_nodes(first, 3)
+
+
+def test_a_killed_node_is_told_to_those_who_wait(
+    ray_cluster: RayCluster, gateways: tuple[Server, Server], name: str
+) -> None:
+    first, second = gateways
+    node = first.make_session(name)["node"]
+    with ThreadPoolExecutor(1) as threads:
+        body = {"code": "import time; print('begun', flush=True); time.sleep(60)"}
+        waiting = threads.submit(first.make_client().post, f"/v1/sessions/{name}/execute", json=body)
+        assert wait_until(lambda: "begun" in second.cell(1, name)["stdout"], 20)
+        ray_cluster.local.kill_node(node)
+        problem(waiting.result(30), 503, "node_lost")
+    problem(second.client.post(f"/v1/sessions/{name}/execute", json={"code": "1"}), 410, "session_lost")
+    ray_cluster.repair()
+    wait_for_nodes(first, 3)
+    wait_for_nodes(second, 3)
