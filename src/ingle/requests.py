@@ -69,6 +69,8 @@ class NewSession(Struct, frozen=True, kw_only=True):
     """Highest limits. The server's own limits are never raised."""
     checkpoints: str | None = None
     """`auto`: one before each cell; `manual`: on request."""
+    keep_failures: int | None = None
+    """Failed cells whose moment is kept, with the frames of the exception. Default: the server's."""
     shares: str | None = None
     """Name of another session of the tenant whose folder and user id it has."""
     home: str | None = None

@@ -172,6 +172,9 @@ class Settings:
         [], "Environment variables of the server that confined sessions see, in addition to PATH and the locale."
     )
     limit_memory: int = size(2 * 1024**3, "Memory of all processes of a session together; 0 is no limit.")
+    soft_memory: float = setting(
+        0.0, "Share of a session's memory limit at which a running cell gets MemoryError, such as 0.9; 0: none."
+    )
     limit_processes: int = setting(256, "Processes and threads of a session at the same time; 0 is no limit.")
     limit_files: int = setting(1024, "Open files of each process in a session; 0 is no limit.")
     limit_file_size: int = size(1024**3, "Size of any file that a session writes; 0 is no limit.")
@@ -197,6 +200,10 @@ class Settings:
         ("manual", "auto"),
     )
     max_checkpoints: int = setting(8, "Maximum number of checkpoints of a session; the oldest is removed first.")
+    keep_failures: int = setting(
+        0, "Failed cells of a session whose moment is kept, with the frames of the exception; 0: none."
+    )
+    failures_memory: int = size(1024**3, "Memory of a session's kept failures; the oldest is dropped first.")
     keep_files: int = setting(50_000, "Entries of a folder that checkpoints and saves keep; above it, no file.")
     keep_bytes: int = size(2 * 1024**3, "Size of a folder that checkpoints and saves keep; above it, no file.")
     keep_disk: int = size(16 * 1024**3, "Disk for the files of a tenant's checkpoints, and as much for its snapshots'.")

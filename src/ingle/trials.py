@@ -1,4 +1,4 @@
-"""Shapes of trials: cells that run in a copy of the session, and what they would change."""
+"""Shapes of copies of a session: trials and what they would change, variants, moments of failure."""
 
 from msgspec import Struct, field
 
@@ -107,3 +107,44 @@ class Merged(Struct, frozen=True):
     files: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     """What the values lost on the way."""
+
+
+class FailureFrame(Struct, frozen=True):
+    """A frame of a cell that has failed."""
+
+    index: int
+    """0 is the cell's own; each further one was called by the one before it."""
+    function: str
+    file: str
+    """Name of the cell, such as `<cell 3>`, or path of a file."""
+    line: int
+    names: list[str] = field(default_factory=list)
+    """Local variables, sorted."""
+
+
+class FailureInfo(Struct, frozen=True):
+    """A moment of failure that is kept."""
+
+    cell: int
+    error: str
+    """Exception of the cell, in one line."""
+    created_at: float
+    memory: int | None = None
+    """Bytes of the copy, as its share of what it has in common with the session."""
+    frames: list[FailureFrame] = field(default_factory=list)
+
+
+class Inspected(Struct, frozen=True):
+    """Value of an expression in a frame of a cell that has failed."""
+
+    cell: int
+    frame: FailureFrame
+    expression: str
+    type: str | None
+    """Null if the expression raised an exception."""
+    value: str | None
+    """Its `repr`, cut in the middle above 10,000 characters; null if the expression raised an exception."""
+    output: str = ""
+    """What the expression printed."""
+    error: str | None = None
+    """Exception that the expression raised."""

@@ -145,6 +145,7 @@ def test_every_argument_but_the_obvious_one_may_be_left_out() -> None:
         "load_repl_session": ["filepath"],
         "destroy_repl_session": ["session_id"],
         "add_to_stdlib": ["function_code"],
+        "inspect_failure": ["expression"],
         "try_cells": ["codes"],
     }
 

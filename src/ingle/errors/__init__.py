@@ -25,6 +25,7 @@ An exception in a user's cell is a result, not an error of ingle.
     │   │   └── CellForgotten   410  cell_forgotten       started before the server restarted
     │   ├── CheckpointNotFound  404  checkpoint_not_found
     │   ├── TrialNotFound       404  trial_not_found      it was committed or discarded, or has expired
+    │   ├── FailureNotFound     404  failure_not_found    name a cell whose failure is kept; see keep_failures
     │   ├── FigureNotFound      404  figure_not_found     no stored image has that id
     │   ├── FileNotThere        404  file_not_found
     │   ├── VariableNotFound    404  variable_not_found
@@ -85,6 +86,9 @@ from ingle.errors.missing import (
 )
 from ingle.errors.missing import (
     EnvironmentNotFound as EnvironmentNotFound,
+)
+from ingle.errors.missing import (
+    FailureNotFound as FailureNotFound,
 )
 from ingle.errors.missing import (
     FigureNotFound as FigureNotFound,

@@ -84,6 +84,21 @@ class TrialNotFound(NotFound):
         super().__init__(f"{lacks}{has}", lacks)
 
 
+class FailureNotFound(NotFound):
+    code = "failure_not_found"
+
+    def __init__(self, session_id: str, cell: int | None, known: list[int], *, kept: bool) -> None:
+        which = "any cell" if cell is None else f"cell {cell}"
+        lacks = f"session {session_id!r} keeps no failure of {which}"
+        if known:
+            has = f"; it has those of the cells {', '.join(map(str, known))}"
+        elif kept:
+            has = ": no cell has failed, or the moment was dropped"
+        else:
+            has = "; make a session with keep_failures, or start the server with --keep-failures 3"
+        super().__init__(f"{lacks}{has}", lacks)
+
+
 class FigureNotFound(NotFound):
     code = "figure_not_found"
 

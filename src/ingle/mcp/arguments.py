@@ -169,6 +169,13 @@ class TryCells(Struct, forbid_unknown_fields=True):
     network: Literal["held", "allowed"] = "held"
 
 
+class InspectFailure(Struct, forbid_unknown_fields=True):
+    expression: str
+    session_id: SessionId = "main"
+    cell: Annotated[int | None, Meta(description="Default: the last that failed.")] = None
+    frame: Annotated[int, Meta(description="0: the cell's own.")] = -1
+
+
 class ListSessions(Struct, forbid_unknown_fields=True):
     pass
 

@@ -432,6 +432,9 @@ class Tools:
     async def _try_cells(self, given: arguments.TryCells, progress: Progress) -> Answer:
         return await trials.try_cells(self.service, given)
 
+    async def _inspect_failure(self, given: arguments.InspectFailure, progress: Progress) -> Answer:
+        return await trials.inspect_failure(self.service, given)
+
     async def _search_tools(self, given: arguments.SearchTools, progress: Progress) -> Answer:
         found = await self.service.search_tools(given.session_id, given.query)
         return Answer([Text(texts.tools_text(found))], content.data("ingle/tools", found))

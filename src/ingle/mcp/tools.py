@@ -187,6 +187,13 @@ TABLE = (
         **RUNS,
     ),
     Tool(
+        "inspect_failure",
+        "Look into a failed cell",
+        "Evaluate an expression in a frame of a cell that failed, if its result says that the failure is kept.",
+        arguments.InspectFailure,
+        **READS,
+    ),
+    Tool(
         "destroy_repl_session",
         "End a session",
         "End a session and everything it started; its variables are lost.",

@@ -1,4 +1,4 @@
-"""Tools for code that runs in copies of a session: `trial` and `try_cells`."""
+"""Tools for code that runs in copies of a session: `trial`, `try_cells` and `inspect_failure`."""
 
 from ingle import errors
 from ingle.mcp import arguments, content
@@ -41,6 +41,15 @@ async def try_cells(service: Service, given: arguments.TryCells) -> Answer:
         given.session_id, given.codes, score=given.score, keep=given.keep, budget=given.budget, network=given.network
     )
     return Answer([Text(_tried_text(tried))], content.data("ingle/tried", tried))
+
+
+async def inspect_failure(service: Service, given: arguments.InspectFailure) -> Answer:
+    """Evaluate an expression in a frame of a failed cell."""
+    told = await service.inspect_failure(given.session_id, given.expression, cell=given.cell, frame=given.frame)
+    frame = told.frame
+    value = told.error if told.value is None else told.value
+    place = f"[cell {told.cell}, frame {frame.index}: {frame.function}, line {frame.line}; {', '.join(frame.names)}]"
+    return Answer([Text(f"{told.output}{value}\n{place}")], content.data("ingle/inspected", told))
 
 
 def _tried_text(tried: Tried) -> str:

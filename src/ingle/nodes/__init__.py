@@ -35,7 +35,7 @@ from ingle.introspection import Completeness, Completion, Inspection, Rows
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, Bounds, NewCell, NewSession, NewTask
 from ingle.tools.shapes import FunctionCall, FunctionCancelled, NewServer, ServerInfo, ToolSpec
-from ingle.trials import Committed, TrialInfo, Tried
+from ingle.trials import Committed, FailureInfo, Inspected, TrialInfo, Tried
 
 
 class Node(Protocol):
@@ -245,7 +245,15 @@ class Trials(Protocol):
         """Run a cell in a copy that ends after it."""
         ...
 
+    async def failures(self) -> list[FailureInfo]:
+        """Return the moments of failure that are kept."""
+        ...
+
     async def list(self) -> list[TrialInfo]: ...
+
+    async def inspect(self, cell: int | None, expression: str, frame: int, seconds: float) -> Inspected:
+        """Evaluate an expression in a frame of a cell that has failed."""
+        ...
 
 
 class Machines(Protocol):

@@ -38,7 +38,7 @@ from ingle.sessions.process.introspection import Introspection
 from ingle.sessions.session import Session
 from ingle.sessions.spec import key_of, tenant_of
 from ingle.settings import Settings
-from ingle.trials import Committed, TrialInfo, Tried
+from ingle.trials import Committed, FailureInfo, Inspected, TrialInfo, Tried
 from ingle_worker.wire import states
 
 
@@ -246,8 +246,14 @@ class LocalTrials:
     async def probe(self, new: NewCell, network: str) -> Result:
         return await self._session.trials.probe(new, network)
 
+    async def failures(self) -> list[FailureInfo]:
+        return await self._session.failures.list()
+
     async def list(self) -> list[TrialInfo]:
         return self._session.trials.infos()
+
+    async def inspect(self, cell: int | None, expression: str, frame: int, seconds: float) -> Inspected:
+        return await self._session.failures.inspect(cell, expression, frame, seconds)
 
 
 class LocalCheckpoints:

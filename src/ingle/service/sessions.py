@@ -37,6 +37,7 @@ class Sessions(Verbs):
         gpus: str | None = None,
         limits: SessionLimits | None = None,
         checkpoints: str | None = None,
+        keep_failures: int | None = None,
         shares: str | None = None,
         home: str | None = None,
     ) -> SessionInfo:
@@ -58,6 +59,7 @@ class Sessions(Verbs):
             gpus=gpus,
             limits=limits or SessionLimits(),
             checkpoints=checkpoints,
+            keep_failures=keep_failures,
             shares=shares,
             home=home,
         )

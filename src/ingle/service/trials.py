@@ -1,4 +1,4 @@
-"""Verbs for code that runs in copies of a session: trials, variants, probes; and what is taken from a fork."""
+"""Verbs for code that runs in copies of a session: trials, variants, probes, failures; what is taken from a fork."""
 
 import contextlib
 
@@ -11,12 +11,14 @@ from ingle.requests import NewCell, NewSession
 from ingle.service.cells import VALUE_SECONDS
 from ingle.service.validation import check_cell, check_choice, check_seconds, check_variable
 from ingle.service.verbs import Verbs
-from ingle.trials import Committed, Merged, TrialInfo, Tried
+from ingle.trials import Committed, FailureInfo, Inspected, Merged, TrialInfo, Tried
 
 NETWORKS = ("held", "allowed")
 KEEPS = ("best", "first_ok", "none")
 MAX_MERGED = 1000
 """Variables or files of one merge."""
+
+MAX_EXPRESSION_CHARS = 10_000
 
 
 class Trials(Verbs):
@@ -140,6 +142,22 @@ class Trials(Verbs):
             return msgspec.structs.replace(result, session_id=session_id)
         finally:
             await fresh.end()
+
+    async def failures(self, session_id: str) -> list[FailureInfo]:
+        """List the failed cells whose moment is kept, with the frames of their exceptions."""
+        return await self.access.session(session_id).trials.failures()
+
+    async def inspect_failure(
+        self, session_id: str, expression: str, *, cell: int | None = None, frame: int = -1
+    ) -> Inspected:
+        """Evaluate an expression in a frame of a failed cell. The session goes on, and nothing changes in it.
+
+        Default: the last cell that is kept, and the frame that raised the exception; frame 0 is the cell's own.
+        """
+        if not expression.strip() or len(expression) > MAX_EXPRESSION_CHARS:
+            raise errors.InvalidRequest(f"the expression must have 1 to {MAX_EXPRESSION_CHARS} characters")
+        session = self.access.session(session_id, EXECUTE)
+        return await session.trials.inspect(cell, expression, frame, VALUE_SECONDS)
 
     async def merge(
         self, session_id: str, fork: str, *, variables: list[str] | None = None, files: list[str] | None = None

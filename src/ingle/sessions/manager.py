@@ -212,6 +212,7 @@ class Manager:
             library,
             grant,
             auto_checkpoints=(wanted.checkpoints or self.settings.checkpoints) == "auto",
+            keep_failures=self.settings.keep_failures if wanted.keep_failures is None else wanted.keep_failures,
             home=home,
         )
 
@@ -326,7 +327,7 @@ class Manager:
         """Return a session that no listing shows, for a copy of another one."""
         key, folder = f"{spec.key}.{uid}", self.folder(uid)
         changes = {"key": key, "folder": folder, "folders": copy.folders, "auto_checkpoints": False, "trial": True}
-        session = self._session(msgspec.structs.replace(spec, **changes), launcher)
+        session = self._session(msgspec.structs.replace(spec, keep_failures=0, **changes), launcher)
         session.tools.inherit(self._sessions[spec.key].tools)
         return session
 

@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from ingle import errors
 from ingle.events import AnyEvent, CellInfo, CheckpointInfo, Exit, Note, Result, SessionInfo, Variables, VariableValue
 from ingle.introspection import Rows
+from ingle.isolation.limits.limits import is_named
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, NewCell
 from ingle.sessions.cells.cell import RunningCell
@@ -24,6 +25,7 @@ from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.runner import CellRunner, visible
 from ingle.sessions.cells.turns import CELL, Turns
 from ingle.sessions.files import SessionFiles, SessionValue
+from ingle.sessions.forks.failures import Failures
 from ingle.sessions.forks.forking import ForkedCopy, Forking
 from ingle.sessions.forks.trials import MakeFork, Trials
 from ingle.sessions.info import describe_session
@@ -145,6 +147,7 @@ class Session:
             settings.trial_seconds,
             make_fork,
         )
+        self.failures = Failures(spec, journal, settings.failures_memory, settings.timeout_grace)
         self.tools = SessionTools(spec, settings, tools, journal, self.runner, telemetry)
         slot.listener = WorkerEvents(
             spec,
@@ -158,6 +161,7 @@ class Session:
             telemetry,
             self._tasks,
             self.tools,
+            self.failures,
             hints,
         )
         self._ended = False
@@ -376,6 +380,11 @@ class Session:
         self.last_used = time.monotonic()
         return self._comparison
 
+    def on_breach(self, limit: str) -> None:
+        """Free memory, or kill the worker, of a session that uses more than a limit allows."""
+        if not (is_named("memory", limit) and self.failures.drop_all(f"{limit}: reached")):
+            self.slot.on_breach(limit)
+
     # --- ending ---
 
     async def end(self, *, keep: bool = False) -> None:
@@ -389,6 +398,7 @@ class Session:
         # One that comes back is not asked to exit: it needs what its exit handlers would remove.
         await self.slot.end(graceful=self.running is None and not keep, grace_seconds=self._settings.exit_grace)
         await self.checkpoints.close()
+        await self.failures.close()
         self.runner.end(states.EXIT, Exit(message="the session was ended"))
         self.slot.move(SlotState.ENDED)
         await self.tools.close()

@@ -36,6 +36,8 @@ class SessionSpec(msgspec.Struct, frozen=True):
     folders: SessionFolders | None = None
     """Folders of the session's code, if not below `folder`: a fork shares those of its original."""
     auto_checkpoints: bool = False
+    keep_failures: int = 0
+    """Failed cells whose moment is kept."""
     trial: bool = False
     """Whether it runs a cell that may be discarded."""
     parent: str = ""

@@ -91,9 +91,11 @@ class Upkeep:
             yield Watched(
                 worker.init_pid if not worker.siblings.shared else worker.pid or worker.init_pid,
                 grant.limits,
-                session.slot.on_breach,
+                session.on_breach,
                 memory=MEMORY not in places,
                 processes=PROCESSES not in places,
+                soft_memory=session.runner.soft_memory,
+                on_soft=session.runner.on_soft_memory,
                 network=session.launcher.confinement is not None and session.launcher.confinement.has_own_root,
                 folder=session.folders.root,
                 init=worker.init_pid,
@@ -112,4 +114,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(EXPIRE_INTERVAL_SECONDS)
             self._hibernation.check()
+            for session in list(self._sessions()):
+                if session.failures.any:
+                    await session.failures.check()
             self._descriptors.lend()

@@ -9,6 +9,7 @@ from ingle.sessions.cells.hints import NO_HINTS, Failure, Hints
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.cells.notices import loss_notice
 from ingle.sessions.cells.runner import CellRunner
+from ingle.sessions.forks.failures import Failures
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.checkpoints import Checkpoints
 from ingle.sessions.persistence.save_schedule import SaveSchedule
@@ -37,6 +38,7 @@ class WorkerEvents:
         telemetry: Telemetry,
         tasks: Tasks,
         tools: SessionTools,
+        failures: Failures,
         hints: Hints = NO_HINTS,
     ) -> None:
         self._spec = spec
@@ -50,6 +52,7 @@ class WorkerEvents:
         self._telemetry = telemetry
         self._tasks = tasks
         self._tools = tools
+        self._failures = failures
         self._hints = hints
         self._ending: messages.Done | None = None
         """End of the cell whose hints are being looked for."""
@@ -63,10 +66,10 @@ class WorkerEvents:
     def on_message(self, message: Any) -> None:
         match message:
             case messages.Done():
-                if message.error is not None and self._hints.has(message.error.name):
+                if message.error is not None and (self._hints.has(message.error.name) or self._failures.wants(message)):
                     self._ending = message
                     self._runner.on_ending(message)
-                    self._tasks.start(self._end_with_hints(message, message.error))
+                    self._tasks.start(self._end_failed(message, message.error))
                 else:
                     self._end_cell(message)
                 return
@@ -99,8 +102,18 @@ class WorkerEvents:
         if self._runner.on_done(done):
             self._saves.changed()
 
-    async def _end_with_hints(self, done: messages.Done, error: messages.Raised) -> None:
-        """End the cell once the hints for its exception are known."""
+    async def _end_failed(self, done: messages.Done, error: messages.Raised) -> None:
+        """End the cell once its failure is kept, and the hints for its exception are known."""
+        notices: list[str] = []
+        if self._slot.worker is not None and self._failures.wants(done):
+            notices += await self._failures.keep(self._slot.worker, done)
+        if self._hints.has(error.name):
+            notices += await self._find_hints(error)
+        if self._ending is done:
+            self._ending = None
+            self._end_cell(replace(done, notices=[*done.notices, *notices]))
+
+    async def _find_hints(self, error: messages.Raised) -> list[str]:
         slot, spec, cell = self._slot, self._spec, self._runner.running
         now, later = (
             () if launcher.confinement is None else launcher.confinement.granted
@@ -119,10 +132,7 @@ class WorkerEvents:
             later=later,
             gpus=grant.gpus.cards.numbers,
         )
-        notices = await self._hints.find(failure)
-        if self._ending is done:
-            self._ending = None
-            self._end_cell(replace(done, notices=[*done.notices, *notices]))
+        return await self._hints.find(failure)
 
     def on_gone(self, exit: Exit) -> None:
         """Replace a worker that has ended, with everything below it. All its output has been seen."""

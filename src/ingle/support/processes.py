@@ -3,6 +3,7 @@
 Functions block for short reads; those that take longer say so. They keep no state.
 """
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterable
@@ -235,6 +236,12 @@ def exact_memory(pid: int) -> int:
 def proportional_memory(pid: int | None) -> int | None:
     """Return bytes of one process, with its share of common pages. Blocks for milliseconds per gigabyte."""
     return _sum(f"/proc/{pid}/smaps_rollup", b"Pss:")
+
+
+def kill_first(pid: int) -> None:
+    """Have the kernel end a process before all others when memory is short."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 # --- network -----------------------------------------------------------------------------------------------

@@ -174,9 +174,12 @@ class Worker:
 
     # --- orders to init ---
 
-    def interrupt(self, cell: int, *, again: bool = False) -> "asyncio.Future[bool]":
-        """Send SIGINT to the worker's group while it runs this cell. The result is True if it ignores SIGINT now."""
-        return self.init.send_signal(lambda order: messages.Interrupt(order, cell, again))
+    def interrupt(self, cell: int, *, again: bool = False, memory: bool = False) -> "asyncio.Future[bool]":
+        """Send SIGINT to the worker's group while it runs this cell. The result is True if it ignores SIGINT now.
+
+        `memory`: have the worker raise MemoryError instead.
+        """
+        return self.init.send_signal(lambda order: messages.Interrupt(order, cell, again, memory))
 
     def enter(self, order: messages.Enter) -> None:
         """Mount folders of the data folder in the worker's sandbox. The worker waits for it with its Start."""

@@ -5,7 +5,7 @@ import time
 import types
 from typing import Any
 
-from ingle_worker.introspection import completion, inspection, table_pages
+from ingle_worker.introspection import completion, frames, inspection, table_pages
 from ingle_worker.introspection.comparison import Comparison
 from ingle_worker.session import traceback_text, variables
 from ingle_worker.session.compiler import Compiler
@@ -13,12 +13,14 @@ from ingle_worker.session.interrupts import Interrupts
 from ingle_worker.session.link import Link
 from ingle_worker.wire.messages import (
     Asked,
+    AskFrame,
     AskVariable,
     CheckCode,
     Checked,
     CompareNames,
     Complete,
     Completed,
+    FrameAsked,
     Inspect,
     Inspected,
     Listed,
@@ -31,7 +33,7 @@ from ingle_worker.wire.messages import (
 
 MAX_ERROR_CHARS = 1000
 
-Question = ListVariables | AskVariable | MoveValue | Complete | Inspect | CheckCode | CompareNames
+Question = ListVariables | AskVariable | MoveValue | Complete | Inspect | CheckCode | CompareNames | AskFrame
 ANSWERS: dict[type, Any] = {
     ListVariables: Listed,
     AskVariable: Asked,
@@ -40,6 +42,7 @@ ANSWERS: dict[type, Any] = {
     Inspect: Inspected,
     CheckCode: Checked,
     CompareNames: NamesCompared,
+    AskFrame: FrameAsked,
 }
 """Answers without content: of a request that was interrupted, or raised an error."""
 
@@ -53,6 +56,8 @@ class NamespaceQuestions:
         self._main = main
         self._compiler = compiler
         self._comparison = Comparison()
+        self.failure: BaseException | None = None
+        """Exception that ended the last cell. Its frames are alive until the next one."""
 
     def answer(self, message: Question) -> None:
         ticket = message.ticket
@@ -108,6 +113,8 @@ class NamespaceQuestions:
                 return inspection.inspect_at(ticket, space, before, after, source=message.source)
             case CheckCode():
                 return Checked(ticket, *self._compiler.check(message.code))
+            case AskFrame():
+                return frames.answer(message, self.failure)
             case CompareNames():
                 if message.begin:
                     self._comparison.note(space, message.seconds)

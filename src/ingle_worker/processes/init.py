@@ -39,6 +39,7 @@ from ingle_worker.session.interrupts import (
     OWED,
     PID,
     RUNNING,
+    SHORT,
     TAGGED,
     WORDS,
     slot_words,
@@ -468,7 +469,8 @@ class Init:
             if ignored:
                 # Before SIGINT, which may end the cell by ending a child it waits for.
                 kill_tree.kill_quietly(worker, NUDGE)
-            kill_tree.kill_quietly(-worker, SIGINT)
+            words[SHORT] = message.cell if message.memory else 0
+            kill_tree.kill_quietly(worker if message.memory else -worker, SIGINT)
             if stopped:
                 kill_tree.kill_quietly(-worker, SIGCONT)
             member.signalled = message.cell

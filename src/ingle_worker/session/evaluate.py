@@ -23,6 +23,7 @@ class Outcome:
     def __init__(self) -> None:
         self.status = states.OK
         self.error: Raised | None = None
+        self.exception: BaseException | None = None
         self.exit: SystemExit | None = None
         self.needs_more_input = False
         self.finished = False
@@ -64,6 +65,7 @@ class Evaluator:
             outcome.status, outcome.exit = states.EXIT, exc
         except BaseException as exc:
             interrupted = isinstance(exc, KeyboardInterrupt)
+            outcome.exception = exc
             outcome.status = states.INTERRUPTED if interrupted else states.ERROR
             try:
                 outcome.error = describe_safely(exc)

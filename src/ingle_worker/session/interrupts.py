@@ -21,11 +21,11 @@ from typing import Any
 NUDGE = _signal.SIGURG
 """The signal of a nudge. It is ignored by default, and no program uses it."""
 
-RUNNING, OWED, PID, TAGGED = 0, 1, 2, 3
+RUNNING, OWED, PID, TAGGED, SHORT = 0, 1, 2, 3, 4
 """Words of a worker's slot in the memory shared with init: the running cell, the cell that ignored a SIGINT, the pid,
-and whether its descendants carry a tag."""
+whether its descendants carry a tag, and the cell whose SIGINT means that memory runs short."""
 
-WORDS = 4
+WORDS = 5
 
 
 def slot_words(shared: memoryview, slot: int) -> memoryview:
@@ -83,8 +83,10 @@ class Interrupts:
         self._interrupt(frame)
 
     def _interrupt(self, frame: FrameType | None) -> None:
+        short = self._page[SHORT] and self._page[SHORT] == self._page[RUNNING]
+        self._page[SHORT] = 0
         if self.on_interrupt is None or not self.on_interrupt(frame):
-            raise KeyboardInterrupt
+            raise MemoryError("the session has reached its soft memory limit") if short else KeyboardInterrupt
 
     def _on_nudge(self, number: int, frame: FrameType | None) -> None:
         if self._page[OWED] and self._page[OWED] == self._page[RUNNING]:
@@ -134,7 +136,7 @@ class Interrupts:
 
 
 def _private_page() -> memoryview:
-    return memoryview(bytearray(16)).cast("q")
+    return memoryview(bytearray(WORDS * 8)).cast("q")
 
 
 def _is_finalizing(frame: FrameType | None) -> bool:

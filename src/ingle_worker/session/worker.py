@@ -374,6 +374,7 @@ class Worker:
             if not outcome.finished:
                 outcome.status, outcome.error = states.INTERRUPTED, describe_safely(exc)
         took = time.perf_counter() - began
+        self._questions.failure = outcome.exception
         if os.getpid() != self._pid:
             # A process forked by the cell returned from it. The session continues in its parent.
             self._leave_fork(outcome)

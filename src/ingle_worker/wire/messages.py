@@ -46,6 +46,7 @@ from ingle_worker.wire.lifecycle import (
 )
 from ingle_worker.wire.namespace import (
     Asked,
+    AskFrame,
     AskVariable,
     ChannelWanted,
     CheckCode,
@@ -57,6 +58,7 @@ from ingle_worker.wire.namespace import (
     Complete,
     Completed,
     EditStdlib,
+    FrameAsked,
     Inspect,
     Inspected,
     Listed,
@@ -75,6 +77,7 @@ from ingle_worker.wire.namespace import (
     StdlibName,
     Suggestion,
     TablePage,
+    UserFrame,
     ValueMoved,
     Variable,
 )
@@ -134,6 +137,7 @@ KINDS: dict[int, type] = {
     17: Inspect,
     18: CheckCode,
     19: CompareNames,
+    21: AskFrame,
     22: ToolReply,
     32: Interrupt,
     33: Kill,
@@ -181,6 +185,7 @@ KINDS: dict[int, type] = {
     77: Inspected,
     78: Checked,
     79: NamesCompared,
+    71: FrameAsked,
     96: InitUp,
     97: Signalled,
     98: Exited,
@@ -265,7 +270,7 @@ def _default(field: Any) -> Any:
 
 DEFAULTS: dict[type, dict[str, Any]] = {
     cls: {field.name: _default(field) for field in fields(cls)}
-    for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Suggestion, TablePage, Variable)
+    for cls in (*NUMBERS, Look, Mark, NotLoaded, Raised, StdlibName, Suggestion, TablePage, UserFrame, Variable)
 }
 """The fields and defaults of each message, and of each class inside messages."""
 

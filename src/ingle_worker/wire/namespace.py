@@ -103,6 +103,46 @@ class NamesCompared:
 
 
 @dataclass(frozen=True)
+class AskFrame:
+    """Request to evaluate an expression in a frame of the exception that ended the last cell.
+
+    Frame 0 is the cell's own, and -1 the innermost. Without an expression, all frames are listed.
+    """
+
+    ticket: int
+    until: float
+    expression: str
+    frame: int = -1
+
+
+@dataclass(frozen=True)
+class UserFrame:
+    """A frame, and names of its local variables."""
+
+    index: int
+    function: str
+    file: str
+    line: int
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class FrameAsked:
+    """Frames, or the value of an expression in one of them. `missing`: there is no such frame."""
+
+    ticket: int
+    frames: list[UserFrame] = field(default_factory=list)
+    count: int = 0
+    type: str = ""
+    value: str = ""
+    output: str = ""
+    raised: str = ""
+    missing: bool = False
+    error: str = ""
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
 class Asked:
     """The variable that was asked for, or None if there is none or it could not be described."""
 

@@ -15,11 +15,12 @@ else:
 @dataclass(frozen=True)
 class Interrupt:
     """Order to send SIGINT to the worker's process group if it runs this cell. `again`: only if the last was
-    ignored."""
+    ignored. `memory`: to the worker alone, where it raises MemoryError."""
 
     order: int
     cell: int
     again: bool = False
+    memory: bool = False
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ class AsyncClient(AsyncShell):
         idle_timeout: float | None = None,
         include_stdlib: bool | None = None,
         checkpoints: str | None = None,
+        keep_failures: int | None = None,
         durable: bool | None = None,
         isolation: str | None = None,
         network: str | None = None,
@@ -124,6 +125,7 @@ class AsyncClient(AsyncShell):
         outlives the service. `environment` names an interpreter with packages, made by `ingle env create`.
         `isolation`, `network` and `limits` (such as `{"memory": 2 * 1024**3}`) can only be stricter than those of the
         service. `shares` names another session, whose folder it uses. In a sandbox it sees its folder as `home`.
+        `keep_failures` is the number of failed cells whose moment is kept for `inspect_failure()`.
         `gpus` is `"all"` that the service grants, `"none"`, or numbers such as `"0,1"`.
         """
         if cwd is None and self._folder is not None and shares is None and home is None:
@@ -136,6 +138,7 @@ class AsyncClient(AsyncShell):
             "idle_timeout": idle_timeout,
             "include_stdlib": include_stdlib,
             "checkpoints": checkpoints,
+            "keep_failures": keep_failures,
             "durable": durable,
             "isolation": isolation,
             "network": network,

@@ -9,7 +9,7 @@ from ingle.client.address import file_path
 from ingle.client.decode import read
 from ingle.client.results import Result
 from ingle.client.sync.attached import POLL_SECONDS, Attached
-from ingle.trials import Committed, Merged, TrialInfo, Tried
+from ingle.trials import Committed, FailureInfo, Inspected, Merged, TrialInfo, Tried
 
 COPY_SECONDS = 3600.0
 """Maximum time of one request: the code decides how long it takes."""
@@ -17,6 +17,10 @@ COPY_SECONDS = 3600.0
 
 class TrialList(Struct):
     trials: list[TrialInfo]
+
+
+class FailureList(Struct):
+    failures: list[FailureInfo]
 
 
 class Trials(Attached):
@@ -77,6 +81,20 @@ class Trials(Attached):
         """
         body = {"code": code, "clean": clean, "variables": variables, "timeout": timeout, "network": network}
         return read(self._copy_request("/probe", body), Result)
+
+    def failures(self) -> list[FailureInfo]:
+        """Return the failed cells whose moment is kept, the oldest first. See `keep_failures`."""
+        self._attach()
+        said = self._connection.request("GET", self._path + "/failures", wait=POLL_SECONDS, repeatable=True)
+        return read(said, FailureList).failures
+
+    def inspect_failure(self, expression: str, *, cell: int | None = None, frame: int = -1) -> Inspected:
+        """Evaluate an expression in a frame of a failed cell, by default the last one. The session goes on.
+
+        Frame 0 is the cell's own, -1 the one that raised the exception.
+        """
+        path = f"/failures/{'last' if cell is None else cell}/inspect"
+        return read(self._copy_request(path, {"expression": expression, "frame": frame}), Inspected)
 
     def merge(self, fork: str, *, variables: list[str] | None = None, files: list[str] | None = None) -> Merged:
         """Take single variables and files from a fork into this session."""

@@ -30,6 +30,9 @@ MAX_ELEMENTS = 100_000
 
 MAX_BATCH_ELEMENTS = 10_000_000
 
+MAX_FAILURES = 100
+"""Failed cells of one session that are kept."""
+
 MAX_BYTES_ON_LOOP = 1024 * 1024
 """Size up to which a body is decoded at once. A larger one is decoded in a thread, because others wait meanwhile."""
 
@@ -63,6 +66,8 @@ class Create(Struct, forbid_unknown_fields=True):
     """Highest limits. The server's own limits are never raised."""
     checkpoints: Literal["manual", "auto"] | None = None
     """`auto`: one before each cell; `manual`: on request. Default: the server's."""
+    keep_failures: Annotated[int, Meta(ge=0, le=MAX_FAILURES)] | None = None
+    """Failed cells whose moment is kept, with the frames of the exception. Default: the server's."""
     shares: Name | None = None
     """Another session, whose folder and user id it gets. Default: a folder of its own."""
     home: str | None = None
@@ -85,6 +90,7 @@ class Create(Struct, forbid_unknown_fields=True):
             labels=self.labels,
             limits=self.limits or SessionLimits(),
             checkpoints=self.checkpoints,
+            keep_failures=self.keep_failures,
             shares=self.shares,
             home=self.home,
         )

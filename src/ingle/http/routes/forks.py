@@ -1,16 +1,16 @@
 """Forks, checkpoints, trials and rolling back over HTTP: rows of the table, and what each asks the service for."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from ingle.events import CheckpointInfo, Result, RolledBack, SessionInfo
 from ingle.files import Diff
-from ingle.http.routes.bodies import Name, NoBody, NoQuery, Positive, Seconds
+from ingle.http.routes.bodies import Name, NoBody, NoQuery, Positive, Seconds, read_cell
 from ingle.http.routes.table import Call, Operation, answer
 from ingle.service.sessions import DIFF_SECONDS
-from ingle.trials import Committed, Merged, TrialInfo, Tried
+from ingle.trials import Committed, FailureInfo, Inspected, Merged, TrialInfo, Tried
 
 Network = Literal["held", "allowed"]
 
@@ -77,6 +77,17 @@ class Merge(Struct, forbid_unknown_fields=True):
     """Variables to take. They are copied as data."""
     files: list[str] = []
     """Files and folders to take, relative to the fork's folder."""
+
+
+class Inspect(Struct, forbid_unknown_fields=True):
+    expression: str
+    """Python expression."""
+    frame: Annotated[int, Meta(ge=-1000, le=100_000)] = -1
+    """Frame to evaluate it in: 0 is the cell's own, -1 the one that raised the exception."""
+
+
+class FailureList(Struct):
+    failures: list[FailureInfo]
 
 
 class TrialList(Struct):
@@ -154,6 +165,21 @@ def operations() -> list[Operation]:
             answers={200: Result},
         ),
         Operation(
+            "GET",
+            session + "/failures",
+            "Failed cells whose moment is kept, with their frames.",
+            failures,
+            answers={200: FailureList},
+        ),
+        Operation(
+            "POST",
+            session + "/failures/{cell}/inspect",
+            "Evaluate an expression in a frame of a failed cell, or of the `last` one.",
+            inspect_failure,
+            body=Inspect,
+            answers={200: Inspected},
+        ),
+        Operation(
             "POST",
             session + "/merge",
             "Take variables and files from a fork.",
@@ -224,6 +250,17 @@ async def probe(call: Call[Probe, NoQuery]) -> Response:
         network=body.network,
     )
     return answer(result)
+
+
+async def failures(call: Call[None, NoQuery]) -> Response:
+    return answer(FailureList(await call.service.failures(call.session_id)))
+
+
+async def inspect_failure(call: Call[Inspect, NoQuery]) -> Response:
+    body = call.body
+    last = call.request.path_params["cell"] == "last"
+    cell = None if last else read_cell(call.request)
+    return answer(await call.service.inspect_failure(call.session_id, body.expression, cell=cell, frame=body.frame))
 
 
 async def merge(call: Call[Merge, NoQuery]) -> Response:

@@ -53,6 +53,9 @@ class Watched:
     memory: bool = True
     """Whether to check the memory; the kernel may limit it."""
     processes: bool = True
+    soft_memory: int = 0
+    """Bytes at which `on_soft` is called; 0: never."""
+    on_soft: Callable[[], None] = lambda: None
     network: bool = False
     """It shares a network with its forks only, so data queued in that network counts as its memory."""
     folder: Path | None = None
@@ -115,7 +118,7 @@ class Watchdog:
             now = loop.time()
             grown = any_found and now >= growth_at and await asyncio.to_thread(growth.is_large)
             check_all = grown or now - all_at >= IDLE_CHECK_SECONDS
-            watched = [each for each in self._who(not check_all) if each.memory or each.processes]
+            watched = [each for each in self._who(not check_all) if each.memory or each.processes or each.soft_memory]
             if check_all:
                 all_at, any_found = now, bool(watched)
             if not watched:
@@ -124,6 +127,9 @@ class Watchdog:
                 await asyncio.to_thread(growth.restart)
             for each, breach in await asyncio.to_thread(_breaches, watched):
                 each.on_breach(breach)
+            soft = [each for each in watched if each.soft_memory]
+            for each in await asyncio.to_thread(_short, soft) if soft else ():
+                each.on_soft()
             if check_all:
                 growth_at = loop.time() + (loop.time() - now) * (GROWTH_SHARE - 1)
 
@@ -205,6 +211,13 @@ def _breaches(watched: list[Watched]) -> list[tuple[Watched, str]]:
         elif one.memory and limits.memory is not None and _too_much(pids, limits.memory, one.network):
             found.append((_largest(members, _memory_of), words("memory", limits.memory)))
     return found
+
+
+def _short(watched: list[Watched]) -> list[Watched]:
+    """Return the sessions that use more memory than their soft limit."""
+    return [
+        each for each in watched if _too_much([each.tree, *processes.below(each.tree)], each.soft_memory, each.network)
+    ]
 
 
 def _largest(members: list[Watched], size: Callable[[list[int]], int]) -> Watched:

@@ -7,6 +7,7 @@ import msgspec
 from ingle import errors, events
 from ingle.events import Exit, Result
 from ingle.grants import ApprovalInfo
+from ingle.isolation.limits.limits import words
 from ingle.requests import Author, NewCell
 from ingle.sessions.cells.cell import RunningCell
 from ingle.sessions.cells.deadline import Deadline
@@ -52,6 +53,25 @@ class CellRunner:
         self.last_begun: float | None = None
         """Time of the last cell's start."""
         self.last_ended = time.monotonic()
+        self._short = 0
+        """Number of the last cell that got a MemoryError."""
+
+    @property
+    def soft_memory(self) -> int:
+        """Bytes at which the running cell gets a MemoryError; 0 if it never does, or has got one."""
+        limit, cell = self._spec.grant.limits.memory, self.running
+        if limit is None or cell is None or cell.number == self._short:
+            return 0
+        return int(limit * self._settings.soft_memory)
+
+    def on_soft_memory(self) -> None:
+        """Raise MemoryError in the running cell."""
+        cell, worker = self.running, self._slot.worker
+        if cell is None or worker is None or not self.soft_memory:
+            return
+        cell.notices.append(f"soft {words('memory', self.soft_memory)}: reached by this cell")
+        self._short = cell.number
+        worker.interrupt(cell.number, memory=True)
 
     @property
     def count(self) -> int:

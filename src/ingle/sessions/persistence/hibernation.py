@@ -38,6 +38,11 @@ class Hibernation:
 
     def check(self) -> None:
         """End, save or free the sessions that have been idle for long enough."""
+        keeping = [session for session in self._sessions() if session.failures.any]
+        if keeping and memory_is_short(self._settings.memory_floor):
+            for session in keeping:
+                session.failures.drop_all("memory is short")
+            return
         pressed = False
         for session in self._idle():
             durable = session.autosave is not None and session.autosave.durable
@@ -66,6 +71,8 @@ class Hibernation:
 
     async def _run(self, session: Session, free: bool) -> None:
         await (session.saves.hibernate() if free else session.saves.finish())
+        if session.state == states.HIBERNATED:
+            session.failures.drop_all("the process of the session was freed")
 
     async def free_process(self, live: Callable[[], int]) -> None:
         """Free a process if the limit of sessions is reached. Raise TooManySessions if all are in use."""

@@ -49,6 +49,7 @@ ANSWERS = (
     messages.Inspected,
     messages.Checked,
     messages.NamesCompared,
+    messages.FrameAsked,
 )
 """Answers to a question with a ticket."""
 
