@@ -155,6 +155,7 @@ def every_error() -> list[errors.IngleError]:
         errors.CellElsewhere("x", 2, "y"),
         errors.CheckpointNotFound("x", "y", ["z"], None),
         errors.TrialNotFound("x", "y", []),
+        errors.FailureNotFound("x", 1, [], kept=True),
         errors.TrialOpen(3, "trial-1"),
         errors.TrialRefused("connections cannot be held"),
         errors.SessionHeldBack("x", "its level is not granted"),

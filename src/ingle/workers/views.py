@@ -5,7 +5,7 @@ import contextlib
 import fcntl
 import os
 import socket
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -94,7 +94,7 @@ async def _ask(worker: Worker, order: messages.MakeView | messages.CloseView) ->
         try:
             await worker.start_child(order, theirs.detach())
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await _wait_readable(ours)
+                await _wait_readable(ours, worker)
             data, fds, _, _ = socket.recv_fds(ours, MAX_REPLY_BYTES, messages.FDS_PER_VIEW, socket.MSG_CMSG_CLOEXEC)
         except (OSError, TimeoutError):
             raise NoView(UNREACHABLE) from None
@@ -105,12 +105,16 @@ async def _ask(worker: Worker, order: messages.MakeView | messages.CloseView) ->
         raise NoView(UNREACHABLE) from None
 
 
-async def _wait_readable(sock: socket.socket) -> None:
+async def _wait_readable(sock: socket.socket, worker: Worker) -> None:
+    """Wait for an answer. Raise NoView if the worker ends first: then nobody may carry the order out."""
     loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(sock.fileno(), readable.set)
+    readable: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock.fileno(), readable.cancel)  # that it is done is all that matters
+    ends: set[asyncio.Future[Any]] = {readable, worker.gone}
     try:
-        await readable.wait()
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not readable.done():
+            raise NoView(UNREACHABLE)
     finally:
         loop.remove_reader(sock.fileno())
 

@@ -1,6 +1,8 @@
 """Trials: a cell runs in a copy of the session, its effect is told, and it is committed or discarded."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ from ingle.events import Result
 from ingle.service import Service
 from ingle.settings import Settings
 from ingle.trials import Effect
-from support.internals import worker_of
+from support.internals import session_of, worker_of
 from support.service import make_settings
+from support.waiting import until
 
 pytestmark = pytest.mark.both_levels
 
@@ -273,3 +276,33 @@ async def test_single_variables_and_files_are_taken_from_a_fork(session: Service
     assert merged.notices == ["the variables are copies: objects that they shared in the fork are separate now"]
     look = "print(rows, new, rows is new, keep, open('out/f').read(), oct(os.stat('out/f').st_mode & 0o777))"
     assert await say(session, "s", look) == "[1, 2] [1, 2] False 1 f 0o750\n"
+
+
+@pytest.mark.req("trial.commit")
+async def test_a_trial_is_committed_though_the_process_of_the_session_has_ended(session: Service) -> None:
+    result, _ = await trial(session, "keep = 9; open('../new', 'w').write('text')")
+    assert result.trial is not None
+    worker = worker_of(session, "s")
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    done = await session.commit("s", result.trial.name)
+    assert done.files is not None
+    assert done.files.created == ["new"]
+    assert await say(session, "s", "print(keep, rows, os.path.exists('../new'))") == "9 [1] True\n"
+
+
+@pytest.mark.req("trial.discard")
+async def test_the_effect_of_a_trial_whose_process_was_killed_does_not_wait(session: Service) -> None:
+    running = asyncio.create_task(trial(session, "open('begun', 'w').close(); threading.Event().wait()"))
+    copies = session_of(session, "s").trials
+    assert await until(lambda: any(each.running is not None for each in copies.sessions), 20)
+    (copy,) = copies.sessions
+    assert copy.worker is not None
+    assert copy.worker.pid is not None
+    os.kill(copy.worker.pid, signal.SIGKILL)
+    async with asyncio.timeout(30):
+        result, effect = await running
+    assert (result.status, effect.variables) == ("exit", [])
+    assert result.trial is not None
+    await session.discard("s", result.trial.name)
+    assert await say(session, "s", STATE) == BEFORE

@@ -26,6 +26,7 @@ from ingle.sessions.forks.effects import find_effect, note_variables
 from ingle.sessions.forks.forking import ForkedCopy, Forking
 from ingle.sessions.forks.replacement import Replacement
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
+from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.persistence.save_schedule import SaveSchedule
 from ingle.sessions.process.calls import WorkerCalls
@@ -325,19 +326,18 @@ class Trials:
         try:
             await copy.end()
         finally:
-            self._copies.remove(copy)
+            # The end of the session may have dropped it meanwhile.
+            if copy in self._copies:
+                self._copies.remove(copy)
 
     async def take_over(self, copy: Copy, text: str, cell: int) -> FileChanges | None:
         """Make the process of a copy the session's, with its files and its cell. The caller holds the turn."""
-        fork = copy.fork
-        async with fork.use("commit") as worker:
-            if worker is not copy.worker:
-                await self.drop(copy)
-                raise errors.Conflict("the process of the trial has ended, so that it cannot be committed")
-            tree = await self._take_files(copy, worker)
-            await fork.slot.note_files(worker)
-            moment = fork.slot.moment(cell)
-            fork.slot.give_away()
+        fork, worker = copy.fork, copy.worker
+        try:
+            tree, moment = await self._give_away(copy, cell)
+        except BaseException:
+            await self.drop(copy)
+            raise
         source, target = copy.folders.workspace, self._files.folder
         if moment.cwd == source or moment.cwd.startswith(f"{source}/"):
             moment = dataclasses.replace(moment, cwd=target + moment.cwd[len(source) :])
@@ -371,6 +371,8 @@ class Trials:
             self._saves.changed()
             return changes
         finally:
+            if self._slot.worker is not worker:
+                worker.kill()
             self._taken_over.append(copy.folders)
             if isinstance(tree, KeptTree):
                 self._files.release(tree)
@@ -378,6 +380,21 @@ class Trials:
             await copy.close()
             self._copies.remove(copy)
             await asyncio.to_thread(remove_tree.remove, fork.spec.folder)
+
+    async def _give_away(self, copy: Copy, cell: int) -> tuple[KeptTree | NotKept, Moment]:
+        """Take the process of a copy away from its own session. Return its files, and what the host knows of it."""
+        slot = copy.fork.slot
+        async with copy.fork.use("commit") as worker:
+            tree: KeptTree | NotKept = NotKept("the process has ended")
+            if worker is copy.worker:
+                tree = await self._take_files(copy, worker)
+                await slot.note_files(worker)
+            if slot.worker is not copy.worker or not worker.alive:
+                self._files.release(tree)
+                raise errors.Conflict("the process of the trial has ended, so that it cannot be committed")
+            moment = slot.moment(cell)
+            slot.give_away()
+            return tree, moment
 
     async def _take_files(self, copy: Copy, worker: Worker) -> KeptTree | NotKept:
         if copy.forked is None:

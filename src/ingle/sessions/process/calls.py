@@ -119,7 +119,10 @@ class WorkerCalls:
         deadline.set(seconds)
         worker.send(question)
         try:
-            ends = [each for each in (reply, deadline.abandoned) if each is not None]
+            # The worker may have ended before it was asked.
+            ends: set[asyncio.Future[Any]] = {reply, worker.gone}
+            if deadline.abandoned is not None:
+                ends.add(deadline.abandoned)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             return reply.result() if reply.done() else None
         finally:

@@ -102,7 +102,7 @@ class ProcessSlot:
         self._unfinished: Replacement | None = None
         """Replacement whose process ended before its files were applied."""
         self._making_copy = False
-        """Whether the process of a replacement is being made."""
+        """Whether a replacement's process is being made."""
         self._library_failed = False
         """Whether the user's library has ended a worker."""
         self._trusts_pool = True
@@ -159,7 +159,8 @@ class ProcessSlot:
 
     def _begin_task(self, start: Coroutine[Any, Any, None]) -> None:
         self._task = self._loop.create_task(start)
-        self._task.add_done_callback(_retrieve)
+        # Perhaps no request waits for the start, so its error is retrieved here.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     # --- the worker ---
 
@@ -372,22 +373,28 @@ class ProcessSlot:
         shared, self._journal.notices.of_start = self._journal.notices.of_start, []
         for notice in (*origin.notices, *shared):
             self._journal.note(notice)
+        if self.worker is not worker:
+            raise errors.StartFailed("a copy ended as soon as it had started; try again")
         self.move(SlotState.UP)
 
     async def note_files(self, worker: Worker) -> None:
         """Have the worker note its open files and its working directory, before it gets another folder."""
         self._started = self._loop.create_future()
         worker.send(messages.NoteFiles(self.workspace.folders.workspace))
-        await asyncio.wait({self._started}, timeout=REOPEN_SECONDS)
+        await self._wait_reopened(worker)
         self.on_started()
+
+    async def _wait_reopened(self, worker: Worker) -> None:
+        ends: list[asyncio.Future[Any]] = [self._started, worker.gone]
+        await asyncio.wait(ends, timeout=REOPEN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def replace(self, replacement: Replacement) -> Outcome:
         """Put another process in the place of the current one, with its files.
 
-        Return the former temporary folder, and which files changed, if they were applied. If there is no process, raise
-        StartFailed and go on as before.
+        Return the former temporary folder, and which files changed. Without a process, raise StartFailed and go on.
         """
         replaced: asyncio.Future[Outcome] = self._loop.create_future()
+        await self.ready()  # its process may have ended just now
         self.move(SlotState.STARTING)
         self._begin_task(self._replace(replacement, replaced))
         assert self._task is not None
@@ -423,7 +430,7 @@ class ProcessSlot:
         changes = await replacement.apply(copy, self._journal.notices)
         if changes is not None:
             copy.send(messages.Reopen(replacement.source, replacement.folders.folder if replacement.source else ""))
-            await asyncio.wait({self._started}, timeout=REOPEN_SECONDS)
+            await self._wait_reopened(copy)
             self.cwd = moment.cwd
         self.on_started()
         self._journal.append(events.Notice, replacement.text)
@@ -491,8 +498,3 @@ class ProcessSlot:
                 await asyncio.wait({worker.gone}, timeout=grace_seconds)
             worker.kill("the session was ended")
             await worker.gone
-
-
-def _retrieve(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.exception()  # retrieved here, since perhaps no request waits for the start
