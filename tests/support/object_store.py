@@ -32,11 +32,18 @@ def s3_server() -> Iterator[str]:
 @contextlib.contextmanager
 def bucket(server: str, name: str) -> Iterator[str]:
     """Provide the URL of a new bucket. The environment names the server and the credentials meanwhile."""
+    with credentials(server):
+        boto3.client("s3").create_bucket(Bucket=name)
+        yield f"s3://{name}/ingle"
+
+
+@contextlib.contextmanager
+def credentials(server: str) -> Iterator[None]:
+    """Name a server and its credentials in the environment. A service takes the credentials out of it."""
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in environment(server).items():
             patch.setenv(variable, value)
-        boto3.client("s3").create_bucket(Bucket=name)
-        yield f"s3://{name}/ingle"
+        yield
 
 
 def environment(server: str) -> dict[str, str]:

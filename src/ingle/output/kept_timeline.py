@@ -4,7 +4,6 @@ A server that stops writes an index beside the file of events. Without one the s
 read once, up to the last line that is whole. Every function blocks and is called in a thread.
 """
 
-import contextlib
 import os
 from array import array
 from pathlib import Path
@@ -86,14 +85,22 @@ def find(path: str, limit: int) -> Found:
             os.truncate(path, found.size)
     except OSError:
         found = Found()
-    with contextlib.suppress(OSError, ValueError):
-        found.forgotten = int(Path(f"{path}{FORGOTTEN}").read_text())
+    found.forgotten = read_forgotten(path)
     return found
+
+
+def read_forgotten(path: str) -> int:
+    """Return the number of the last cell whose code is not shown any more."""
+    try:
+        return int(Path(f"{path}{FORGOTTEN}").read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def write_forgotten(path: str, cell: int) -> None:
     """Write down that the code of cells up to this one is not shown any more, even if the server is killed."""
     draft = Path(f"{path}{FORGOTTEN}.part")
+    draft.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft.write_text(str(cell))
     draft.rename(f"{path}{FORGOTTEN}")
 

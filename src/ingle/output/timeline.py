@@ -141,9 +141,17 @@ class Timeline:
         self.next_seq = self._base = found.last + 1 + (lost if found.last else 0)
 
     def _begin_writing(self) -> None:
-        self._flush = None
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
         if self._writing is None and self.broken is None:
             self._writing = asyncio.get_running_loop().create_task(self._write_oldest())
+
+    async def flush(self) -> None:
+        """Write all events of a lasting timeline to disk."""
+        self._begin_writing()
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
 
     @property
     def _must_write(self) -> bool:

@@ -213,6 +213,26 @@ class Registry:
 
         await self.do(work)
 
+    async def take(self, place: str, row: Row) -> None:
+        """Record a session that another registry had, as one of this server."""
+
+        def work(db: sqlite3.Connection) -> None:
+            made, save = msgspec.json.encode(row.made), row.save and msgspec.json.encode(row.save)
+            values = (row.uid, place, self._server, row.name, made, row.created_at, row.cells, save)
+            with _durably(db), _transaction(db):
+                db.execute("DELETE FROM sessions WHERE uid = ?", (row.uid,))
+                db.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                db.executemany(
+                    "INSERT INTO requests (uid, key, asked, cell) VALUES (?, ?, ?, ?)",
+                    [(row.uid, each.key, each.asked, each.cell) for each in row.requests],
+                )
+
+        await self.do(work)
+
+    async def requests(self, uid: str) -> list[Request]:
+        """Return the requests of a session, the oldest first."""
+        return await self.do(lambda db: _requests(db, uid))
+
     async def rename(self, uid: str, name: str) -> None:
         await self.do(lambda db: db.execute("UPDATE sessions SET name = ? WHERE uid = ?", (name, uid)))
 
@@ -315,7 +335,6 @@ def _last_time(created_at: float, save: bytes | None) -> float:
 def _row(
     db: sqlite3.Connection, uid: str, name: str, made: bytes, created_at: float, cells: int, save: bytes | None
 ) -> Row:
-    requests = db.execute("SELECT key, asked, cell FROM requests WHERE uid = ? ORDER BY number", (uid,))
     return Row(
         uid,
         name,
@@ -323,8 +342,13 @@ def _row(
         created_at,
         cells,
         msgspec.json.decode(save, type=Save) if save is not None else None,
-        [Request(*each) for each in requests],
+        _requests(db, uid),
     )
+
+
+def _requests(db: sqlite3.Connection, uid: str) -> list[Request]:
+    found = db.execute("SELECT key, asked, cell FROM requests WHERE uid = ? ORDER BY number", (uid,))
+    return [Request(*each) for each in found]
 
 
 @contextlib.contextmanager

@@ -20,15 +20,22 @@ KEY_SIZE = 32
 class Signer:
     """Signs and checks snapshots of one tenant."""
 
-    def __init__(self, key: bytes, tenant: str) -> None:
+    def __init__(self, key: bytes, tenant: str, *others: bytes) -> None:
+        """Signatures by other keys are accepted too."""
         # Each tenant has its own key, so that tenants do not trust each other's snapshots.
-        self._key = hmac.digest(key, b"ingle snapshot\0" + tenant.encode(), "sha256")
+        purpose = b"ingle snapshot\0" + tenant.encode()
+        self._keys = [hmac.digest(each, purpose, "sha256") for each in (key, *others)]
 
     def sign(self, data: bytes) -> str:
-        return hmac.new(self._key, data, hashlib.sha256).hexdigest()
+        return _sign(self._keys[0], data)
 
     def is_ours(self, data: bytes, signature: str) -> bool:
-        return hmac.compare_digest(self.sign(data).encode(), signature.encode("utf-8", "replace"))
+        given = signature.encode("utf-8", "replace")
+        return any(hmac.compare_digest(_sign(key, data).encode(), given) for key in self._keys)
+
+
+def _sign(key: bytes, data: bytes) -> str:
+    return hmac.new(key, data, hashlib.sha256).hexdigest()
 
 
 def read_key(file: Path) -> bytes:

@@ -31,6 +31,9 @@ OWNER = ".owner"
 NAMED = "named"
 """Folder of snapshots that callers have named."""
 
+DURABLE, HIBERNATED = "sessions", "resting"
+"""Folders of automatic saves: of sessions that outlive their server, and of those that do not."""
+
 PREVIOUS = ".previous.json"
 MAX_MANIFEST = 64 * 1024 * 1024
 
@@ -78,14 +81,18 @@ class LoadCandidates:
 
 
 class Snapshots:
-    def __init__(self, home: Path, tenant: str, limit: int, files_limit: int) -> None:
-        """`limit` is the size of one snapshot, `files_limit` the size of all files in all snapshots."""
+    def __init__(self, home: Path, tenant: str, limit: int, files_limit: int, key: bytes | None = None) -> None:
+        """`limit` is the size of one snapshot, `files_limit` the size of all files in all snapshots.
+
+        Servers with one object store share the key that signs snapshots.
+        """
         self._home = home
         self._tenant = tenant
         self._limit = limit
         self._files_limit = files_limit
         self._folder = home / "snapshots" / (tenant or OWNER)
         self.chunks = ChunkStore(self._folder / "chunks")
+        self._shared_key = key
         self._signer: Signer | None = None
         self._used = UsedChunks(self._folder, lambda path: self._read(path, path.stem, True))
 
@@ -93,7 +100,8 @@ class Snapshots:
     def _signing(self) -> Signer:
         if self._signer is None:
             disk_errors.make_folder(self._home)
-            self._signer = Signer(read_key(self._home / "signing.key"), self._tenant)
+            own = read_key(self._home / "signing.key")
+            self._signer = Signer(self._shared_key or own, self._tenant, own)
         return self._signer
 
     # --- saving ---
@@ -321,6 +329,49 @@ class Snapshots:
         finally:
             pack.close()
         return found
+
+    # --- chunks of an object store ---
+
+    def raw(self, name: str, folder_name: str) -> tuple[bytes, dict[str, int]]:
+        """Return the last save as it is on the disk, and the sizes of its chunks by hash."""
+        path = self._folder / folder_name / (name + CURRENT)
+        found = self._read(path, name, True)
+        return path.read_bytes(), dict(found.pieces())
+
+    def put_raw(self, name: str, folder_name: str, data: bytes) -> None:
+        """Write a save as another server has it on its disk. Its chunks may be missing yet."""
+        signature, _, content = data.partition(b"\n")
+        self._put(name, folder_name, content, signature.decode("ascii", "replace"))
+
+    def missing(self, data: bytes, name: str) -> list[bytes]:
+        """Return the chunks of a save that are not on the disk."""
+        found = manifest.decode(data.partition(b"\n")[2], name)
+        with self.chunks.shared():
+            return [key for key in {bytes.fromhex(each) for each, _ in found.pieces()} if not self.chunks.has(key)]
+
+    def scratch(self) -> int:
+        return self.chunks.scratch()
+
+    def write_pack(self, chunks: list[manifest.Chunk], fd: int) -> None:
+        """Write chunks to a file as one pack."""
+        with self.chunks.shared():
+            writer = Writer(fd)
+            for digest, length in chunks:
+                writer.keep(bytes.fromhex(digest), self.chunks.read(bytes.fromhex(digest), length))
+            writer.finish()
+
+    def read_pack(self, fd: int, name: str, digests: list[bytes]) -> None:
+        """Keep chunks of a pack, each checked."""
+        pack = Pack(os.dup(fd), name)
+        try:
+            with self.chunks.shared(), self.chunks.begin() as addition:
+                for digest in digests:
+                    if not addition.has(digest):
+                        size = pack.places[digest].size if digest in pack.places else 0
+                        addition.writer.keep(digest, pack.read(digest, size))
+                addition.finish()
+        finally:
+            pack.close()
 
     # --- removing ---
 

@@ -3,6 +3,7 @@
 The credentials are those that the library finds: environment, files of the user, or the machine's role.
 """
 
+import os
 import shutil
 from typing import Any, BinaryIO
 
@@ -16,6 +17,9 @@ ATTEMPTS = 2
 """Attempts of the library itself, within one of `Store`."""
 
 CONNECTIONS = 32
+
+SINGLE_BYTES = 8 * 1024 * 1024
+"""Objects from this size on are uploaded in parts."""
 
 COPY_BYTES = 4 * 1024 * 1024
 
@@ -42,7 +46,7 @@ class BucketObjects:
         scheme, _, path = url.partition("://")
         # Without caches: another server may have written a moment ago.
         options = {"use_listings_cache": False, "skip_instance_cache": True}
-        self._files: Any = fsspec.filesystem(scheme, **options, **OPTIONS.get(scheme, {}))
+        self._files: Any = fsspec.filesystem(scheme, **options, **OPTIONS.get(scheme, {}), **_credentials(scheme))
         if scheme == "s3":
             self._files.retries = ATTEMPTS
         self._root = path.strip("/")
@@ -73,6 +77,11 @@ class BucketObjects:
         return True
 
     def upload(self, path: str, file: BinaryIO) -> None:
+        first = file.read(SINGLE_BYTES)
+        if len(first) < SINGLE_BYTES:
+            self.write(path, first)  # one request instead of three
+            return
+        file.seek(0)
         target = self._files.open(self._path(path), "wb")
         try:
             shutil.copyfileobj(file, target, COPY_BYTES)
@@ -96,7 +105,9 @@ class BucketObjects:
             found: dict[str, dict[str, Any]] = self._files.find(self._path(prefix), detail=True)
         except FileNotFoundError:
             return []
-        return sorted(self._entry(path, about) for path, about in found.items())
+        # Some stores list a folder itself, or an object that is no folder.
+        inside = {path: about for path, about in found.items() if path.startswith(self._path(prefix))}
+        return sorted(self._entry(path, about) for path, about in inside.items() if about.get("type") != "directory")
 
     def _entry(self, path: str, about: dict[str, Any]) -> Entry:
         modified: Any = about.get("LastModified") or about.get("updated") or about.get("mtime") or 0.0
@@ -109,3 +120,9 @@ class BucketObjects:
             self._files.rm_file(self._path(path))
         except FileNotFoundError:
             pass
+
+
+def _credentials(scheme: str) -> dict[str, str]:
+    """Return keys from the environment. They are removed there before a session could inherit them."""
+    names = {"key": "AWS_ACCESS_KEY_ID", "secret": "AWS_SECRET_ACCESS_KEY", "token": "AWS_SESSION_TOKEN"}
+    return {name: os.environ[each] for name, each in names.items() if scheme == "s3" and each in os.environ}

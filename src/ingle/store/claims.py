@@ -29,7 +29,7 @@ class Claim(Struct, frozen=True):
     node: str
     """Where that server is, for people."""
     at: float
-    """When it was taken, by the server's clock."""
+    """When it was taken or released, by the server's clock."""
     released: bool = False
     """The session has ended, or its server gave it up. Another server may take the next epoch."""
     nonce: str = ""
@@ -73,7 +73,7 @@ class Claims:
 
     async def release(self, claim: Claim) -> None:
         """Give a session up. Its epochs go on from here."""
-        given_up = msgspec.structs.replace(claim, released=True)
+        given_up = msgspec.structs.replace(claim, released=True, at=time.time())
         await self._store.write(_path(claim.key, claim.epoch), msgspec.json.encode(given_up))
 
     async def all(self, agent: str | None = None) -> list[Claim]:

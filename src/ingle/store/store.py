@@ -1,7 +1,8 @@
 """The object store of a server: a folder, or a bucket by URL.
 
 Calls run in threads and never block the event loop. Each has a time limit, and is repeated a few times. A call that
-still fails raises an error that names the store and the next step. An upload in parts is seen when it is complete.
+still fails raises an error that names the store and the next step. An upload is seen when it is complete. Its time is
+bounded by the library, which gives up when no byte passes.
 """
 
 import asyncio
@@ -13,11 +14,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from ingle import errors
 from ingle.store.folder import FolderObjects
 from ingle.store.objects import Entry, Objects
+from ingle.support.threads import finished
 
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.2
@@ -27,7 +29,7 @@ CALL_SECONDS = 15.0
 """Longest time of one attempt for a small object."""
 
 MIN_BYTES_PER_SECOND = 512 * 1024
-"""Rate below which the transfer of a large object has failed."""
+"""Rate below which a write has failed."""
 
 THREADS = 16
 
@@ -74,24 +76,26 @@ class Store:
                 return made or (lost and await self.read(path) == data)
         raise AssertionError
 
-    async def upload(self, path: str, file: BinaryIO, size: int) -> None:
+    async def upload(self, path: str, fd: int) -> None:
         """Create or replace an object with all that a file holds."""
 
         def work() -> None:
-            file.seek(0)
-            self.objects.upload(path, file)
+            with open(fd, "rb", closefd=False) as file:
+                file.seek(0)
+                self.objects.upload(path, file)
 
-        await self._call(work, CALL_SECONDS + size / MIN_BYTES_PER_SECOND)
+        await self._call(work, None)
 
-    async def download(self, path: str, file: BinaryIO, size: int) -> bool:
+    async def download(self, path: str, fd: int) -> bool:
         """Write the content of an object to an empty file. Return False if there is none."""
 
         def work() -> bool:
-            file.seek(0)
-            file.truncate()
-            return self.objects.download(path, file)
+            with open(fd, "r+b", closefd=False) as file:
+                file.seek(0)
+                file.truncate()
+                return self.objects.download(path, file)
 
-        return await self._call(work, CALL_SECONDS + size / MIN_BYTES_PER_SECOND)
+        return await self._call(work, None)
 
     async def list(self, prefix: str) -> list[Entry]:
         """Return all objects below a prefix that ends with a slash, by path."""
@@ -117,7 +121,7 @@ class Store:
                 "one session; use a store that does, such as S3, MinIO, Google Cloud Storage or a folder"
             )
 
-    async def _call(self, work: Callable[[], T], seconds: float = CALL_SECONDS) -> T:
+    async def _call(self, work: Callable[[], T], seconds: float | None = CALL_SECONDS) -> T:
         attempt = 0
         while True:
             try:
@@ -128,15 +132,20 @@ class Store:
                     raise
             await asyncio.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
 
-    async def _attempt(self, work: Callable[[], T], seconds: float) -> T:
+    async def _attempt(self, work: Callable[[], T], seconds: float | None) -> T:
+        """Run work in a thread. Without a time limit it is waited for in any case: it uses a file of the caller."""
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
+            if seconds is None:
+                return await finished(running)
             async with asyncio.timeout(seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                return await running
         except TimeoutError:
+            limit = CALL_SECONDS if seconds is None else seconds
             raise errors.StoreFailed(
-                f"the store {self.name} did not answer within {seconds:.0f} s; check the network and the store, retry"
+                f"the store {self.name} did not answer within {limit:.0f} s; check the network and the store, and retry"
             ) from None
-        except Exception as error:  # a library of each kind of store has errors of its own
+        except Exception as error:  # the library of each kind of store has errors of its own
             raise _named(error, self.name) from error
 
     def close(self) -> None:

@@ -1,0 +1,145 @@
+"""Chunks of one tenant's saves in the store, in packs that never change. Each chunk is uploaded once.
+
+Several servers add packs and remove unused ones without a lock. A collector marks an unused pack first, then reads all
+saves once more, and removes the pack if still none uses it. A server writes its save first, then looks for marks and
+for missing packs, and only then reports the save. One of the two sees the other. A marked pack is never used again.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from ingle import errors
+from ingle.snapshots.manifest import Chunk
+from ingle.store.objects import Entry, quoted
+from ingle.store.store import Store
+from ingle.support.threads import in_thread
+
+PACK, MARK = ".pack", ".unused"
+
+SMALL_PACK_BYTES = 4 * 1024 * 1024
+MAX_SMALL_PACKS = 24
+"""A save that would use more small packs uploads their chunks again, in one pack."""
+
+MIN_USED_SHARE = 0.5
+"""A save that uses a smaller share of a pack uploads these chunks again. So loading it reads little in vain."""
+
+UNUSED_SECONDS = 3600.0
+"""Age of a pack from which on it may be marked. Younger ones may be part of a save that is being written."""
+
+Packs = dict[str, list[bytes]]
+"""Names of packs, each with the hashes of chunks that are in it."""
+
+
+class LocalChunks(Protocol):
+    """Chunks on the disk of this server. Every method blocks."""
+
+    def scratch(self) -> int:
+        """Return a descriptor of an unnamed file."""
+        ...
+
+    def write_pack(self, chunks: list[Chunk], fd: int) -> None: ...
+
+    def read_pack(self, fd: int, name: str, digests: list[bytes]) -> None: ...
+
+
+class StoredPacks:
+    def __init__(self, store: Store, tenant: str) -> None:
+        self._store = store
+        self._folder = f"chunks/{quoted(tenant)}/"
+        self._packs: dict[str, set[bytes]] = {}
+        """Packs with the chunks that this server knows to be in them."""
+        self._where: dict[bytes, str] = {}
+        self._sizes: dict[str, int] = {}
+
+    def learn(self, packs: Packs) -> None:
+        """Note which chunks another server has put into packs."""
+        for name, digests in packs.items():
+            self._packs.setdefault(name, set()).update(digests)
+            self._where.update(dict.fromkeys(digests, name))
+
+    def _forget(self, name: str) -> None:
+        for digest in self._packs.pop(name, set()):
+            if self._where.get(digest) == name:
+                del self._where[digest]
+
+    async def place(self, chunks: Iterable[Chunk], local: LocalChunks) -> Packs:
+        """Return packs that hold all of these chunks, after uploading those that no pack has."""
+        sizes = dict(chunks)
+        placed: Packs = {}
+        new: list[Chunk] = []
+        for digest, size in sizes.items():
+            key = bytes.fromhex(digest)
+            name = self._where.get(key)
+            if name is None:
+                new.append((digest, size))
+            else:
+                placed.setdefault(name, []).append(key)
+        for name in self._wasteful(placed, sizes):
+            new += [(digest.hex(), sizes[digest.hex()]) for digest in placed.pop(name)]
+        if new:
+            name = await self._upload(new, local)
+            placed[name] = [bytes.fromhex(digest) for digest, _ in new]
+            self.learn({name: placed[name]})
+        return placed
+
+    def _wasteful(self, placed: Packs, sizes: dict[str, int]) -> list[str]:
+        used = {name: sum(sizes[each.hex()] for each in digests) for name, digests in placed.items()}
+        whole = {name: self._sizes.get(name, used[name]) for name in placed}
+        found = [name for name in placed if used[name] < whole[name] * MIN_USED_SHARE]
+        small = [name for name in placed if whole[name] < SMALL_PACK_BYTES and name not in found]
+        return found + (small if len(small) > MAX_SMALL_PACKS else [])
+
+    async def _upload(self, chunks: list[Chunk], local: LocalChunks) -> str:
+        name = os.urandom(16).hex()
+        fd = await in_thread(local.scratch)
+        try:
+            await in_thread(lambda: local.write_pack(chunks, fd))
+            await self._store.upload(f"{self._folder}{name}{PACK}", fd)
+        finally:
+            os.close(fd)
+        return name
+
+    async def any_lost(self, packs: Packs) -> bool:
+        """Return whether packs are gone or marked. This server does not use those any more."""
+        whole, marked = await self._list()
+        self._sizes = {name: entry.size for name, entry in whole.items()}
+        lost = [name for name in packs if name not in whole or name in marked]
+        for name in lost:
+            self._forget(name)
+        return bool(lost)
+
+    async def _list(self) -> tuple[dict[str, Entry], set[str]]:
+        """Return all packs, and the names of those that are marked."""
+        entries = {each.path.removeprefix(self._folder): each for each in await self._store.list(self._folder)}
+        whole = {path.removesuffix(PACK): each for path, each in entries.items() if path.endswith(PACK)}
+        return whole, {path.removesuffix(MARK) for path in entries if path.endswith(MARK)}
+
+    async def fetch(self, packs: Packs, local: LocalChunks) -> None:
+        """Download packs, and keep these chunks of theirs on the disk."""
+        for name, digests in packs.items():
+            fd = await in_thread(local.scratch)
+            try:
+                if not await self._store.download(f"{self._folder}{name}{PACK}", fd):
+                    raise errors.SnapshotDamaged(name, f"it is missing in the store {self._store.name}")
+                await in_thread(partial(local.read_pack, fd, name, digests))
+            finally:
+                os.close(fd)
+
+    async def collect(self, used: Callable[[], Awaitable[set[str]]], older_than: float = UNUSED_SECONDS) -> None:
+        """Remove packs that no save uses. `used` reads the names of packs in all saves, each time it is called."""
+        whole, marked = await self._list()
+        now = max((entry.modified for entry in whole.values()), default=0.0)
+        in_use = await used()
+        for name, entry in whole.items():
+            if name not in in_use and name not in marked and now - entry.modified >= older_than:
+                await self._store.write(f"{self._folder}{name}{MARK}", b"")
+                marked.add(name)
+        if not marked:
+            return
+        # Each save that uses a pack of these was written before this point, or sees the mark.
+        in_use = await used()
+        for name in marked - in_use:
+            await self._store.delete(f"{self._folder}{name}{PACK}")
+            await self._store.delete(f"{self._folder}{name}{MARK}")
