@@ -130,7 +130,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.daytona", "compat.jupyter"),
     *_proven("15. Compatible interfaces", "compat.fusion", "compat.errors"),
     *_later("16. Many machines", "there is one node only", "node.same", "node.lost", "node.once", "node.drain"),
-    *_later("16. Many machines", "snapshots are stored on the local disk only", "store.remote"),
+    *_proven("16. Many machines", "store.remote"),
     *_proven("17. GPU", "gpu.grant"),
     *_later("17. GPU", "copies of sessions that use CUDA are not told apart yet", "gpu.copies", "gpu.freed"),
 )

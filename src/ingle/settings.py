@@ -217,6 +217,10 @@ class Settings:
     store: str = setting(
         "", "Object store for durable sessions and snapshots, s3://BUCKET/PREFIX or an absolute folder; empty: none."
     )
+    store_takeover: float = seconds(
+        15.0,
+        "Silence after which the sessions of another server with the same store are taken over; 0: never.",
+    )
     max_code: int = size(16 * 1024 * 1024, "Maximum size of a cell's source.")
     max_batch: int = size(64 * 1024 * 1024, "Maximum size of the request of a batch.")
     result_chars: int = setting(200_000, "Characters of each stream in a result; read the rest by cell number.")

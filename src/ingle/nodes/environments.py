@@ -63,7 +63,7 @@ class LocalEnvironments:
         finally:
             del self._running[name]
         if before is not None:
-            await self._manager.drop_stale([self._store.build_folder(before)])
+            await self._manager.grants.drop_stale([self._store.build_folder(before)])
         return record
 
     async def list(self) -> list[EnvironmentInfo]:
@@ -90,7 +90,7 @@ class LocalEnvironments:
             return
         record = await asyncio.to_thread(self._store.read, name)
         await asyncio.to_thread(self._store.remove, name)
-        await self._manager.drop_stale([self._store.build_folder(record)])
+        await self._manager.grants.drop_stale([self._store.build_folder(record)])
 
     async def stop(self) -> None:
         """Stop the builds that run. What was there before stays."""

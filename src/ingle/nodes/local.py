@@ -76,6 +76,15 @@ class LocalNode:
     async def sessions(self, tenant: str) -> list[SessionInfo]:
         return [session.info() for session in self.manager.all(tenant)]
 
+    async def adopt(self, key: str) -> SessionInfo:
+        """Take over a durable session of a server that is gone, from the object store. The next call restores it."""
+        await self.manager.takeover.adopt_key(key)
+        return self.manager.get(key).info()
+
+    async def give_up(self, key: str) -> None:
+        """Save a durable session to the object store and end it here, for another server."""
+        await self.manager.takeover.give_up(key)
+
     async def fork(self, key: str, names: list[str | None], *, reseed: bool = False) -> list[SessionInfo]:
         return [session.info() for session in await self.manager.fork(key, names, reseed=reseed)]
 

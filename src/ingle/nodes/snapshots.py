@@ -131,7 +131,9 @@ class LocalSnapshots:
         try:
             async with self._places.one():
                 made, new = await Transfer().save(copy, take, self._channels)
-            if place is not None:
+            if place is None:
+                await self._send(tenant_of(session.key), target)
+            else:
                 folder, path = place
                 complete = LocalFile(os.dup(scratch))
                 try:
@@ -164,6 +166,21 @@ class LocalSnapshots:
             files=None if made.files is None else made.files.count,
         )
 
+    async def _send(self, tenant: str, name: str) -> None:
+        """Have a snapshot in the object store too, if there is one."""
+        shared = self._manager.saves.shared
+        if shared is not None:
+            try:
+                await shared.push_named(tenant, self.of(tenant), name)
+            except errors.StoreFailed as error:
+                raise type(error)(f"the snapshot {name!r} is saved on this machine only: {error.message}") from None
+
+    async def _fetch(self, tenant: str, name: str, *, whole: bool = True) -> None:
+        """Have a snapshot of the object store on the disk. A path is none of its names."""
+        shared = self._manager.saves.shared
+        if shared is not None and NAME.fullmatch(name):
+            await shared.pull_named(tenant, self.of(tenant), name, whole=whole)
+
     async def _place_of_save(self, session: Session, target: str, start: str | None) -> tuple[SessionFiles, str]:
         """Return the folder of a save to a path, as the session sees it, and the path of the file below that folder."""
         own = session.spec.cwd or session.folders.workspace
@@ -187,6 +204,7 @@ class LocalSnapshots:
     async def _load(self, new: NewSession, source: str, start: str | None, trust: bool, rerun: bool) -> Restored:
         began = time.monotonic()
         snapshots = self.of(new.tenant)
+        await self._fetch(new.tenant, source)
         opening = await self._in_thread(lambda: self._open(snapshots, source, start, trust))
         with contextlib.ExitStack() as stack:
             stack.callback(opening.close)
@@ -270,6 +288,7 @@ class LocalSnapshots:
         tenant = session.spec.tenant
         if not NAME.fullmatch(name):
             raise errors.SnapshotNotFound(name)
+        await self._fetch(tenant, name)
         opening = await self._in_thread(lambda: self._open(self.of(tenant), name, None, False))
         try:
             opened = await self._in_thread(opening.next)
@@ -307,12 +326,17 @@ class LocalSnapshots:
     async def delete(self, tenant: str, name: str) -> None:
         if not NAME.fullmatch(name):
             raise errors.SnapshotNotFound(name)
+        await self._fetch(tenant, name, whole=False)
+        shared = self._manager.saves.shared
+        if shared is not None:
+            await shared.named(tenant).remove(name)
         await self._in_thread(lambda: self.of(tenant).delete(name))
 
     async def open(self, tenant: str, name: str) -> LocalFile:
         """Return a snapshot as one file. The file has no name and vanishes when it is closed."""
         if not NAME.fullmatch(name):
             raise errors.SnapshotNotFound(name)
+        await self._fetch(tenant, name)
         snapshots = self.of(tenant)
 
         def write() -> LocalFile:
@@ -339,13 +363,18 @@ class LocalSnapshots:
                     raise errors.TooLarge(f"the file is above the limit of {limit} bytes; raise max_snapshot")
                 await self._in_thread(partial(write_whole, fd, chunk))
             found = await self._in_thread(lambda: snapshots.import_file(name, os.dup(fd)))
+            await self._send(tenant, name)
         finally:
             os.close(fd)
         return found.info(name)
 
     async def list(self, tenant: str) -> AsyncIterator[SnapshotInfo]:
-        snapshots = self.of(tenant)
-        for name in await self._in_thread(snapshots.names):
+        snapshots, shared = self.of(tenant), self._manager.saves.shared
+        here = set(await self._in_thread(snapshots.names))
+        elsewhere = set() if shared is None else {*await shared.named(tenant).names()} - here
+        for name in sorted(here | elsewhere):
+            if name in elsewhere:
+                await self._fetch(tenant, name, whole=False)
             try:
                 found = await self._in_thread(partial(snapshots.read, name))
                 yield found.info(name)

@@ -30,6 +30,7 @@ from ingle.sessions.persistence.autosave import SaveTarget
 from ingle.sessions.persistence.durable import DurableSessions
 from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.sessions.persistence.save_store import SaveStore
+from ingle.sessions.persistence.takeover import Takeover
 from ingle.sessions.process.grants import Grants
 from ingle.sessions.process.launchers import Launchers
 from ingle.sessions.process.prepared_workers import PreparedWorker, PreparedWorkers
@@ -82,6 +83,7 @@ class Manager:
         self.shell_sandboxes = ShellSandboxes(self._hidden)
         self.saves = SaveStore(home, settings.max_snapshot, settings.keep_disk)
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
+        self.takeover = Takeover(settings, self._durable, self._sessions, self._making, self._take_over, self.end_soon)
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
         packages = package_hints.by_name(policy.index, settings.allow_host)
         self._hints = Hints(path_hints.by_name(home) | packages | gpu_hints.by_name(policy.gpus))
@@ -93,12 +95,14 @@ class Manager:
         self._locking = self._loop.run_in_executor(None, self._data_folder.take)
         await asyncio.shield(self._locking)
         try:
+            await self.takeover.open()
             await self.grants.start()
         except errors.IngleError:
             self._data_folder.release()
             raise
         for row in await self._durable.left_behind(self._data_folder.is_dead):
             await self._take_over(row)
+        await self.takeover.start()
         self.upkeep.start()
 
     async def warm(self) -> None:
@@ -418,13 +422,13 @@ class Manager:
         metrics.max_sessions, metrics.starts_waiting = self.admission.limit, self.admission.waiting
         return metrics
 
-    def end_soon(self, session: Session, reason: str) -> "asyncio.Task[None]":
-        """Begin to end a session, which leaves the list at once. Return the task of its end."""
+    def end_soon(self, session: Session, reason: str, *, keep: bool = False) -> "asyncio.Task[None]":
+        """Begin to end a session, which leaves the list at once. Return the task of its end. `keep` its saves."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
             self._durable.names.end(session.key)
             self.telemetry.session_ended(session.key, time.time() - session.created_at, reason)
-        ending = self._loop.create_task(session.end())
+        ending = self._loop.create_task(session.end(keep=keep))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         ending.add_done_callback(lambda ending: self._tidy_soon())
@@ -440,19 +444,9 @@ class Manager:
         used = {session.spec.grant.build for session in (*self._sessions.values(), *filter(None, making))}
         dropped = self.grants.builds.keep_only(used)
         if dropped:
-            tidying = self._loop.create_task(self.drop_stale(dropped))
+            tidying = self._loop.create_task(self.grants.drop_stale(dropped))
             self._endings.add(tidying)
             tidying.add_done_callback(self._endings.discard)
-
-    async def drop_stale(self, builds: list[Path]) -> None:
-        """Stop the launchers of builds that are neither current nor in use, and remove the builds."""
-        for build in builds:
-            current = await asyncio.to_thread(self.grants.builds.store.is_current, build)
-            if not current and build not in self.grants.builds.held:
-                for launcher in self._launchers.all:
-                    if launcher.python.startswith(f"{build}/"):
-                        await self._launchers.drop(launcher)
-                await asyncio.to_thread(self.grants.builds.store.sweep, build.parent.name)
 
     async def stop(self) -> None:
         """End everything that this manager has started, and leave the data folder clean."""
@@ -464,6 +458,7 @@ class Manager:
         for launcher in self._launchers.all:
             launcher.rest()
         await self.upkeep.stop()
+        await self.takeover.stop()
         await self.grants.cancel()
         sessions = list(self._sessions.values())
         self._sessions.clear()
@@ -478,6 +473,7 @@ class Manager:
         await self.tools.close()
         self._watches.close()
         await self._trees.close()
+        await self.takeover.close()
         await self._durable.registry.close()
         self.saves.close()
         await self._launchers.stop()

@@ -21,6 +21,7 @@ from ingle.files import FileChanges
 from ingle.render.phrases import duration, some
 from ingle.sessions.cells.journal import Journal
 from ingle.sessions.persistence.kept_files import KeptFiles
+from ingle.sessions.persistence.stored_session import StoredSession
 from ingle.snapshots.cell_counter import CellCounter
 from ingle.snapshots.registry import Registry, Save
 from ingle.snapshots.store import LoadableSnapshot
@@ -42,6 +43,9 @@ last copy and its save took. So a few cells, those of some 50 ms, are saved toge
 
 MAX_PAUSE_SECONDS = 0.2
 """Longest time between two copies, however long a save takes."""
+
+RESEND_SECONDS = 5.0
+"""Pause until a save that the object store did not take is sent again."""
 
 MAX_FILES_NAMED = 5
 MAX_FAILED_LOADS = 2
@@ -112,6 +116,8 @@ class SaveTarget:
     save: Save | None = None
     """The last save of an earlier server."""
     count: CellCounter | None = None
+    stored: StoredSession | None = None
+    """The session in the object store, if there is one. A save is reported when it is there."""
 
 
 class AutoSave:
@@ -126,6 +132,10 @@ class AutoSave:
         self._registry = target.registry
         self._uid = target.uid
         self._count = target.count
+        self._stored = target.stored
+        self._unsent: tuple[Save, int] | None = None
+        """A save that is on the disk and not in the object store, and its version."""
+        self._resend: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.last = target.save
         self._restarted = target.save is not None
@@ -150,6 +160,11 @@ class AutoSave:
     @property
     def durable(self) -> bool:
         return self._registry is not None
+
+    @property
+    def taken_over(self) -> bool:
+        """Return whether another server has the session, so that this one must end it."""
+        return self._stored is not None and self._stored.stale
 
     @property
     def current(self) -> bool:
@@ -266,10 +281,11 @@ class AutoSave:
 
     async def _write_waiting(self) -> None:
         try:
-            while self._stale or self._waiting is not None:
+            while self._stale or self._waiting is not None or (self._unsent is not None and self._resend is None):
                 if self._stale:
                     await self._forget()
                 if self._waiting is None:
+                    await self._send_again()
                     continue
                 waiting, self._waiting = self._waiting, None
                 try:
@@ -291,13 +307,43 @@ class AutoSave:
         save, no_files = await self._store.save(copy, waiting.cell, self._files.packed(waiting.files))
         if self._registry is not None:
             await self._registry.saved(self._uid, save)
-        # Only now: a save that is reported must survive any crash.
-        self.last = save
-        self._saved = max(self._saved, waiting.version)
-        self.trouble = ""
+        self._unsent = (save, waiting.version)
+        await self._send()
         if no_files and no_files != self._no_files:
             self._journal.notify(f"the files of this session are not saved with it: {no_files}")
         self._no_files = no_files
+
+    async def _send(self) -> None:
+        """Have the last save in the object store, if there is one. Then it is reported."""
+        if self._unsent is None:
+            return
+        save, version = self._unsent
+        if self._stored is not None:
+            try:
+                await self._journal.timeline.flush()
+                await self._stored.save(save)
+            except errors.StoreFailed:
+                if not self._closed and self._resend is None:
+                    self._resend = self._loop.call_later(RESEND_SECONDS, self._send_later)
+                raise
+            except errors.StaleSave:
+                self._unsent, self.automatic = None, False
+                raise
+        self._unsent = None
+        # Only now: a save that is reported must survive any crash.
+        self.last = save
+        self._saved = max(self._saved, version)
+        self.trouble = ""
+
+    def _send_later(self) -> None:
+        self._resend = None
+        self._write()
+
+    async def _send_again(self) -> None:
+        try:
+            await self._send()
+        except errors.IngleError as error:
+            self._fail(error.message)
 
     def _fail(self, why: str) -> None:
         why = why.removeprefix(NOT_SAVED)
@@ -385,11 +431,13 @@ class AutoSave:
         self._write()
 
     async def _forget(self) -> None:
-        self.last = None
+        self.last = self._unsent = None
         try:
             await self._store.forget()
             if self._registry is not None:
                 await self._registry.saved(self._uid, None)
+            if self._stored is not None:
+                await self._stored.save(None)
         except (errors.IngleError, OSError) as error:
             self._fail(f"an earlier save could not be removed: {getattr(error, 'message', error)}")
         self._stale = False
@@ -406,8 +454,12 @@ class AutoSave:
         if self._count is not None:
             self._count.close()
             self._count = None
+        if self._resend is not None:
+            self._resend.cancel()
         if keep and self._stale:
             await self._forget()
+        if self._stored is not None:
+            await self._stored.close(self._unsent[0] if keep and self._unsent is not None else None, keep=keep)
         if not keep:
             try:
                 if self._registry is not None:

@@ -17,17 +17,24 @@ from ingle import errors
 from ingle.render.phrases import duration, some
 from ingle.requests import NewSession
 from ingle.sessions.persistence.autosave import SaveTarget
-from ingle.sessions.persistence.save_store import DURABLE, HIBERNATED, SaveStore
+from ingle.sessions.persistence.save_store import SaveStore
+from ingle.sessions.persistence.shared_sessions import SharedSessions
+from ingle.sessions.persistence.stored_session import StoredSession
 from ingle.sessions.spec import SessionSpec
 from ingle.settings import Settings
 from ingle.snapshots.cell_counter import CellCounter
-from ingle.snapshots.registry import KEYS, Registry, RequestStore, Row
+from ingle.snapshots.registry import KEYS, SERVE, Registry, RequestStore, Row
 from ingle.snapshots.session_names import SessionNames
+from ingle.snapshots.store import DURABLE, HIBERNATED
+from ingle.store.claims import Claim
 from ingle.support import remove_tree
 from ingle.support.idempotency import Idempotency, StoredKey
 
 PREFIX = "durable."
 """Start of the names of their folders, so that they are not taken for those of a dead server."""
+
+SHARED_PLACES = (SERVE, "agent")
+"""Servers whose durable sessions are in the object store. Others end with a program of this machine."""
 
 ORPHANED_SECONDS = 7 * 86400.0
 """Age at which saves and folders without a row are removed. The registry may be what was lost."""
@@ -47,6 +54,12 @@ class DurableSessions:
         self.names = SessionNames(self.registry, server, place, enabled=settings.durable_size > 0)
         self._counts: dict[str, CellCounter] = {}
         """Counters of sessions that do not exist yet."""
+        self.shared: SharedSessions | None = None
+        """The sessions in the object store, if there is one."""
+        if settings.store and place in SHARED_PLACES:
+            self.shared = SharedSessions(settings, server, place, saves, self.registry, self.folder)
+        self._stored: dict[str, StoredSession] = {}
+        """Sessions in the object store that do not exist here yet, by unique id."""
 
     def prepare(self) -> None:
         """Make the registry, if there is none, so that the first durable session does not wait for it."""
@@ -84,7 +97,22 @@ class DurableSessions:
         if self.registry.replaced:
             await asyncio.to_thread(self._salvage)
         await asyncio.to_thread(self._tidy, known, expired)
+        if self.shared is not None:
+            rows = [self._note(stored) for stored in await self.shared.reclaim(rows)]
         return [msgspec.structs.replace(row, cells=max(row.cells, await self._count(row.uid))) for row in rows]
+
+    async def adopt(self, claim: Claim) -> Row | None:
+        """Take over a session of another server from the object store. Return None if that server or another has it."""
+        assert self.shared is not None
+        stored = await self.shared.adopt(claim)
+        if stored is None:
+            return None
+        row = self._note(stored)
+        return msgspec.structs.replace(row, cells=max(row.cells, await self._count(row.uid)))
+
+    def _note(self, stored: StoredSession) -> Row:
+        self._stored[stored.row.uid] = stored
+        return stored.row
 
     def _salvage(self) -> None:
         try:
@@ -123,24 +151,33 @@ class DurableSessions:
             raise errors.InvalidRequest("this server saves no session by itself (durable_size is 0); leave durable out")
         row = Row(uid, name, wanted, time.time())
         try:
+            if self.shared is not None:
+                self._note(await self.shared.claim(row))
             await self.registry.add(self._place, row)
             await self._count(uid)
         except BaseException:
             # The request may have been cancelled meanwhile. Then there is no such session.
             self.registry.remove_later(uid)
+            stored = self._stored.pop(uid, None)
+            if stored is not None:
+                await stored.end(keep=False)
             raise
         return row
 
     async def hold_back(self, uid: str, key: str, error: errors.IngleError) -> None:
         """Leave a session of an earlier server in the registry, for a server that can have it."""
         await self.registry.release(uid)
+        stored = self._stored.pop(uid, None)
+        if stored is not None and self.shared is not None:
+            await self.shared.hold_back(stored)
         logger.warning("session %s does not come back: %s", key.rpartition("/")[2], error.message)
         self.names.hold_back(key, error.message)
 
     def target(self, spec: SessionSpec, row: Row) -> SaveTarget:
         """Return where a durable session is saved."""
-        store = self._saves.store(spec, DURABLE, row.uid, self._settings.durable_size)
-        return SaveTarget(store, self.registry, row.uid, row.save, self._counts.pop(row.uid, None))
+        stored = self._stored.pop(row.uid, None)
+        store = self._saves.store(spec, DURABLE, row.uid, self._settings.durable_size, stored)
+        return SaveTarget(store, self.registry, row.uid, row.save, self._counts.pop(row.uid, None), stored)
 
     def requests(self, row: Row) -> Idempotency:
         """Return the idempotency keys of a durable session, which outlive the server."""

@@ -18,6 +18,7 @@ from ingle import errors
 from ingle.events import Skipped
 from ingle.render.phrases import size
 from ingle.sessions.persistence.autosave import Feed, LoadFiles, NoneWhole, Returned
+from ingle.sessions.persistence.stored_session import StoredSession
 from ingle.sessions.persistence.transfer import Transfer
 from ingle.sessions.spec import SessionSpec
 from ingle.snapshots import manifest
@@ -25,11 +26,9 @@ from ingle.snapshots.disk_errors import system_errors
 from ingle.snapshots.manifest import Manifest, Summary
 from ingle.snapshots.registry import Save
 from ingle.snapshots.store import OWNER, LoadCandidates, Snapshots
+from ingle.store.shared import SharedStore
 from ingle.trees.packing import PackedFiles
 from ingle.workers.worker import Worker
-
-DURABLE, HIBERNATED = "sessions", "resting"
-"""Kinds of saves: of sessions that outlive their server, and of those that do not."""
 
 AT_ONCE = 2
 """Automatic saves and loads at a time. Those that a caller asked for have threads of their own."""
@@ -49,17 +48,27 @@ class SaveStore:
         self._limit = limit
         self._files_limit = files_limit
         self._snapshots: dict[str, Snapshots] = {}
+        self.shared: SharedStore | None = None
+        """The object store that has these saves too."""
+        self._key: bytes | None = None
         self.executor = ThreadPoolExecutor(AT_ONCE + MAX_SLOW, "ingle-saves")
         self.slots = Slots(AT_ONCE)
 
     def of(self, tenant: str) -> Snapshots:
         """Return the snapshots of a tenant."""
         if tenant not in self._snapshots:
-            self._snapshots[tenant] = Snapshots(self._home, tenant, self._limit, self._files_limit)
+            self._snapshots[tenant] = Snapshots(self._home, tenant, self._limit, self._files_limit, self._key)
         return self._snapshots[tenant]
 
-    def store(self, spec: SessionSpec, kind: str, name: str, limit: int) -> "SessionStore":
-        return SessionStore(self, spec, kind, name, limit)
+    def share(self, shared: SharedStore, key: bytes) -> None:
+        """Have saves in an object store, signed by the key of all its servers."""
+        self.shared, self._key = shared, key
+        self._snapshots.clear()
+
+    def store(
+        self, spec: SessionSpec, kind: str, name: str, limit: int, stored: StoredSession | None = None
+    ) -> "SessionStore":
+        return SessionStore(self, spec, kind, name, limit, stored)
 
     def tidy(self, kind: str, wanted: Callable[[str], bool], older_than: float = 0.0) -> None:
         """Remove saves of this kind that are not wanted, of all tenants. Blocks. A later save removes their chunks."""
@@ -109,8 +118,11 @@ class Slots:
 class SessionStore:
     """Saves of one session."""
 
-    def __init__(self, saves: SaveStore, spec: SessionSpec, kind: str, name: str, limit: int) -> None:
+    def __init__(
+        self, saves: SaveStore, spec: SessionSpec, kind: str, name: str, limit: int, stored: StoredSession | None
+    ) -> None:
         self._saves = saves
+        self._stored = stored
         self._executor = saves.executor
         self._spec = spec
         self._kind = kind
@@ -148,6 +160,8 @@ class SessionStore:
 
     async def load(self, feed: Feed, files: LoadFiles) -> Returned:
         async with self._saves.slots.one():
+            if self._stored is not None:
+                await self._stored.fetch()
             return await self._load(feed, files)
 
     async def _load(self, feed: Feed, files: LoadFiles) -> Returned:

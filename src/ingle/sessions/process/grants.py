@@ -178,6 +178,16 @@ class Grants:
     def launcher(self, grant: Grant) -> Launcher:
         return self._launchers.get(grant, self.bounding)
 
+    async def drop_stale(self, builds: list[Path]) -> None:
+        """Stop the launchers of builds that are neither current nor in use, and remove the builds."""
+        for build in builds:
+            current = await asyncio.to_thread(self.builds.store.is_current, build)
+            if not current and build not in self.builds.held:
+                for launcher in self._launchers.all:
+                    if launcher.python.startswith(f"{build}/"):
+                        await self._launchers.drop(launcher)
+                await asyncio.to_thread(self.builds.store.sweep, build.parent.name)
+
     async def cancel(self) -> None:
         if self._settling is not None:
             self._settling.cancel()

@@ -1,0 +1,243 @@
+"""Durable sessions in an object store: claimed by this server, or taken over from one that is gone.
+
+The store knows who has a session, so two servers never have the same one. A server is gone when it has released its
+lease, or has not renewed it for `store_takeover` seconds.
+"""
+
+import asyncio
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from ingle import errors
+from ingle.sessions.persistence.save_store import SaveStore
+from ingle.sessions.persistence.stored_session import StoredSession
+from ingle.sessions.spec import key_of
+from ingle.settings import Settings
+from ingle.snapshots.registry import Registry, Request, Row
+from ingle.store.claims import Claim
+from ingle.store.saves import SessionSaves
+from ingle.store.shared import SharedStore, hide_credentials
+from ingle.store.store import open_store
+from ingle.support.threads import in_thread
+
+CLAIM = "claim.json"
+"""File in the folder of a session: its claim when this machine had it last."""
+
+RENEWALS = 5
+"""Renewals of the lease within the time after which a server counts as gone."""
+
+FORGOTTEN_SECONDS = 86400.0
+"""Age from which on the claim of an ended session is removed. No server remembers its epoch then."""
+
+logger = logging.getLogger(__name__)
+
+
+class SharedSessions:
+    def __init__(
+        self,
+        settings: Settings,
+        server: str,
+        place: str,
+        saves: SaveStore,
+        registry: Registry,
+        folder: Callable[[str], Path],
+    ) -> None:
+        """`folder` returns the folder of a session by its unique id."""
+        self._settings = settings
+        self._server = server
+        self._place = place
+        self._saves = saves
+        self._registry = registry
+        self._folder = folder
+        self._shared: SharedStore | None = None
+        self._own: dict[str, StoredSession] = {}
+        """Sessions that this server has, and those that it has to give up."""
+        self._held_back: set[str] = set()
+        """Keys of sessions that this server may not have."""
+
+    @property
+    def shared(self) -> SharedStore:
+        assert self._shared is not None
+        return self._shared
+
+    @property
+    def renew_seconds(self) -> float:
+        return (self._settings.store_takeover or 15.0) / RENEWALS
+
+    async def start(self) -> None:
+        """Open the store, and prove that it can be used. Raise an error if it cannot."""
+        store = await asyncio.to_thread(open_store, self._settings.store)
+        hide_credentials()
+        await store.check()
+        self._shared = SharedStore(store, self._server, platform.node())
+        self._saves.share(self._shared, await self._shared.signing_key())
+        await self._shared.leases.renew(self._server)
+
+    async def stop(self) -> None:
+        if self._shared is not None:
+            await self._shared.close()
+
+    async def renew(self) -> None:
+        await self.shared.leases.renew(self._server)
+
+    # --- new sessions ---
+
+    async def claim(self, row: Row) -> StoredSession:
+        """Claim the name of a new session. Raise SessionExists if another server has it, or has left a save of it."""
+        key = key_of(row.made.tenant, row.name)
+        newest = await self.shared.claims.newest(key)
+        if newest is not None and newest.agent == self._server and not newest.released:
+            claim: Claim | None = newest  # a gateway has taken it for this server
+        elif newest is not None and (not newest.released or await SessionSaves(self.shared.store, key).exist()):
+            raise errors.SessionExists(row.name)
+        else:
+            claim = await self.shared.take(key, newest.epoch + 1 if newest is not None else 1)
+        if claim is None:
+            raise errors.SessionExists(row.name)
+        stored = self._stored(claim, row)
+        try:
+            await stored.begin()
+            await self._note(stored)
+        except BaseException:
+            await stored.end(keep=False)
+            raise
+        return stored
+
+    def _stored(self, claim: Claim, row: Row) -> StoredSession:
+        async def requests() -> list[Request]:
+            return await self._registry.requests(row.uid)
+
+        snapshots = self._saves.of(row.made.tenant)
+        stored = StoredSession(self.shared, claim, row, snapshots, self._folder(row.uid), requests)
+        self._own = {key: each for key, each in self._own.items() if each.closed is None or not each.released}
+        self._own[claim.key] = stored
+        return stored
+
+    async def _note(self, stored: StoredSession) -> None:
+        """Write the claim down beside the files of the session, for a later server of this machine."""
+        path = self._folder(stored.row.uid) / CLAIM
+
+        def write() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.write_bytes(msgspec.json.encode(stored.claim))
+
+        await in_thread(write)
+
+    # --- sessions of other servers ---
+
+    async def reclaim(self, rows: Iterable[Row]) -> list[StoredSession]:
+        """Claim sessions of an earlier server of this machine. Those that another server has are given up here."""
+        found = []
+        for row in rows:
+            key = key_of(row.made.tenant, row.name)
+            newest = await self.shared.claims.newest(key)
+            noted = await in_thread(partial(self._noted, row))
+            stored = None
+            if newest is None or noted == (newest.epoch, newest.agent):
+                stored = await self._take(key, newest, row)
+            if stored is None:
+                logger.warning("another server has session %s, or had it last; it is not restored from here", row.name)
+                await self._registry.remove(row.uid)
+            else:
+                found.append(stored)
+        return found
+
+    def _noted(self, row: Row) -> tuple[int, str]:
+        """Return epoch and agent of the last claim of this machine."""
+        try:
+            claim = msgspec.json.decode((self._folder(row.uid) / CLAIM).read_bytes(), type=Claim)
+        except (OSError, msgspec.MsgspecError):
+            return 0, ""
+        return claim.epoch, claim.agent
+
+    async def abandoned(self, known: Callable[[str], bool]) -> list[Claim]:
+        """Return claims of sessions that no server has. `known` says which of them this server has."""
+        claims = await self.shared.claims.all()
+        silences = await self.shared.leases.silences()
+        found = []
+        for claim in claims:
+            if known(claim.key) or claim.key in self._held_back:
+                continue
+            if claim.agent == self._server and not claim.released:
+                # Without a session it was taken by a request whose answer was lost.
+                gone = await self._give_up(claim)
+            else:
+                silence = silences.get(claim.agent)
+                gone = claim.released or silence is None or silence > self._settings.store_takeover
+            if gone:
+                found.append(claim)
+        return found
+
+    async def _give_up(self, claim: Claim) -> bool:
+        """Release a claim whose session has ended here. Return True if this server never had that session."""
+        stored = self._own.get(claim.key)
+        if stored is None or stored.claim.epoch != claim.epoch:
+            return True
+        if stored.closed is not None:
+            await stored.end(keep=stored.closed)
+        return False
+
+    async def adopt(self, before: Claim) -> StoredSession | None:
+        """Take a session over from the server that had it. Return None if another was faster, or if it has ended."""
+        if not await SessionSaves(self.shared.store, before.key).exist():
+            await self._bury(before)
+            return None
+        stored = await self._take(before.key, before, None)
+        if stored is None:
+            return None
+        row = stored.row
+        last = row.created_at if row.save is None else row.save.time
+        if time.time() - last > self._settings.durable_age:
+            logger.warning("durable session %s was not used for long and is removed", row.name)
+            await stored.end(keep=False)
+            return None
+        await self._registry.take(self._place, row)
+        return stored
+
+    async def _bury(self, claim: Claim) -> None:
+        """Release the claim of a session without a save, and remove one that was released long ago."""
+        if claim.released and time.time() - claim.at < FORGOTTEN_SECONDS:
+            return
+        taken = await self.shared.take(claim.key, claim.epoch + 1)
+        if taken is not None and claim.released:
+            await self.shared.claims.forget(taken)
+        elif taken is not None:
+            # A server that is only slow must find a newer epoch.
+            await self.shared.claims.release(taken)
+
+    async def _take(self, key: str, before: Claim | None, row: Row | None) -> StoredSession | None:
+        """Claim a session, and go on with its newest save: that of the store, or one of this machine's row."""
+        claim = await self.shared.take(key, 1 if before is None else before.epoch + 1)
+        if claim is None:
+            return None
+        earlier = await SessionSaves(self.shared.store, key).newest(claim.epoch)
+        there = None if earlier is None else msgspec.json.decode(earlier.row, type=Row)
+        if row is not None and (there is None or _time(row) >= _time(there)):
+            stored = self._stored(claim, row)
+            await stored.save(row.save)
+        elif earlier is not None and there is not None:
+            stored = self._stored(claim, there)
+            await stored.begin_with(earlier)
+        else:
+            return None
+        await self._note(stored)
+        return stored
+
+    async def hold_back(self, stored: StoredSession) -> None:
+        """Give up a session that this server may not have, for another one."""
+        self.leave(stored.claim.key)
+        await stored.end(keep=True)
+
+    def leave(self, key: str) -> None:
+        """Leave a session to other servers, unless somebody asks this one for it."""
+        self._held_back.add(key)
+
+
+def _time(row: Row) -> float:
+    return 0.0 if row.save is None else row.save.time

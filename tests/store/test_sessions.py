@@ -1,0 +1,271 @@
+"""Durable sessions in an object store: another server has them when theirs is gone."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingle import errors
+from ingle.service import Service
+from ingle.settings import Settings
+from support.internals import manager_of, node_of, session_of
+from support.object_store import credentials
+from support.service import make_settings
+
+pytestmark = pytest.mark.req("store.remote")
+
+Start = Callable[..., contextlib.AbstractAsyncContextManager[Service]]
+
+
+@pytest.fixture
+def settings(url: str) -> Settings:
+    return make_settings(store=url, preload=[], pool=1, exit_grace=20.0)
+
+
+@pytest.fixture
+def start(settings: Settings, apart: Path, mark: str, s3: str) -> Start:
+    """Start a server with a data folder of its own: two of them are as if on two machines."""
+
+    @contextlib.asynccontextmanager
+    async def start(name: str, **changes: Any) -> AsyncIterator[Service]:
+        service = Service.local(replace(settings, **changes), apart / name, "serve")
+        with credentials(s3):
+            await service.start()
+        try:
+            yield service
+        finally:
+            await service.stop()
+
+    return start
+
+
+async def printed(service: Service, code: str, name: str = "s") -> str:
+    result = await service.execute(name, code)
+    assert result.error is None, result.error.traceback
+    return result.stdout
+
+
+async def saved(service: Service, cell: int, name: str = "s") -> None:
+    while ((await service.get_session(name)).saved_cell or 0) < cell:
+        await asyncio.sleep(0.01)
+
+
+async def there(service: Service, name: str = "s") -> None:
+    """Wait until this server has the session."""
+    while not [each for each in await service.list_sessions() if each.session_id == name]:
+        await asyncio.sleep(0.01)
+
+
+async def stored_bytes(service: Service) -> int:
+    """Return the size of all chunks in the store."""
+    return sum(each.size for each in await manager_of(service).takeover.shared.store.list("chunks/"))
+
+
+async def abandon(service: Service) -> None:
+    """Have a server renew its lease no more, as if its machine were cut off. It still runs."""
+    await manager_of(service).takeover.stop()
+
+
+# --- another machine ---------------------------------------------------------------------------------------
+
+
+async def test_a_durable_session_comes_back_on_another_machine(start: Start) -> None:
+    async with start("one") as one:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = list(range(1000)); print('printed on one')")
+        await printed(one, "print(open('file.txt', 'w').write('kept'))")
+        await saved(one, 2)
+    async with start("two") as two:
+        result = await two.execute("s", "print(sum(x), open('file.txt').read())")
+        assert result.stdout == "499500 kept\n"
+        assert any(each.startswith("this session is as it was after cell 2, saved ") for each in result.notices)
+        assert (await two.wait("s", 1)).stdout == "printed on one\n"
+        await saved(two, 3)
+    async with start("one") as one:
+        assert await printed(one, "print(len(x))") == "1000\n"
+        assert (await one.wait("s", 3)).stdout == "499500 kept\n"
+        await one.end_session("s")
+    async with start("two") as two:
+        assert await two.list_sessions() == []
+
+
+async def test_a_server_that_runs_takes_over_from_one_that_is_silent(start: Start) -> None:
+    async with start("one", store_takeover=1.0) as one, start("two", store_takeover=1.0) as two:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await saved(one, 1)
+        with pytest.raises(errors.SessionExists):
+            await two.create_session("s", durable=True)
+        await abandon(one)
+        await there(two)
+        assert await printed(two, "x += 1; print(x)") == "2\n"
+        # The first server does not know yet. Its saves are refused, and the second one never sees them.
+        await printed(one, "x = 100")
+        session = session_of(one, "s")
+        while session.autosave is not None and not session.autosave.taken_over:
+            await asyncio.sleep(0.01)
+        assert (await one.get_session("s")).saved_cell == 1
+        result = await one.execute("s", "1")
+        assert any("was taken over by another server" in each for each in result.notices)
+        await saved(two, 2)
+        assert await printed(two, "print(x)") == "2\n"
+
+
+async def test_exactly_one_of_two_servers_that_race_gets_the_session(start: Start) -> None:
+    async with start("one") as one, start("two") as two, start("three") as three:
+        for number in range(10):
+            name = f"s{number}"
+            await one.create_session(name, durable=True)
+            await printed(one, f"x = {number}", name)
+            await saved(one, 1, name)
+            (claim,) = await manager_of(one).takeover.shared.claims.all(manager_of(one).takeover.shared.agent)
+            results = await asyncio.gather(*(manager_of(each).takeover.adopt(claim) for each in (two, three)))
+            assert sorted(results) == [False, True]
+            winner = (two, three)[results.index(True)]
+            assert await printed(winner, "print(x)", name) == f"{number}\n"
+            await winner.end_session(name)
+            await one.end_session(name)
+
+
+async def test_a_session_moves_from_one_server_to_another_without_loss(start: Start) -> None:
+    async with start("one") as one, start("two") as two:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await node_of(one).give_up("s")
+        with pytest.raises(errors.SessionNotFound):
+            await one.get_session("s")
+        assert (await node_of(two).adopt("s")).state == "hibernated"
+        assert await printed(two, "x += 1; print(x)") == "2\n"
+        await node_of(two).give_up("s")
+        await node_of(one).adopt("s")
+        assert await printed(one, "print(x)") == "2\n"
+
+
+async def test_a_name_is_free_again_after_its_session_has_ended(start: Start) -> None:
+    async with start("one") as one, start("two") as two:
+        await one.create_session("s", durable=True)
+        await one.end_session("s")
+        await two.create_session("s", durable=True)
+        with pytest.raises(errors.SessionExists):
+            await one.create_session("s", durable=True)
+
+
+async def test_a_cleared_session_comes_back_cleared(start: Start) -> None:
+    async with start("one") as one:
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await saved(one, 1)
+        await one.clear_session("s")
+    async with start("two") as two:
+        assert await printed(two, "print('x' in globals())") == "False\n"
+
+
+# --- named snapshots ---------------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_is_loaded_listed_and_deleted_on_another_machine(start: Start) -> None:
+    async with start("one") as one, start("two") as two:
+        await one.create_session("s")
+        await printed(one, "x = 'first'")
+        await one.save_session("s", "snap")
+        assert [each.name for each in await two.list_snapshots()] == ["snap"]
+        await two.load_session("snap", "t")
+        assert await printed(two, "print(x)", "t") == "first\n"
+        await printed(two, "x = 'second'", "t")
+        await two.save_session("t", "snap")
+        await one.load_session("snap", "u")
+        assert await printed(one, "print(x)", "u") == "second\n"
+        await one.delete_snapshot("snap")
+        with pytest.raises(errors.SnapshotNotFound):
+            await one.load_session("snap", "v")
+
+
+# --- chunks ------------------------------------------------------------------------------------------------
+
+
+async def test_chunks_are_uploaded_once_and_unused_ones_are_removed(start: Start) -> None:
+    async with start("one") as one:
+        shared = manager_of(one).takeover.shared
+        await one.create_session("s", durable=True)
+        await printed(one, "import random; big = random.randbytes(6_000_000)")
+        await saved(one, 1)
+        assert await stored_bytes(one) > 6_000_000
+        for number in range(2, 6):
+            await printed(one, f"small = {number}")
+            await saved(one, number)
+        assert await stored_bytes(one) < 7_000_000
+        await shared.collect("", older_than=0.0)
+        assert await stored_bytes(one) > 6_000_000
+        await printed(one, "del big")
+        await saved(one, 6)
+        for number in range(7, 13):
+            await printed(one, f"small = {number}")
+            await saved(one, number)
+        await shared.collect("", older_than=0.0)
+        assert await stored_bytes(one) < 1_000_000
+    async with start("two") as two:
+        assert await printed(two, "print(small)") == "12\n"
+
+
+async def test_a_save_that_finds_its_packs_marked_uploads_its_chunks_again(start: Start) -> None:
+    """Another server removes packs that no save used a moment ago: this save uses them again."""
+    async with start("one") as one:
+        shared = manager_of(one).takeover.shared
+        await one.create_session("s", durable=True)
+        await printed(one, "big = b'x' * 1_000_000; other = 1")
+        await saved(one, 1)
+        before = await shared.store.list("chunks/")
+
+        async def nothing() -> set[str]:
+            return set()
+
+        # What a collector sees that read all saves before this one was written.
+        await shared.packs("").collect(nothing, 0.0)
+        assert await shared.store.list("chunks/") == []
+        await printed(one, "other = 2")
+        await saved(one, 2)
+        assert {each.path for each in await shared.store.list("chunks/")}.isdisjoint(each.path for each in before)
+    async with start("two") as two:
+        assert await printed(two, "print(len(big), other)") == "1000000 2\n"
+
+
+# --- a store that fails ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_store_that_fails_is_named_and_the_session_goes_on(start: Start, url: str) -> None:
+    async with start("one") as one:
+        objects = manager_of(one).takeover.shared.store.objects
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await saved(one, 1)
+
+        def fail(path: str, data: bytes) -> None:
+            raise OSError(28, "No space left on device")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(objects, "write", fail)
+            patch.setattr("ingle.sessions.persistence.autosave.RESEND_SECONDS", 0.05)
+            await printed(one, "x = 2")
+            session = session_of(one, "s")
+            while session.autosave is not None and not session.autosave.trouble:
+                await asyncio.sleep(0.01)
+            info = await one.get_session("s")
+            assert info.saved_cell == 1
+            assert any(re.search("not saved as it is now: the store .* is full", each) for each in info.notices)
+            result = await one.execute("s", "print(x)")
+            assert result.stdout == "2\n"
+            assert any("the last save is that after cell 1, and the session goes on" in each for each in result.notices)
+            with pytest.raises(errors.StoreFull, match="is saved on this machine only"):
+                await one.save_session("s", "snap")
+            with pytest.raises(errors.StoreFull):
+                await one.create_session("t", durable=True)
+        # It is sent as soon as the store takes it.
+        await saved(one, 3)
+    async with start("two") as two:
+        assert await printed(two, "print(x)") == "2\n"
