@@ -129,7 +129,8 @@ async def test_exactly_one_of_two_servers_that_race_gets_the_session(start: Star
             winner = (two, three)[results.index(True)]
             assert await printed(winner, "print(x)", name) == f"{number}\n"
             await winner.end_session(name)
-            await one.end_session(name)
+            with contextlib.suppress(errors.SessionNotFound):  # it may have seen that it lost the session
+                await one.end_session(name)
 
 
 async def test_a_session_moves_from_one_server_to_another_without_loss(start: Start) -> None:

@@ -37,7 +37,7 @@ class ServedNode:
 
     def __init__(self, settings: Settings, home: Path, incarnation: str, claims: Claims | None) -> None:
         self.incarnation = incarnation
-        self.node = LocalNode(settings, home, PLACE)
+        self.node = LocalNode(settings, home, PLACE, incarnation)
         # Any gateway finds a task by its id.
         self.node.tasks.shell.id_suffix = f"-{incarnation}"
         self._name = settings.node

@@ -45,8 +45,8 @@ from ingle_worker.wire import states
 class LocalNode:
     """Sessions and shell tasks of this machine."""
 
-    def __init__(self, settings: Settings, home: Path, place: str = "") -> None:
-        self.manager = Manager(settings, home, place)
+    def __init__(self, settings: Settings, home: Path, place: str = "", agent: str = "") -> None:
+        self.manager = Manager(settings, home, place, agent)
         self.tasks = LocalTasks(settings, home, self.manager)
         self.snapshots = LocalSnapshots(self.manager)
         self.library = self.manager.libraries

@@ -55,8 +55,11 @@ logger = logging.getLogger(__name__)
 
 
 class Manager:
-    def __init__(self, settings: Settings, home: Path, place: str = "") -> None:
-        """`place` is the kind of server and the folder it was started in. Durable sessions come back there."""
+    def __init__(self, settings: Settings, home: Path, place: str = "", agent: str = "") -> None:
+        """`place` is the kind of server and the folder it was started in. Durable sessions come back there.
+
+        Claims in an object store name the `agent`. Default: the server.
+        """
         self.settings = settings
         # Without links: a sandbox has this path too, and none of the links that led there.
         home = Path(os.path.realpath(home))
@@ -82,8 +85,8 @@ class Manager:
         self.libraries = UserLibraries(home, self.scratch)
         self.shell_sandboxes = ShellSandboxes(self._hidden)
         self.saves = SaveStore(home, settings.max_snapshot, settings.keep_disk)
-        self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves)
-        self.takeover = Takeover(settings, self._durable, self._sessions, self._making, self._take_over, self.end_soon)
+        self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves, agent)
+        self.takeover = Takeover(self._durable, self._sessions, self._making, self._take_over, self.end_soon)
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
         packages = package_hints.by_name(policy.index, settings.allow_host)
         self._hints = Hints(path_hints.by_name(home) | packages | gpu_hints.by_name(policy.gpus))

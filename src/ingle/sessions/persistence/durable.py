@@ -43,7 +43,9 @@ logger = logging.getLogger(__name__)
 
 
 class DurableSessions:
-    def __init__(self, settings: Settings, home: Path, server: str, place: str, saves: SaveStore) -> None:
+    def __init__(
+        self, settings: Settings, home: Path, server: str, place: str, saves: SaveStore, agent: str = ""
+    ) -> None:
         self._settings = settings
         self._sessions = home / "sessions"
         self._path = home / "registry.db"
@@ -57,7 +59,7 @@ class DurableSessions:
         self.shared: SharedSessions | None = None
         """The sessions in the object store, if there is one."""
         if settings.store and place in SHARED_PLACES:
-            self.shared = SharedSessions(settings, server, place, saves, self.registry, self.folder)
+            self.shared = SharedSessions(settings, agent or server, place, saves, self.registry, self.folder)
         self._stored: dict[str, StoredSession] = {}
         """Sessions in the object store that do not exist here yet, by unique id."""
 

@@ -19,7 +19,7 @@ from ingle.sessions.persistence.save_store import SaveStore
 from ingle.sessions.persistence.stored_session import StoredSession
 from ingle.sessions.spec import key_of
 from ingle.settings import Settings
-from ingle.snapshots.registry import Registry, Request, Row
+from ingle.snapshots.registry import SERVE, Registry, Request, Row
 from ingle.store.claims import Claim
 from ingle.store.saves import SessionSaves
 from ingle.store.shared import SharedStore, hide_credentials
@@ -67,6 +67,11 @@ class SharedSessions:
         return self._shared
 
     @property
+    def takes_over(self) -> bool:
+        """Whether this server looks for sessions of others by itself. In a cluster, gateways say who takes one over."""
+        return self._place == SERVE and self._settings.store_takeover > 0
+
+    @property
     def renew_seconds(self) -> float:
         return (self._settings.store_takeover or 15.0) / RENEWALS
 
@@ -75,7 +80,7 @@ class SharedSessions:
         store = await asyncio.to_thread(open_store, self._settings.store)
         hide_credentials()
         await store.check()
-        self._shared = SharedStore(store, self._server, platform.node())
+        self._shared = SharedStore(store, self._server, self._settings.node or platform.node())
         self._saves.share(self._shared, await self._shared.signing_key())
         await self._shared.leases.renew(self._server)
 
@@ -162,6 +167,9 @@ class SharedSessions:
         silences = await self.shared.leases.silences()
         found = []
         for claim in claims:
+            own = self._own.get(claim.key)
+            if own is not None and own.claim.epoch < claim.epoch:
+                own.stale = True
             if known(claim.key) or claim.key in self._held_back:
                 continue
             if claim.agent == self._server and not claim.released:

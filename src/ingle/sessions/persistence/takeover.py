@@ -12,7 +12,6 @@ from ingle import errors
 from ingle.sessions.persistence.durable import DurableSessions
 from ingle.sessions.persistence.shared_sessions import SharedSessions
 from ingle.sessions.session import Session
-from ingle.settings import Settings
 from ingle.snapshots.registry import Row
 from ingle.store.claims import Claim
 from ingle.store.shared import SharedStore
@@ -28,7 +27,6 @@ class EndSoon(Protocol):
 class Takeover:
     def __init__(
         self,
-        settings: Settings,
         durable: DurableSessions,
         sessions: Mapping[str, Session],
         making: Iterable[str],
@@ -36,7 +34,6 @@ class Takeover:
         end_soon: EndSoon,
     ) -> None:
         """`take_over` makes a session of a row. `making` are keys of sessions that are being made."""
-        self._settings = settings
         self._durable = durable
         self._sessions = sessions
         self._making = making
@@ -105,12 +102,12 @@ class Takeover:
                 logger.info("the store was not read: %s", error.message)
 
     async def _look(self, shared: SharedSessions) -> None:
+        abandoned = await shared.abandoned(self._known) if shared.takes_over else []
         for session in list(self._sessions.values()):
             if session.autosave is not None and session.autosave.taken_over:
                 self._end_soon(session, "another server has it")
-        if self._settings.store_takeover:
-            for claim in await shared.abandoned(self._known):
-                await self._try_to_adopt(claim)
+        for claim in abandoned:
+            await self._try_to_adopt(claim)
 
     def _known(self, key: str) -> bool:
         return key in self._sessions or key in self._making
