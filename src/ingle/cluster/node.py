@@ -15,11 +15,10 @@ import msgspec
 
 from ingle import errors
 from ingle.capacity import Capacity, Histogram, Load, MachineUsage, Metrics
-from ingle.cluster.agents import Agents, ConnectedAgent
+from ingle.cluster.agents import Agents, ClusterMachines, ConnectedAgent
 from ingle.cluster.directory import Directory
 from ingle.cluster.everywhere import ClusterEnvironments, ClusterGrants, ClusterLibrary, ClusterSnapshots, on_all
 from ingle.cluster.fence.takeover import Takeover
-from ingle.cluster.machines import ClusterMachines
 from ingle.cluster.names import make_name
 from ingle.cluster.placement import choose, fitting
 from ingle.cluster.remote import handle
