@@ -226,7 +226,8 @@ def main() -> None:
     rows = measure(count, given.levels.split(","), at_once, peers=not given.no_peers)
     judge(rows)
     if not given.quick:
-        machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+        cores = len(os.sched_getaffinity(0))
+        machine = {"cores": cores, "kernel": platform.release(), "python": platform.python_version()}
         OUT.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
 
 
