@@ -1,4 +1,4 @@
-"""What the console costs: first paint, a tab under a flood of output, and execute while many pages look on.
+"""What the console costs: first paint, a flood of output, thousands of cells, and execute while many pages look on.
 
 A page of the load is what a page costs the server: a WebSocket with the list and one with the events of a session.
 Run `python bench/console.py`; it needs Chromium. `--quick` is a look.
@@ -23,6 +23,11 @@ from websockets.asyncio.client import connect
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.server import Server
+
+LONG_TASKS = """window.longTasks = [];
+new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((each) => each.duration)))
+  .observe({ type: "longtask", buffered: true });"""
+"""Notes each time above 50 ms in which the page could answer nothing."""
 
 STREAM = "import time\nwhile True:\n    print('a line of output')\n    time.sleep(0.1)"
 
@@ -119,6 +124,42 @@ def in_browser(server: Server, flood_bytes: int) -> dict[str, float]:
     return found
 
 
+def many_cells(server: Server, count: int) -> dict[str, float]:
+    """Run many cells, open their session, and go through it. Measure the longest time that the page did not answer."""
+    from playwright.sync_api import sync_playwright
+
+    server.make_session("many")
+    with server.make_client() as client:
+        for number in range(count):
+            client.post("/v1/sessions/many/execute", json={"code": f"print({number})"}).raise_for_status()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.add_init_script(LONG_TASKS)
+        path = server.client.post("/v1/signin/codes", json={}).json()["path"]
+        began = time.perf_counter()
+        page.goto(f"{server.url}{path}&session=many")
+        page.locator(f"#cell-{count}").wait_for()
+        opened = time.perf_counter() - began
+        for number in (1, count // 2, count):
+            page.get_by_label("Cell", exact=True).fill(str(number))
+            page.locator(f"#cell-{number}").get_by_text(str(number - 1), exact=True).first.wait_for()
+        page.get_by_label("Cell", exact=True).fill("1")
+        page.locator("#cell-1").wait_for()
+        for number in range(60, 901, 60):
+            page.locator(f"#cell-{number}").wait_for(state="attached")
+            page.get_by_role("feed").evaluate("box => { box.scrollTop = box.scrollHeight }")
+        found = {
+            "cells": count,
+            "cells_open_seconds": round(opened, 2),
+            "cells_longest_task_ms": page.evaluate("Math.round(Math.max(0, ...window.longTasks))"),
+            "cells_in_page": page.get_by_role("article").count(),
+        }
+        browser.close()
+    server.client.delete("/v1/sessions/many")
+    return found
+
+
 def renderers() -> list[int]:
     """Return the resident memory of every tab of Chromium that this program has started."""
     sizes = []
@@ -140,6 +181,7 @@ def main() -> None:
         server = Server(Path(home))
         try:
             found = in_browser(server, 50_000_000 if quick else 1_000_000_000)
+            found |= many_cells(server, 1000 if quick else 10_000)
             print(json.dumps(found), flush=True)
             pages, sessions, count = (20, 5, 100) if quick else (200, 50, 400)
             found |= asyncio.run(load(server, pages, sessions, count))

@@ -60,6 +60,10 @@ def notebook_of_20_cells() -> str:
     return text
 
 
+BAD = [{"source": 1}, {"source": ["1", None]}, {"metadata": 3}, {"metadata": {"tags": 1}}]
+"""Fields that no cell of a notebook has."""
+
+
 def plain(text: str | bytes) -> list[Any]:
     """Cells of a notebook, without ids, tags and times."""
     found = []
@@ -109,6 +113,9 @@ def test_a_notebook_is_run_by_one_request(server: Server) -> None:
     for options, ran in (({}, [17, None]), ({"keep_going": True}, [18, 19])):
         answer = server.client.post("/v1/sessions/main/notebook", json={"notebook": stops, **options})
         assert [cell["execution_count"] for cell in answer.json()["cells"]] == ran
+    for cell in ([], {}, {"cell_type": []}, *({"cell_type": "code", "source": "1", **bad} for bad in BAD)):
+        body = {"notebook": {"nbformat": 4, "cells": [cell]}}
+        problem(server.client.post("/v1/sessions/main/notebook", json=body), 422, "invalid_request")
     refused = server.client.post("/v1/sessions/main/notebook", json={"notebook": {"cells": []}})
     assert "it has no `nbformat`" in problem(refused, 422, "invalid_request")["detail"]
 

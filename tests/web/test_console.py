@@ -230,6 +230,8 @@ def test_dangerous_actions_say_what_is_lost(page: Page, server: Server, name: st
     page.get_by_role("button", name="Clear variables").click()
     expect(page.get_by_role("note")).to_contain_text("variable")
     page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Stop the session")).to_be_hidden()
+    page.locator("summary", has_text="More").click()
     page.get_by_role("button", name="Stop the session").click()
     expect(page.get_by_role("note")).to_contain_text("the files of its own folder")
     page.get_by_role("dialog").get_by_role("button", name="Stop the session").click()

@@ -56,6 +56,7 @@ class Notebook:
         if not isinstance(cells, list) or not all(isinstance(each, dict) for each in cells):
             raise InvalidNotebook("it has no list of `cells`")
         for cell in cells:
+            _check_cell(cell)
             if cell.get("cell_type") == "code":
                 cell["outputs"], cell["execution_count"] = [], None
         return cls(document)
@@ -159,6 +160,15 @@ def metadata_of(metadata: Metadata) -> dict[str, Any]:
         mime: {name: value for name, value in each.items() if name != "full"} if isinstance(each, dict) else each
         for mime, each in metadata.items()
     }
+
+
+def _check_cell(cell: dict[str, Any]) -> None:
+    source, metadata = cell.get("source", ""), cell.get("metadata", {})
+    lines = source if isinstance(source, list) else [source]
+    if not isinstance(cell.get("cell_type"), str) or not all(isinstance(each, str) for each in lines):
+        raise InvalidNotebook("a cell has no `cell_type`, or a `source` that is no text")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("tags", []), list):
+        raise InvalidNotebook("a cell has `metadata` that is no object, or `tags` that are no list")
 
 
 def _joined(source: str | Iterable[str]) -> str:

@@ -1,5 +1,5 @@
 // What a person can do with a session. Those that lose something say what, and ask.
-import { html } from "./lib.js";
+import { html, useEffect, useRef } from "./lib.js";
 import { ask as request, attempt, failure, get, mayAct, path, post, sessionPath } from "./api.js";
 import { ask } from "./dialog.js";
 import { duration, moment, plural } from "./format.js";
@@ -92,6 +92,20 @@ export function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+/** A menu closes when something of it is chosen, when the reader clicks elsewhere, and with Escape. */
+function Menu({ children }) {
+  const place = useRef(null);
+  useEffect(() => {
+    const close = (event) => {
+      if (event.type === "keydown" ? event.key === "Escape" : !place.current.contains(event.target)) place.current.open = false;
+    };
+    addEventListener("click", close);
+    addEventListener("keydown", close);
+    return () => { removeEventListener("click", close); removeEventListener("keydown", close); };
+  }, []);
+  return html`<details class="menu" ref=${place}><summary>More</summary><div onClick=${() => { place.current.open = false; }}>${children}</div></details>`;
+}
+
 export function Actions({ timeline }) {
   const id = timeline.id, state = timeline.state.value, info = timeline.info.value;
   const busy = state === "running" || state.startsWith("waiting");
@@ -102,11 +116,11 @@ export function Actions({ timeline }) {
     <button onClick=${() => fork(id)}>Open a copy</button>
     <button onClick=${() => save(id)}>Save</button>
     <button onClick=${() => rollback(id)}>Roll back</button>
-    <details class="menu"><summary>More</summary><div>
+    <${Menu}>
       <button onClick=${() => share(id)}>Share a link</button>
       <button onClick=${() => exported(id)}>Export</button>
       <button onClick=${() => clear(id, info)}>Clear variables</button>
       <button class="danger" onClick=${() => stop(id, info)}>Stop the session</button>
-    </div></details>
+    <//>
   </div>`;
 }

@@ -46,7 +46,7 @@ function extensions(cm, timeline, run) {
     cm.keymap.of([cm.indentWithTab]),
     cm.EditorView.lineWrapping,
     cm.EditorView.contentAttributes.of({ "aria-label": "Code of the next cell", "data-testid": "editor" }),
-    cm.placeholder("Python for this session — Shift+Enter runs it"),
+    cm.placeholder("Python — Shift+Enter runs it"),
   ];
 }
 

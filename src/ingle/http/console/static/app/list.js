@@ -39,7 +39,8 @@ function Row({ row }) {
   return html`<tr class=${stateOf(row.state).kind}>
     <td class="c-state"><${State} state=${row.state} since=${row.since} /></td>
     <th scope="row" class="c-name"><${Link} to=${`/sessions/${encodeURIComponent(row.session_id)}`}>${row.session_id}<//>
-      ${row.durable && html`<span class="tag" title="Saved after each cell, and back after a restart">durable</span>`}</th>
+      ${row.durable && html`<span class="tag" title="Saved after each cell, and back after a restart">durable</span>`}
+      ${row.parent && html`<span class="tag" title="Forked from this session">copy of ${row.parent}</span>`}</th>
     <td class="c-code"><code>${row.code || ""}</code>
       ${row.status === "error" && row.state === "idle" && html` <span class="badge error">failed</span>`}
       ${row.author && html` <span class="author">${byWhom(row.author)}</span>`}

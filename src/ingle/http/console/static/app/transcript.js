@@ -25,7 +25,8 @@ function Edge({ act, text, at }) {
 /** Go through a long session: a slider over its cells, and jumps between those that failed. */
 function LookBack({ timeline, selected, choose }) {
   const count = timeline.count.value;
-  if (count < 2) return null;
+  // A copy that has run nothing has the number of its original, and no cells.
+  if (count < 2 || timeline.origin.value) return null;
   const go = async (number) => {
     choose(number);
     await attempt(() => timeline.goTo(number));
