@@ -17,7 +17,7 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Result, Task
-from ingle.mcp import arguments, content, texts, tools, trials
+from ingle.mcp import approvals, arguments, content, texts, tools, trials
 from ingle.mcp.advice import MAIN, Refused, refusal_text
 from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
@@ -191,7 +191,13 @@ class Tools:
     async def _follow(
         self, session_id: str, cell: int | None, deadline: float, progress: Progress, from_event: int = 0
     ) -> Result:
-        """Wait until the cell has ended or waits for input, or until the deadline, and report progress."""
+        """Wait until the cell has ended or waits for input or approval, or until the deadline, and report progress."""
+        following = partial(self._follow_once, session_id, cell, deadline, progress, from_event)
+        return await approvals.follow(following, self.service, lambda: deadline - self._clock())
+
+    async def _follow_once(
+        self, session_id: str, cell: int | None, deadline: float, progress: Progress, from_event: int
+    ) -> Result:
         with progress.by_handler():
             while True:
                 left = min(max(0.0, deadline - self._clock()), progress.left)

@@ -11,11 +11,18 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 
 from ingle import __version__
-from ingle.mcp import arguments, resources, tools, views
+from ingle.grants import ApprovalInfo
+from ingle.mcp import approvals, arguments, resources, tools, views
 from ingle.mcp.content import Answer, Link
 from ingle.mcp.facts import Facts, description, instructions
 from ingle.mcp.handlers import Tools, UnknownTool
 from ingle.render.model import Image, Part
+
+ALLOW_SCHEMA = {
+    "type": "object",
+    "properties": {"allow": {"type": "boolean", "title": "Allow this call"}},
+    "required": ["allow"],
+}
 
 
 def make_server(handlers: Tools, facts: Facts) -> "Server[Any]":
@@ -30,6 +37,7 @@ def make_server(handlers: Tools, facts: Facts) -> "Server[Any]":
         async def progress(seconds: float, line: str) -> None:
             await context.session.report_progress(round(seconds, 3), None, line)
 
+        approvals.asking.set(_ask_of(context))
         try:
             answer = await handlers.call(params.name, params.arguments, progress, _client_name(context))
         except UnknownTool as error:
@@ -137,6 +145,25 @@ def _shows_views(context: Any) -> bool:
     """Return whether the host shows views of MCP Apps, or has not said."""
     told: types.ClientCapabilities | None = context.session.client_capabilities
     return told is None or views.EXTENSION in (told.extensions or {})
+
+
+def _ask_of(context: Any) -> approvals.Ask | None:
+    """Return how to ask the person behind the host; None if the host does not ask people."""
+    told: types.ClientCapabilities | None = context.session.client_capabilities
+    if told is None or told.elicitation is None:
+        return None
+
+    async def ask(wanted: ApprovalInfo) -> bool | None:
+        try:
+            said = await context.session.elicit_form(approvals.question(wanted), ALLOW_SCHEMA, context.request_id)
+        except MCPError:
+            return None  # by the current protocol, and over HTTP, a server cannot ask
+        if said.action == "decline":
+            return False
+        # An explicit answer: some hosts accept an empty form by themselves.
+        return said.content.get("allow") is True if said.action == "accept" and said.content else None
+
+    return ask
 
 
 def _listed(tool: tools.Tool, facts: Facts, *, with_view: bool = False) -> types.Tool:
