@@ -14,6 +14,7 @@ from support.cells import value
 from support.processes import MARK
 from support.service import make_settings
 from support.tools import entry, servers_file
+from support.waiting import until
 
 
 @pytest.mark.req("tools.policy")
@@ -36,6 +37,24 @@ async def test_budgets_hold_and_each_call_is_a_line_of_the_audit_log(mark: str, 
     assert told[:4] == [("box", "add", "ok")] * 3 + [("box", "add", "budget")]
     assert not any("arguments" in line for line in lines)
     (home / "audit.log").unlink()
+
+
+@pytest.mark.req("tools.cancel", "tools.call")
+async def test_a_server_that_hangs_or_lies_fails_the_call(mark: str, home: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    file = servers_file(tmp_path / "servers.json", box=entry(log, env={MARK: mark}))
+    settings = make_settings(preload=[], pool=1, servers=[file], tool_timeout=0.5)
+    async with Service.local(settings, home) as service:
+        await service.create_session("s")
+        await run_cell(service, "s", "import tools")
+        late = await service.execute("s", "tools.box.hang()")
+        assert late.error is not None
+        assert late.error.value == "the server 'box' did not answer within 0.5 s"
+        assert await until(lambda: "cancelled" in log.read_text())
+        lie = await service.execute("s", "tools.box.liar()")
+        assert lie.error is not None
+        assert lie.error.value.startswith("Invalid structured content returned by tool liar: 'not a number'")
+        assert await value(service, "s", "tools.box.add(1, 1)") == "{'sum': 2}"
 
 
 async def test_config_toml_names_servers_and_wins_over_files(mark: str, home: Path, tmp_path: Path) -> None:

@@ -434,6 +434,24 @@ async def test_forged_requests_change_nothing(tools: Service, log: Path) -> None
     assert await value(tools, "s", "tools.box.add(1, 1)") == "{'sum': 2}"
 
 
+@pytest.mark.req("tools.secrets")
+async def test_a_session_cannot_touch_the_calls_of_another(tools: Service, log: Path) -> None:
+    await tools.create_session("other")
+    before = log.read_text()
+    await tools.begin("s", "tools.box.hang()")
+    assert await until(lambda: log.read_text().count("call hang") > before.count("call hang"))
+    forge = (
+        "import tools\n"
+        "from ingle_worker.wire.messages import ToolCancel\n"
+        "for number in range(100):\n    tools._calls._link.send(ToolCancel(number))\n"
+        "tools.box.add(1, 1)"
+    )
+    assert await value(tools, "other", forge) == "{'sum': 2}"
+    assert (await tools.wait("s", wait=0)).status == "running"
+    assert log.read_text().count("cancelled") == before.count("cancelled")
+    await tools.interrupt("s", wait=20)
+
+
 @pytest.mark.req("tools.policy")
 async def test_text_that_imitates_an_approval_is_text(tools: Service) -> None:
     code = (
