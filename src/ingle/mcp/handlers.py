@@ -17,12 +17,13 @@ import msgspec
 
 from ingle import errors
 from ingle.events import Result, Task
-from ingle.mcp import approvals, arguments, content, texts, tools, trials
+from ingle.mcp import arguments, content, texts, tools, trials
 from ingle.mcp.advice import MAIN, Refused, refusal_text
 from ingle.mcp.arguments import MAX_WAIT_SECONDS
 from ingle.mcp.content import Answer
 from ingle.mcp.facts import Facts, facts_of
-from ingle.mcp.progress import PROGRESS_SECONDS, Progress, Send
+from ingle.mcp.following import Following
+from ingle.mcp.progress import PROGRESS_SECONDS, Progress, Send, last_line
 from ingle.render.diff import diff_text
 from ingle.render.model import Text, weight
 from ingle.requests import NewCell, NewSession, NewTask
@@ -42,7 +43,6 @@ RENDER_SECONDS = 0.5
 MAX_SHOWN = 1000
 """Sessions of which is known what their last answer showed."""
 
-LINE_SHOWN = 200
 PATH_CHARS = 200
 
 MAX_INLINE_CHARS = 20_000
@@ -192,21 +192,8 @@ class Tools:
         self, session_id: str, cell: int | None, deadline: float, progress: Progress, from_event: int = 0
     ) -> Result:
         """Wait until the cell has ended or waits for input or approval, or until the deadline, and report progress."""
-        following = partial(self._follow_once, session_id, cell, deadline, progress, from_event)
-        return await approvals.follow(following, self.service, lambda: deadline - self._clock())
-
-    async def _follow_once(
-        self, session_id: str, cell: int | None, deadline: float, progress: Progress, from_event: int
-    ) -> Result:
-        with progress.by_handler():
-            while True:
-                left = min(max(0.0, deadline - self._clock()), progress.left)
-                result = await self.service.wait(session_id, cell, wait=left, from_event=from_event)
-                if result.status != "running" or deadline <= self._clock():
-                    return result
-                cell = result.cell
-                if not progress.left:
-                    await progress.report(last_line(result.stdout, result.stderr) or f"cell {cell} is running")
+        following = Following(self.service, session_id, progress, lambda: deadline - self._clock(), from_event)
+        return await following.follow(cell)
 
     async def _show(self, result: Result, *, new: bool = False) -> Answer:
         """Return the answer. With `new`, notices that the model has seen are left out, as its text is."""
@@ -490,13 +477,3 @@ def is_name(text: str) -> bool:
     except errors.InvalidName:
         return False
     return True
-
-
-def last_line(*texts: str) -> str:
-    """Return the last line with text, which shows the progress."""
-    for text in texts:
-        lines = text[-LINE_SHOWN * 10 :].replace("\r", "\n").split("\n")
-        for line in reversed(lines):
-            if line.strip():
-                return line.strip()[-LINE_SHOWN:]
-    return ""

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 PROGRESS_SECONDS = 3.5
 """Clients are promised the first progress within 4 s, and then progress every 5 s."""
 
+LINE_SHOWN = 200
+"""Characters of a line that are shown as progress."""
+
 Send = Callable[[float, str], Awaitable[None]]
 """Sends the elapsed seconds and a line to the client."""
 
@@ -62,3 +65,13 @@ class Progress:
             await asyncio.sleep(self.left if not self._handlers else self._interval)
             if not self._handlers and not self.left:
                 await self.report(line)
+
+
+def last_line(*texts: str) -> str:
+    """Return the last line with text, which shows the progress."""
+    for text in texts:
+        lines = text[-LINE_SHOWN * 10 :].replace("\r", "\n").split("\n")
+        for line in reversed(lines):
+            if line.strip():
+                return line.strip()[-LINE_SHOWN:]
+    return ""

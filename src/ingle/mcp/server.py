@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 
 from ingle import __version__
 from ingle.grants import ApprovalInfo
-from ingle.mcp import approvals, arguments, resources, tools, views
+from ingle.mcp import arguments, following, resources, tools, views
 from ingle.mcp.content import Answer, Link
 from ingle.mcp.facts import Facts, description, instructions
 from ingle.mcp.handlers import Tools, UnknownTool
@@ -37,7 +37,7 @@ def make_server(handlers: Tools, facts: Facts) -> "Server[Any]":
         async def progress(seconds: float, line: str) -> None:
             await context.session.report_progress(round(seconds, 3), None, line)
 
-        approvals.asking.set(_ask_of(context))
+        following.asking.set(_ask_of(context))
         try:
             answer = await handlers.call(params.name, params.arguments, progress, _client_name(context))
         except UnknownTool as error:
@@ -147,7 +147,7 @@ def _shows_views(context: Any) -> bool:
     return told is None or views.EXTENSION in (told.extensions or {})
 
 
-def _ask_of(context: Any) -> approvals.Ask | None:
+def _ask_of(context: Any) -> following.Ask | None:
     """Return how to ask the person behind the host; None if the host does not ask people."""
     told: types.ClientCapabilities | None = context.session.client_capabilities
     if told is None or told.elicitation is None:
@@ -155,7 +155,7 @@ def _ask_of(context: Any) -> approvals.Ask | None:
 
     async def ask(wanted: ApprovalInfo) -> bool | None:
         try:
-            said = await context.session.elicit_form(approvals.question(wanted), ALLOW_SCHEMA, context.request_id)
+            said = await context.session.elicit_form(following.question(wanted), ALLOW_SCHEMA, context.request_id)
         except MCPError:
             return None  # by the current protocol, and over HTTP, a server cannot ask
         if said.action == "decline":
