@@ -5,6 +5,7 @@ namespace as the session's user. That user owns them, and a copy of the session'
 reason. Init uses the mount namespace for the file agents and shell tasks of the copy.
 """
 
+import errno
 import json
 import os
 import socket
@@ -14,6 +15,11 @@ from ingle_worker.wire import messages
 from ingle_worker.wire.constants import HOMES, PROXY_PORT
 
 NAMESPACES = ("user", "mnt", "net")
+
+NESTED = (
+    "the kernel nests no more namespaces, since many trials were committed one after the other; "
+    "save the session and load it anew"
+)
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -41,7 +47,13 @@ def make(order: messages.MakeView, users: int, uid: int, gid: int) -> None:
     if users >= 0:
         # A process may enter a user namespace only from the one around it.
         kernel_calls.setns(users, kernel_calls.CLONE_NEWUSER)
-    kernel_calls.unshare(kernel_calls.CLONE_NEWUSER | kernel_calls.CLONE_NEWNS, "user or mount")
+    try:
+        kernel_calls.unshare(kernel_calls.CLONE_NEWUSER | kernel_calls.CLONE_NEWNS, "user or mount")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EUSERS):
+            # Each commit nests the session's process one level deeper: it can only enter a child of its own namespace.
+            raise OSError(error.errno, NESTED) from None
+        raise
     kernel_calls.map_self(uid, gid)
     if order.network:
         kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")

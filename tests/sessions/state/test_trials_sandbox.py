@@ -106,3 +106,27 @@ async def test_what_cannot_be_held_apart_is_refused(tmp_path: Path, apart: Path)
         await other.create_session("s")
         with pytest.raises(errors.TrialRefused, match="the session may write to"):
             await other.trial("s", "1", network="allowed")
+
+
+@pytest.mark.req("trial.commit")
+async def test_the_last_commit_that_the_kernel_allows_is_told(service: Service) -> None:
+    """Each commit nests namespaces one level deeper, and the kernel allows 32. A new process begins anew."""
+    await service.create_session("s")
+    for number in range(40):
+        try:
+            result = await service.trial("s", f"n = {number}")
+        except errors.StartFailed as error:
+            refusal = error.message
+            break
+        assert result.trial is not None
+        await service.commit("s", result.trial.name)
+    assert "save the session and load it anew" in refusal
+    assert number > 20
+    assert (await service.execute("s", "n")).result == {"text/plain": str(number - 1)}
+    await service.save_session("s", "kept")
+    await service.load_session("kept", "anew")
+    result = await service.trial("anew", "n += 1")
+    assert result.trial is not None
+    await service.commit("anew", result.trial.name)
+    assert (await service.execute("anew", "n")).result == {"text/plain": str(number)}
+    await service.delete_snapshot("kept")

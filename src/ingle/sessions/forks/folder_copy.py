@@ -17,9 +17,14 @@ async def fill_folder(worker: Worker, forked: ForkedFiles, files: KeptFiles, not
     try:
         if forked.view is not None:
             await forked.view.give_to(worker)
-        restored = await files.restore(worker, forked.tree, new=True)
+        failed: list[str] = []
+        if forked.view is None or forked.tree.tree.entries:
+            # The view of a fork has made its folder.
+            failed = (await files.restore(worker, forked.tree, new=True)).failed
+        if not failed:
+            await files.know(worker, forked.tree)
     except (NotKept, NoView) as why:
         raise errors.StartFailed(f"the files of a fork could not be copied: {why}; try again") from None
-    if restored.failed:
-        notices.add(f"files that could not be copied: {some(restored.failed, MAX_FILES_NAMED)}")
+    if failed:
+        notices.add(f"files that could not be copied: {some(failed, MAX_FILES_NAMED)}")
     return [] if forked.view is None else forked.view.key

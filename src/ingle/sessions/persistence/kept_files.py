@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from ingle import errors
-from ingle.files import FileDiff
+from ingle.files import FileChanges, FileDiff
 from ingle.sessions.files import connect_agent
 from ingle.sessions.watch.folders import FolderWatch, FolderWatches
 from ingle.sessions.watch.mark import Mark
@@ -105,6 +105,21 @@ class KeptFiles:
         self._last = kept
         return store.share(kept)
 
+    async def know(self, worker: Worker, kept: KeptTree) -> None:
+        """Take note that the folder is as in this tree, to which it was just brought. Nothing runs in it yet."""
+        await self._set_mark()
+        use = await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid)
+        self._forget_last()
+        self._last = self._store.share(kept)
+        self._last_writable = self._index.holds(use.writable)
+
+    async def _is_at(self, worker: Worker, kept: KeptTree) -> bool:
+        """Return whether nothing has changed since the last tree, and this one is the same."""
+        last = self._last
+        if last is None or self._last_writable or last.tree != kept.tree or kept.tree.unsteady:
+            return False
+        return self._is_clean(await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid))
+
     async def try_take(self, worker: Worker) -> KeptTree | NotKept:
         """Keep the folder as it is now, or return why it is not kept."""
         try:
@@ -139,6 +154,8 @@ class KeptFiles:
         Raise NotKept if that is not possible, or a fork would lose its files, or with the reason `why_not` if there
         are differences. A `new` folder is made.
         """
+        if not new and await self._is_at(worker, kept):
+            return Restored(FileChanges(), [], kept.tree)
         store, index = self._store, self._index
         why_not = why_not or (SHARED if self._folders.workspace_shared else "")
         # A checkpoint that is dropped meanwhile must not take the files along.
