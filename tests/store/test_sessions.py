@@ -156,6 +156,20 @@ async def test_a_name_is_free_again_after_its_session_has_ended(start: Start) ->
             await one.create_session("s", durable=True)
 
 
+async def test_a_request_whose_server_is_lost_is_not_run_again(start: Start) -> None:
+    async with start("one") as one, start("two") as two:
+        await one.create_session("s", durable=True)
+        first = await one.execute("s", "x = 1", key="first")
+        await saved(one, 1)
+        running = await one.execute("s", "import time; time.sleep(600)", key="second", wait=0.0)
+        await node_of(two).adopt("s")
+        assert (await two.execute("s", "x = 1", key="first")).cell == first.cell
+        with pytest.raises(errors.CellForgotten):
+            await two.execute("s", "import time; time.sleep(600)", key="second", wait=0.0)
+        assert (running.cell, running.status) == (2, "running")
+        assert await printed(two, "print(x)") == "1\n"
+
+
 async def test_a_cleared_session_comes_back_cleared(start: Start) -> None:
     async with start("one") as one:
         await one.create_session("s", durable=True)

@@ -256,8 +256,8 @@ class Manager:
         )
 
     def _durable_session(self, spec: SessionSpec, launcher: Launcher, row: Row) -> Session:
-        saves, requests = self._durable.target(spec, row), self._durable.requests(row)
-        return self._session(spec, launcher, saves=saves, requests=requests)
+        saves = self._durable.target(spec, row)
+        return self._session(spec, launcher, saves=saves, requests=self._durable.requests(row, saves.stored))
 
     async def _finish(self, made: list[Session], starting: Awaitable[object]) -> None:
         """Wait until these sessions have started. If that fails, end all of them."""

@@ -12,7 +12,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -309,15 +309,20 @@ class Registry:
 class RequestStore:
     """Idempotency keys of one session in the registry."""
 
-    def __init__(self, registry: Registry, uid: str) -> None:
+    def __init__(self, registry: Registry, uid: str, also: Callable[[Request], Awaitable[None]] | None = None) -> None:
+        """`also` writes a request elsewhere, before its cell starts."""
         self._registry = registry
         self._uid = uid
+        self._also = also
 
     async def begin(self, key: str, digest: str) -> None:
         """Store a key before its cell starts."""
         # A full disk must not stop cells. The key is then in memory only, like those of other sessions.
+        request = Request(key, digest, None)
         with contextlib.suppress(RegistryBroken):
-            await self._registry.asked(self._uid, Request(key, digest, None))
+            await self._registry.asked(self._uid, request)
+        if self._also is not None:
+            await self._also(request)
 
     def end(self, key: str, cell: int | None) -> None:
         """Store the cell that the request started; None if it started nothing."""

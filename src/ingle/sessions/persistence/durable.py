@@ -181,14 +181,15 @@ class DurableSessions:
         store = self._saves.store(spec, DURABLE, row.uid, self._settings.durable_size, stored)
         return SaveTarget(store, self.registry, row.uid, row.save, self._counts.pop(row.uid, None), stored)
 
-    def requests(self, row: Row) -> Idempotency:
+    def requests(self, row: Row, stored: StoredSession | None) -> Idempotency:
         """Return the idempotency keys of a durable session, which outlive the server."""
         # The server died before it wrote the cell of such a request down.
-        stored = [
+        also = None if stored is None else stored.begin_request
+        known = [
             StoredKey(each.key, each.asked, errors.CellForgotten(None) if each.cell is None else each.cell)
             for each in row.requests
         ]
-        return Idempotency(KEYS, store=RequestStore(self.registry, row.uid), stored=stored)
+        return Idempotency(KEYS, store=RequestStore(self.registry, row.uid, also), stored=known)
 
     def temporary_target(self, spec: SessionSpec, uid: str) -> SaveTarget:
         """Return where a session is saved that ends with its server: when it is idle, to free its process."""

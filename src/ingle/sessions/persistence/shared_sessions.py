@@ -21,6 +21,7 @@ from ingle.sessions.spec import key_of
 from ingle.settings import Settings
 from ingle.snapshots.registry import SERVE, Registry, Request, Row
 from ingle.store.claims import Claim
+from ingle.store.requests import StoredRequests
 from ingle.store.saves import SessionSaves
 from ingle.store.shared import SharedStore, hide_credentials
 from ingle.store.store import open_store
@@ -226,6 +227,12 @@ class SharedSessions:
             return None
         earlier = await SessionSaves(self.shared.store, key).newest(claim.epoch)
         there = None if earlier is None else msgspec.json.decode(earlier.row, type=Row)
+        if there is not None:
+            # The server died before a save included them, so what became of their cells is not known.
+            known = {each.key for each in there.requests}
+            begun = await StoredRequests(self.shared.store, key).read()
+            lost = [each for each in begun if each.key not in known]
+            there = msgspec.structs.replace(there, requests=[*there.requests, *lost])
         if row is not None and (there is None or _time(row) >= _time(there)):
             stored = self._stored(claim, row)
             await stored.save(row.save)

@@ -15,6 +15,7 @@ from ingle.snapshots.registry import Request, Row, Save
 from ingle.snapshots.store import DURABLE, Snapshots
 from ingle.store.claims import Claim
 from ingle.store.packs import Packs
+from ingle.store.requests import StoredRequests
 from ingle.store.saves import SessionSaves, StoredSave
 from ingle.store.shared import SharedStore
 from ingle.store.timelines import StoredTimeline, TimelineMark
@@ -24,6 +25,9 @@ TIMELINE = "timeline.ndjson"
 
 TIDY_SAVES = 4
 """Saves after which older ones are removed, since looking for them takes as long as a save."""
+
+REQUEST_SECONDS = 2.0
+"""Time for writing an idempotency key to the store, for which its cell waits."""
 
 CLOSE_SECONDS = 10.0
 """Time for the store when a session ends. Another server takes the session over later if that was not enough."""
@@ -50,6 +54,9 @@ class StoredSession:
         self._path = folder / TIMELINE
         self._saves = SessionSaves(shared.store, claim.key)
         self._timeline = StoredTimeline(shared.store, claim.key, claim.epoch, self._path)
+        self._keys = StoredRequests(shared.store, claim.key)
+        self._written: set[str] = set()
+        """Idempotency keys that have an object of their own. The next save includes them."""
         self._number = 0
         self._elsewhere: StoredSave | None = None
         """A save of another server, of which chunks may be missing on the disk."""
@@ -63,6 +70,15 @@ class StoredSession:
     def _tenant(self) -> str:
         return self.row.made.tenant
 
+    # --- requests ---
+
+    async def begin_request(self, request: Request) -> None:
+        """Write an idempotency key down before its cell starts. A store that fails or is slow stops no cell."""
+        self._written.add(request.key)
+        with contextlib.suppress(errors.StoreFailed, TimeoutError):
+            async with asyncio.timeout(REQUEST_SECONDS):
+                await self._keys.begin(request)
+
     # --- saving ---
 
     async def save(self, save: Save | None) -> None:
@@ -74,14 +90,26 @@ class StoredSession:
             raise errors.StaleSave(self.row.name)
         cells = self.row.cells if save is None else max(self.row.cells, save.cell)
         row = msgspec.structs.replace(self.row, save=save, cells=cells, requests=await self._requests())
+        # A key that is in no row started nothing, or is in this save.
+        included = [each for each in self._written if each not in self._running(row)]
         timeline = await self._timeline.push()
         forgotten = await in_thread(lambda: kept_timeline.read_forgotten(str(self._path)))
         await self._write(row, timeline, forgotten)
         self.row, self._elsewhere = row, None
+        if included:
+            with contextlib.suppress(errors.StoreFailed):
+                await self._keys.drop(included)
+                self._written.difference_update(included)
         if self._number % TIDY_SAVES == 0:
             with contextlib.suppress(errors.StoreFailed):  # a later save does it
                 await self._saves.tidy()
                 await self._timeline.tidy(timeline)
+
+    @staticmethod
+    def _running(row: Row) -> set[str]:
+        """Return keys of requests whose cell may run now: this save does not have what they do."""
+        last = 0 if row.save is None else row.save.cell
+        return {each.key for each in row.requests if each.cell is None or each.cell > last}
 
     async def _write(self, row: Row, timeline: TimelineMark, forgotten: int) -> None:
         self._number += 1
@@ -150,6 +178,7 @@ class StoredSession:
         if self.stale or self.released:
             return
         if not keep:
+            await self._keys.remove()
             await self._saves.remove()
             await self._timeline.remove()
         await self._shared.claims.release(self.claim)
