@@ -118,6 +118,16 @@ class MachineInfo(Struct):
     """Whether it gets no more sessions."""
 
 
+class Drained(Struct):
+    """What became of the sessions of a machine."""
+
+    node: str
+    moved: list[str] = field(default_factory=list)
+    """Keys of sessions that are on other machines now."""
+    stayed: dict[str, str] = field(default_factory=dict)
+    """Keys of sessions that did not move, and why."""
+
+
 class Load(Struct):
     """What one tenant uses at the moment."""
 

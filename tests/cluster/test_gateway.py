@@ -24,6 +24,7 @@ async def test_sessions_live_on_all_agents(gateway: Service) -> None:
         await gateway.get_session("spread-0")
 
 
+@pytest.mark.req("node.same")
 async def test_any_gateway_serves_any_session(three: Cluster, gateway: Service) -> None:
     other = await three.gateway()
     await gateway.create_session("both")
@@ -90,6 +91,7 @@ async def test_a_quota_holds_over_all_agents_and_gateways(three: Cluster) -> Non
         await callers[1].end_session(each.session_id)
 
 
+@pytest.mark.req("node.same")
 async def test_files_values_and_copies_cross_the_cluster(gateway: Service) -> None:
     await gateway.create_session("work")
 
@@ -139,6 +141,7 @@ async def test_placement_asks_for_labels_and_gpus(own_cluster: Cluster) -> None:
         await gateway.create(NewSession(gpus="7"))
 
 
+@pytest.mark.req("node.lost")
 async def test_a_lost_node_is_told_at_once_and_its_names_are_free(own_cluster: Cluster) -> None:
     await own_cluster.grow(2)
     gateway = await own_cluster.gateway()
@@ -199,3 +202,55 @@ async def test_an_agent_that_comes_back_is_used_again(own_cluster: Cluster) -> N
         while not await can_create():
             await asyncio.sleep(0.05)
     assert (await gateway.execute("after", "1")).success
+
+
+@pytest.mark.req("node.lost")
+async def test_durable_sessions_of_a_lost_node_answer_elsewhere(own_cluster: Cluster) -> None:
+    await own_cluster.grow(3)
+    gateway, other = await own_cluster.gateway(), await own_cluster.gateway()
+    made = [await gateway.create_session(f"d{number}", durable=True) for number in range(9)]
+    lost = [each.session_id for each in made if each.node == "n1"]
+    assert lost
+    for name in lost:
+        await gateway.execute(name, f"x = {name!r}")
+        await gateway.execute(name, "1 + 1")
+        async with asyncio.timeout(20):
+            while (await gateway.get_session(name)).saved_cell != 2:
+                await asyncio.sleep(0.02)
+    running = asyncio.ensure_future(gateway.execute(lost[0], "import time; time.sleep(60)", wait=60.0))
+    async with asyncio.timeout(10):
+        while (await gateway.get_session(lost[0])).state != "running":
+            await asyncio.sleep(0.01)
+    own_cluster.agents[0].kill()
+    with pytest.raises(errors.NodeLost):
+        await running
+    # Two gateways restore each session at once: one agent gets it, and both find it there.
+    for name in lost:
+        first, second = await asyncio.gather(gateway.get_session(name), other.get_session(name))
+        assert first.node == second.node != "n1"
+        result = await gateway.execute(name, "x")
+        assert result.result == {"text/plain": repr(name)}
+        assert any("cell 2" in each or "after cell" in each for each in result.notices), result.notices
+        assert (await other.execute(name, "x")).success
+
+
+@pytest.mark.req("node.drain")
+async def test_a_drain_moves_all_sessions_without_loss(own_cluster: Cluster) -> None:
+    await own_cluster.grow(2)
+    gateway, other = await own_cluster.gateway(), await own_cluster.gateway()
+    names = [(await gateway.create_session(f"m{number}", durable=number % 2 == 0)).session_id for number in range(8)]
+    names.append((await gateway.create_session()).session_id)
+    for name in names:
+        await gateway.execute(name, f"x = {name!r}")
+    nodes = {each.session_id: each.node for each in await gateway.list_sessions()}
+    busy = next(name for name in names if nodes[name] == "n1")
+    cell = await gateway.begin(busy, "import time; time.sleep(1); y = 1")
+    drained = await gateway.drain_machine("n1", seconds=20.0)
+    assert drained.stayed == {}
+    assert sorted(drained.moved) == sorted(name for name in names if nodes[name] == "n1")
+    assert cell
+    for name in names:
+        assert (await other.get_session(name)).node == "n2"
+        assert (await other.execute(name, "x")).result == {"text/plain": repr(name)}
+    assert (await other.execute(busy, "y")).success
+    assert {(await other.create_session()).node for _ in range(4)} == {"n2"}

@@ -79,6 +79,11 @@ def variables(settings: Settings) -> dict[str, str]:
     return found
 
 
+def cluster_node_of(gateway: Service) -> ClusterNode:
+    assert isinstance(gateway._node, ClusterNode)
+    return gateway._node
+
+
 class Cluster:
     """Agents with a common store, and the gateways that a test asks for."""
 

@@ -27,12 +27,11 @@ from ingle.cluster.served import ServedNode
 from ingle.cluster.token import ClusterToken, token_file
 from ingle.cluster.wire.calls import GatewayLink
 from ingle.cluster.wire.surface import describe
-from ingle.errors import IngleError
+from ingle.errors import IngleError, InvalidRequest
 from ingle.isolation import gpus
 from ingle.settings import Settings
-from ingle.store.claims import Claims
 from ingle.store.leases import Leases
-from ingle.store.store import Store, open_store
+from ingle.store.store import open_store
 from ingle.support.allocator import return_freed_memory
 from ingle.support.logs import logging_to
 
@@ -87,26 +86,33 @@ async def run_agent(
     host: str = "127.0.0.1",
     port: int = 0,
     labels: dict[str, str] | None = None,
-    store: Store | None = None,
 ) -> AsyncIterator[AgentServer]:
-    """Serve the node of this machine for as long as the context lasts. `store` has the claims on names."""
+    """Serve the node of this machine for as long as the context lasts. It needs the setting `store`."""
+    if not settings.store:
+        raise InvalidRequest("an agent needs a store that all machines of its cluster share; set INGLE_STORE")
+    watchdog = watchdog_descriptor()
+    # The node closes its own store when its sessions have ended. The lease is renewed until then.
+    store = await asyncio.to_thread(open_store, settings.store)
     incarnation = secrets.token_hex(4)
-    settings = dataclasses.replace(settings, node=node)
-    served = ServedNode(settings, home, incarnation, None if store is None else Claims(store))
+    served = ServedNode(dataclasses.replace(settings, node=node), home, incarnation)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cards = len((await asyncio.to_thread(gpus.find)).numbers)
-    info = AgentInfo(incarnation, node, host, port, labels or {}, cards, memory)
-    lease = None if store is None else StoreLease(Leases(store), incarnation, watchdog_descriptor())
-    async with contextlib.AsyncExitStack() as stack:
-        if lease is not None:
-            stack.push_async_callback(lease.stop)
-            await lease.start()
-        stack.push_async_callback(served.stop)
+    lease: StoreLease | None = None
+    server: AgentServer | None = None
+    try:
         await served.start()
-        server = AgentServer(served, token, info)
-        stack.push_async_callback(server.stop)
+        lease = StoreLease(Leases(store), incarnation, watchdog)
+        await lease.start()
+        server = AgentServer(served, token, AgentInfo(incarnation, node, host, port, labels or {}, cards, memory))
         await server.start()
         yield server
+    finally:
+        if server is not None:
+            await server.stop()
+        await served.stop()
+        if lease is not None:
+            await lease.stop()
+        store.close()
 
 
 async def _run(options: argparse.Namespace, settings: Settings, token: ClusterToken) -> None:
@@ -116,7 +122,6 @@ async def _run(options: argparse.Namespace, settings: Settings, token: ClusterTo
         loop.add_signal_handler(number, stop.set)
     if options.until_eof:
         threading.Thread(target=_read_to_eof, args=(loop, stop), name="until-eof", daemon=True).start()
-    store = await asyncio.to_thread(open_store, settings.store) if settings.store else None
     labels = dict(each.partition("=")[::2] for each in options.label)
     async with run_agent(
         settings,
@@ -126,7 +131,6 @@ async def _run(options: argparse.Namespace, settings: Settings, token: ClusterTo
         host=options.host,
         port=options.port,
         labels=labels,
-        store=store,
     ) as server:
         print(msgspec.json.encode(server.info).decode(), flush=True)
         await stop.wait()

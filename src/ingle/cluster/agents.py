@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ingle import errors
-from ingle.capacity import MachineInfo
 from ingle.cluster.directory import AgentInfo, Directory
 from ingle.cluster.offer import Agent, AgentStatus
 from ingle.cluster.remote import remote_agent
@@ -137,30 +136,6 @@ class Agents:
         if tasks:
             await asyncio.wait(tasks)
         await self._directory.stop()
-
-
-class ClusterMachines:
-    """Machines of all agents that the directory has."""
-
-    def __init__(self, directory: Directory, agents: Agents) -> None:
-        self._directory = directory
-        self._agents = agents
-
-    async def list(self) -> list[MachineInfo]:
-        """Return the machines that are connected, and those that should be."""
-        connected = {each.info.node: each.status for each in self._agents.up.values()}
-        known = {info.node for info in self._directory.agents().values() if info.node}
-        found = []
-        for node in sorted(known | connected.keys()):
-            status = connected.get(node)
-            if status is None:
-                found.append(MachineInfo(node, 0, 0, connected=False))
-            else:
-                found.append(MachineInfo(node, status.sessions, status.capacity, draining=status.draining))
-        return found
-
-    async def scale(self, count: int) -> None:
-        await self._directory.scale(count)
 
 
 def _is_refused(error: errors.Unreachable) -> bool:

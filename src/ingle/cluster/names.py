@@ -6,7 +6,7 @@ import secrets
 from ingle.cluster.token import ClusterToken
 from ingle.requests import session_key
 
-SIGNED = re.compile(r"(?P<own>[0-9a-f]{12}-(?P<agent>[0-9a-f]{8}))-(?P<signature>[0-9a-f]{12})")
+SIGNED = re.compile(r"(?P<own>[0-9a-f]{12}-(?P<agent>[0-9a-f]{8,16}))-(?P<signature>[0-9a-f]{12})")
 
 
 def make_name(token: ClusterToken, tenant: str, incarnation: str) -> str:

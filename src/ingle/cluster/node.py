@@ -15,15 +15,17 @@ import msgspec
 
 from ingle import errors
 from ingle.capacity import Capacity, Histogram, Load, MachineUsage, Metrics
-from ingle.cluster.agents import Agents, ClusterMachines, ConnectedAgent
+from ingle.cluster.agents import Agents, ConnectedAgent
 from ingle.cluster.directory import Directory
-from ingle.cluster.everywhere import ClusterEnvironments, ClusterGrants, ClusterLibrary, ClusterSnapshots, on_all
 from ingle.cluster.fence.takeover import Takeover
 from ingle.cluster.names import make_name
+from ingle.cluster.parts.drain import Drain
+from ingle.cluster.parts.everywhere import ClusterEnvironments, ClusterGrants, ClusterLibrary, ClusterSnapshots, on_all
+from ingle.cluster.parts.machines import ClusterMachines
+from ingle.cluster.parts.tasks import ClusterTasks
 from ingle.cluster.placement import choose, fitting
 from ingle.cluster.remote import handle
 from ingle.cluster.router import Router
-from ingle.cluster.tasks import ClusterTasks
 from ingle.cluster.token import ClusterToken
 from ingle.events import Restored, SessionInfo
 from ingle.grants import Isolation
@@ -31,7 +33,6 @@ from ingle.nodes import SessionHandle
 from ingle.requests import NewSession, session_key
 from ingle.sessions.spec import check_name, tenant_of
 from ingle.settings import LEVELS, Settings
-from ingle.store.claims import Claims
 from ingle.store.leases import Leases
 from ingle.store.store import Store
 from ingle.support.fair_queue import FairQueue
@@ -71,7 +72,7 @@ class ClusterNode:
         self._store = store
         self._leases = Leases(store)
         self.agents = Agents(directory, token, Takeover(self._leases, silence).allowed)
-        self._router = Router(self.agents, Claims(store), token)
+        self._router = Router(self.agents, store, token)
         self._creates = FairQueue(CREATES_AT_ONCE, TENANT_CREATES, MAX_WAITING, _overloaded)
         self._random = random.Random()
         self.tasks = ClusterTasks(self.agents, self._router)
@@ -80,7 +81,7 @@ class ClusterNode:
         self.grants = ClusterGrants(self.agents)
         self.environments = ClusterEnvironments(self.agents)
         self.tools = ToolServers(settings, home)
-        self.machines = ClusterMachines(directory, self.agents)
+        self.machines = ClusterMachines(directory, self.agents, Drain(self.agents, self._router, self._arrive))
 
     async def start(self) -> None:
         """Connect to the agents, and wait for a first one."""
@@ -124,19 +125,28 @@ class ClusterNode:
                 if without >= self.agents.up.keys():
                     raise
 
+    async def _arrive(self, new: NewSession, left: str, snapshot: str) -> Restored:
+        """Load a session that has left the agent `left` on another one, which takes the name over."""
+        epoch = await self._router.next_epoch(session_key(new.tenant, new.session_id or ""))
+
+        async def load(agent: ConnectedAgent, named: NewSession, epoch: int | None) -> Restored:
+            return await agent.agent.load(named, epoch, snapshot, None, trust=False, rerun=False)
+
+        return await self._place(new, load, {left}, epoch)
+
     async def _place(
         self,
         new: NewSession,
         make: Callable[[ConnectedAgent, NewSession, int | None], Awaitable[T]],
         without: "set[str] | frozenset[str]" = frozenset(),
+        epoch: int | None = None,
     ) -> T:
         """Make a session on an agent that fits. An agent that refuses is left out, and the others are asked."""
         if new.session_id is not None:
             check_name(new.session_id)
         tried = set(without)
         async with self._creates.slot(new.tenant, WAIT_SECONDS):
-            epoch = None
-            if new.session_id is not None:
+            if new.session_id is not None and epoch is None:
                 epoch = await self._router.free_epoch(session_key(new.tenant, new.session_id))
             while True:
                 agent = await self._agent_for(new, tried)

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from ingle.events import Restored, SessionInfo
 from ingle.nodes import Node
 from ingle.requests import NewSession
+from ingle.store.claims import Claim
 
 
 class AgentStatus(Struct, frozen=True):
@@ -57,5 +58,24 @@ class Agent(Protocol):
         ...
 
     async def has(self, key: str) -> bool:
-        """Return whether this agent has a session, or is about to."""
+        """Return whether this agent has a session, is about to, or is moving it to another agent."""
+        ...
+
+    async def adopt(self, claim: Claim) -> bool:
+        """Take a session over from the agent of this claim, which has ended or given it up. Its next call restores it.
+
+        Return False if another agent was faster, or if it has no save.
+        """
+        ...
+
+    async def drain(self) -> list[str]:
+        """Take no more sessions, and return the keys of those that are here."""
+        ...
+
+    async def leave(self, key: str, seconds: float) -> str | None:
+        """Save a session once its cell has ended, for at most `seconds`, and end it here.
+
+        Return the name of the snapshot that another agent has to load; None if the session is durable, so that any
+        agent can adopt it. Raise Busy if the cell still runs.
+        """
         ...

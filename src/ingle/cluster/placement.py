@@ -63,6 +63,11 @@ def choose(places: list[Place], new: NewSession, rng: random.Random) -> Place:
     return min(rng.sample(places, min(2, len(places))), key=load_of)
 
 
+def by_load(places: Iterable[Place]) -> list[Place]:
+    """Return the agents that take sessions, the emptiest first."""
+    return sorted((each for each in places if each.status is None or not each.status.draining), key=load_of)
+
+
 def home_of(incarnations: Iterable[str], owner: str) -> str:
     """Return the agent of what belongs to a tenant and to no session. Another agent more or less moves few of them."""
     return max(incarnations, key=lambda each: hashlib.blake2b(f"{each}\0{owner}".encode(), digest_size=8).digest())

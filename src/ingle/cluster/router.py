@@ -6,6 +6,7 @@ agent answers that it does not have the session.
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -13,17 +14,23 @@ import msgspec
 from ingle import errors
 from ingle.cluster.agents import Agents, ConnectedAgent
 from ingle.cluster.names import agent_of
+from ingle.cluster.placement import by_load
 from ingle.cluster.token import ClusterToken
 from ingle.cluster.wire.link import Link, Target
 from ingle.cluster.wire.surface import Verb
-from ingle.errors import SessionEnded, SessionNotFound
+from ingle.errors import SessionNotFound
 from ingle.store.claims import Claim, Claims
+from ingle.store.saves import SessionSaves
+from ingle.store.store import Store
 
 FIND_SECONDS = 10.0
 """Time to wait for an agent that is out of reach and may come back."""
 
 LOOK_SECONDS = 0.25
 """Time between two looks at such an agent."""
+
+MOVE_STEP_SECONDS = 0.05
+"""Time between two looks at a session that moves."""
 
 MAX_KNOWN = 100_000
 """Sessions whose places a gateway remembers."""
@@ -32,9 +39,10 @@ MAX_KNOWN = 100_000
 class Router:
     """Finds sessions, and carries out verbs on them. Implements `Caller` for targets below a session."""
 
-    def __init__(self, agents: Agents, claims: Claims, token: ClusterToken) -> None:
+    def __init__(self, agents: Agents, store: Store, token: ClusterToken) -> None:
         self._agents = agents
-        self._claims = claims
+        self._store = store
+        self._claims = Claims(store)
         self._token = token
         self._known: dict[str, str] = {}
         """Incarnations of the agents that have sessions with chosen names, as far as they were asked for."""
@@ -43,49 +51,55 @@ class Router:
 
     async def call(self, target: Target, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         key = key_in(target)
-        agent = await self.find(key)
-        try:
-            return await agent.link.call(target, verb, args, kwargs)
-        except SessionNotFound as error:
-            other = await self._elsewhere(key, agent, error)
-            return await other.link.call(target, verb, args, kwargs)
+        agent, deadline = await self.find(key), _deadline()
+        while True:
+            try:
+                return await agent.link.call(target, verb, args, kwargs)
+            except SessionNotFound as error:
+                agent = await self._elsewhere(key, agent, error, deadline)
 
     async def stream(
         self, target: Target, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncIterator[Any]:
         key = key_in(target)
-        agent = await self.find(key)
+        agent, deadline = await self.find(key), _deadline()
         begun = False
-        try:
-            async for item in agent.link.stream(target, verb, args, kwargs):
-                begun = True
-                yield item
-            return
-        except SessionNotFound as error:
-            if begun:
-                raise
-            agent = await self._elsewhere(key, agent, error)
-        async for item in agent.link.stream(target, verb, args, kwargs):
-            yield item
+        while True:
+            try:
+                async with aclosing(agent.link.stream(target, verb, args, kwargs)) as items:
+                    async for item in items:
+                        begun = True
+                        yield item
+                return
+            except SessionNotFound as error:
+                if begun:
+                    raise
+                agent = await self._elsewhere(key, agent, error, deadline)
 
     async def open_on(
         self, target: Target, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Link, int, msgspec.Struct]:
         key = key_in(target)
-        agent = await self.find(key)
-        try:
-            return agent.link, *await agent.link.open_handle(target, verb, args, kwargs)
-        except SessionNotFound as error:
-            other = await self._elsewhere(key, agent, error)
-            return other.link, *await other.link.open_handle(target, verb, args, kwargs)
+        agent, deadline = await self.find(key), _deadline()
+        while True:
+            try:
+                return agent.link, *await agent.link.open_handle(target, verb, args, kwargs)
+            except SessionNotFound as error:
+                agent = await self._elsewhere(key, agent, error, deadline)
 
-    async def _elsewhere(self, key: str, asked: ConnectedAgent, error: SessionNotFound) -> ConnectedAgent:
-        """Return the agent that a session has moved to. Raise the agent's own answer if it has not moved."""
+    async def _elsewhere(
+        self, key: str, asked: ConnectedAgent, error: SessionNotFound, deadline: float
+    ) -> ConnectedAgent:
+        """Return the agent to ask next for a session that an agent does not have. Raise its answer if there is none."""
         self._known.pop(key, None)
         claim = await self._claims.newest(key)
-        if claim is None or claim.released or claim.agent == asked.info.incarnation:
+        if claim is not None and (claim.released or claim.agent != asked.info.incarnation):
+            return await self._of(claim, error)
+        # It may be about to come to this agent, or to leave it.
+        if asyncio.get_running_loop().time() >= deadline or not await asked.agent.has(key):
             raise error
-        return await self._at(claim)
+        await asyncio.sleep(MOVE_STEP_SECONDS)
+        return asked
 
     # --- finding ---
 
@@ -95,6 +109,10 @@ class Router:
             del self._known[next(iter(self._known))]
         self._known[key] = incarnation
 
+    def forget(self, key: str) -> None:
+        """Forget where a session was."""
+        self._known.pop(key, None)
+
     async def find(self, key: str) -> ConnectedAgent:
         """Return the agent of a session."""
         made_by = self._known.get(key) or agent_of(self._token, key)
@@ -102,16 +120,24 @@ class Router:
             return agent
         self._known.pop(key, None)
         claim = await self._claims.newest(key)
-        if claim is not None and not claim.released:
-            return await self._at(claim)
-        if made_by is None or claim is not None:
+        if claim is not None:
+            return await self._of(claim, SessionNotFound(_name(key)))
+        if made_by is None:
             raise SessionNotFound(_name(key))
         # A signed name needs no claim. Its agent is out of reach.
         return await self._at(Claim(key, 0, made_by, self._agents.node_of(made_by), 0.0))
 
+    async def _of(self, claim: Claim, missing: SessionNotFound) -> ConnectedAgent:
+        """Return the agent of a claim. One that was released has left a save, or the session has ended."""
+        if not claim.released:
+            return await self._at(claim)
+        if not await SessionSaves(self._store, claim.key).exist():
+            raise missing
+        return await self._restored(claim)
+
     async def _at(self, claim: Claim) -> ConnectedAgent:
         """Return the agent that has a claim. Wait for a while if it is out of reach."""
-        deadline = asyncio.get_running_loop().time() + FIND_SECONDS
+        deadline = _deadline()
         while True:
             if (agent := self._agents.up.get(claim.agent)) is not None:
                 self.learn(claim.key, claim.agent)
@@ -125,20 +151,41 @@ class Router:
             await self._agents.wait_changed(LOOK_SECONDS)
 
     async def _restored(self, claim: Claim) -> ConnectedAgent:
-        """Return the agent on which the session of a lost one was restored."""
-        raise errors.SessionLost(_name(claim.key), claim.node)
+        """Have the session of an agent that has ended or given it up restored on another one, and return that one.
+
+        Of several gateways that do this at once, one agent gets the next epoch, and all of them find it there.
+        """
+        name = _name(claim.key)
+        if not await SessionSaves(self._store, claim.key).exist():
+            raise errors.SessionLost(name, claim.node)
+        failure: errors.IngleError | None = None
+        for agent in by_load([each for each in self._agents.up.values() if each.info.incarnation != claim.agent]):
+            try:
+                await self._agents.up[agent.info.incarnation].agent.adopt(claim)
+            except errors.IngleError as error:
+                failure = error
+                continue
+            newest = await self._claims.newest(claim.key)
+            if newest is None or newest.epoch <= claim.epoch:
+                raise errors.SessionLost(name, claim.node)
+            return await self._at(newest)
+        raise failure or errors.Unavailable(f"no agent can restore session {name!r} now; start one, or try again")
+
+    async def next_epoch(self, key: str) -> int:
+        """Return the epoch after the newest one, for a session that its agent has given up."""
+        return await self._claims.epoch(key) + 1
 
     async def free_epoch(self, key: str) -> int:
         """Return the epoch to claim a name with. Raise SessionExists if a session has the name."""
         claim = await self._claims.newest(key)
         if claim is None:
             return 1
-        if not claim.released:
-            try:
-                if await (await self._at(claim)).agent.has(key):
-                    raise errors.SessionExists(_name(key))
-            except (errors.SessionLost, SessionEnded):
-                pass
+        try:
+            agent = await self._of(claim, SessionNotFound(_name(key)))
+        except (errors.SessionLost, SessionNotFound):
+            return claim.epoch + 1
+        if await agent.agent.has(key):
+            raise errors.SessionExists(_name(key))
         return claim.epoch + 1
 
 
@@ -146,6 +193,10 @@ def key_in(target: Target) -> str:
     """Return the key of the session that a target is about: `[["node"], ["session", key], …]`."""
     assert isinstance(target, list)
     return target[1][1]
+
+
+def _deadline() -> float:
+    return asyncio.get_running_loop().time() + FIND_SECONDS
 
 
 def _name(key: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from ingle.nodes.local import LocalNode
 from ingle.requests import NewSession, session_key
 from ingle.sessions.spec import check_name, tenant_of
 from ingle.settings import Settings
-from ingle.store.claims import Claim, Claims
+from ingle.store.claims import Claim
+from ingle.store.shared import SharedStore
 from ingle.support.background import run_forever
 
 PLACE = "agent"
@@ -26,6 +28,12 @@ STATUS_SECONDS = 0.1
 RELEASE_SECONDS = 0.25
 """Time between two looks for sessions that have ended, whose names are free again."""
 
+IDLE_STEP_SECONDS = 0.05
+"""Time between two looks at a session that is to leave and runs a cell."""
+
+MOVE_SECONDS = 10.0
+"""Time for another agent to load a session that has left. Until then its callers wait for its new place."""
+
 MEMORY_STEP = 64 * 1024 * 1024
 """Bytes to which the available memory is rounded: smaller changes are not told."""
 
@@ -33,17 +41,16 @@ logger = logging.getLogger(__name__)
 
 
 class ServedNode:
-    """Implementation of the protocol `Agent`. Without claims it serves only sessions whose names need none."""
+    """Implementation of the protocol `Agent`. The node has the store with the claims."""
 
-    def __init__(self, settings: Settings, home: Path, incarnation: str, claims: Claims | None) -> None:
-        self.incarnation = incarnation
+    def __init__(self, settings: Settings, home: Path, incarnation: str) -> None:
         self.node = LocalNode(settings, home, PLACE, incarnation)
         # Any gateway finds a task by its id.
         self.node.tasks.shell.id_suffix = f"-{incarnation}"
-        self._name = settings.node
-        self._claims = claims
         self._held: dict[str, Claim] = {}
         self._making: set[str] = set()
+        self._moving: set[str] = set()
+        self._adopting: dict[str, asyncio.Task[bool]] = {}
         self._draining = False
         self._chores: list[asyncio.Task[None]] = []
 
@@ -54,6 +61,11 @@ class ServedNode:
             loop.create_task(run_forever("releasing names", self._release_ended)),
             loop.create_task(self._warm()),
         ]
+
+    @property
+    def store(self) -> SharedStore:
+        """The store of this node. Its claims and its lease are in the name of this agent."""
+        return self.node.manager.takeover.shared
 
     async def _warm(self) -> None:
         try:
@@ -67,9 +79,16 @@ class ServedNode:
             chore.cancel()
         if self._chores:
             await asyncio.wait(self._chores)
-        await self.node.stop()
         for claim in self._held.values():
             await self._release(claim)
+        await self.node.stop()
+
+    def _is_durable(self, key: str) -> bool:
+        """Return whether the node itself gives up the claim on a session when the session ends."""
+        with contextlib.suppress(errors.SessionNotFound):
+            autosave = self.node.manager.get(key).autosave
+            return autosave is not None and autosave.durable
+        return False
 
     # --- sessions with claims ---
 
@@ -88,7 +107,7 @@ class ServedNode:
             return await self.node.snapshots.load(new, source, start, trust=trust, rerun=rerun)
 
     async def has(self, key: str) -> bool:
-        if key in self._making:
+        if key in self._making or key in self._moving or key in self._adopting:
             return True
         with contextlib.suppress(errors.SessionNotFound):
             self.node.session(key)
@@ -109,7 +128,7 @@ class ServedNode:
                 if epoch is not None:
                     taken.append(await self._take(key, name, epoch))
             yield
-            self._held |= {claim.key: claim for claim in taken}
+            self._held |= {claim.key: claim for claim in taken if not self._is_durable(claim.key)}
         except BaseException:
             for claim in taken:
                 await asyncio.shield(self._release(claim))
@@ -118,9 +137,7 @@ class ServedNode:
             self._making.difference_update(keys)
 
     async def _take(self, key: str, name: str, epoch: int) -> Claim:
-        if self._claims is None:
-            raise errors.InvalidRequest("this agent has no store for the names of sessions; start it with a store")
-        claim = await self._claims.take(key, epoch, self.incarnation, self._name)
+        claim = await self.store.take(key, epoch)
         if claim is None:
             raise errors.SessionExists(name)
         return claim
@@ -135,11 +152,53 @@ class ServedNode:
 
     async def _release(self, claim: Claim) -> None:
         """Release a claim. If the store fails, gateways ask this agent, or see that it has ended."""
-        assert self._claims is not None
         try:
-            await self._claims.release(claim)
+            await self.store.claims.release(claim)
         except errors.StoreFailed as error:
             logger.warning("the name %s is not released yet: %s", claim.key, error.message)
+
+    # --- moving sessions ---
+
+    async def adopt(self, claim: Claim) -> bool:
+        adopting = self._adopting.get(claim.key)
+        if adopting is None:
+            adopting = self._adopting[claim.key] = asyncio.get_running_loop().create_task(self._adopt(claim))
+        # Several gateways may ask for it, and one of them may go.
+        return await asyncio.shield(adopting)
+
+    async def _adopt(self, claim: Claim) -> bool:
+        try:
+            return await self.node.manager.takeover.adopt(claim)
+        finally:
+            del self._adopting[claim.key]
+
+    async def drain(self) -> list[str]:
+        self._draining = True
+        return [each.key for each in self.node.manager.everyone()]
+
+    async def leave(self, key: str, seconds: float) -> str | None:
+        session = self.node.manager.get(key)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        name = f"moved-{secrets.token_hex(8)}"
+        saved = -1
+        while session.running is not None or saved != session.last_cell:
+            if loop.time() - began > seconds:
+                raise errors.Busy(session.last_cell, seconds)
+            if session.running is not None:
+                await asyncio.sleep(IDLE_STEP_SECONDS)
+            elif self._is_durable(key):
+                await self.node.manager.takeover.give_up(key)
+                return None
+            else:
+                saved = session.last_cell
+                await self.node.session(key).save(name, None)
+        # Nothing is awaited since the last look: no cell has begun that the save lacks.
+        self._held.pop(key, None)
+        self._moving.add(key)
+        loop.call_later(MOVE_SECONDS, self._moving.discard, key)
+        await asyncio.shield(self.node.manager.end_soon(session, "it moves to another machine"))
+        return name
 
     # --- load ---
 

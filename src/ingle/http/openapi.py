@@ -44,6 +44,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "view": {"type": "string", "minLength": 1},
     "server": {"type": "string", "minLength": 1},
     "approval_id": {"type": "string", "minLength": 1},
+    "node": {"type": "string", "minLength": 1},
 }
 
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")

@@ -10,7 +10,7 @@ A session's key is its name, or `tenant/name` outside the default tenant. Answer
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ingle.capacity import Capacity, Load, MachineInfo, MachineUsage, Metrics, NetworkUse, SessionUsage
+from ingle.capacity import Capacity, Drained, Load, MachineInfo, MachineUsage, Metrics, NetworkUse, SessionUsage
 from ingle.environments.shapes import EnvironmentInfo, NewEnvironment
 from ingle.events import (
     AnyEvent,
@@ -263,6 +263,10 @@ class Machines(Protocol):
 
     async def scale(self, count: int) -> None:
         """Ask for so many machines. They come when the cluster has started them."""
+        ...
+
+    async def drain(self, node: str, seconds: float) -> Drained:
+        """Move the sessions of a machine to others. It gets no more, and a running cell has `seconds` to end."""
         ...
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from ingle import errors
-from ingle.capacity import Capacity, Load, MachineInfo, MachineUsage, Metrics, NetworkUse, SessionUsage
+from ingle.capacity import Capacity, Drained, Load, MachineInfo, MachineUsage, Metrics, NetworkUse, SessionUsage
 from ingle.events import (
     AnyEvent,
     CellInfo,
@@ -231,6 +231,9 @@ class LocalMachine:
 
     async def scale(self, count: int) -> None:
         raise errors.InvalidRequest("this server runs sessions itself; ask a gateway, started with --cluster")
+
+    async def drain(self, node: str, seconds: float) -> Drained:
+        raise errors.InvalidRequest("this server has no other machine for its sessions; ask a gateway of a cluster")
 
 
 class LocalTrials:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingle import errors
 from ingle.callers import ADMIN, OWNER, Caller
-from ingle.capacity import Capacity, MachineInfo, MachineUsage, Metrics
+from ingle.capacity import Capacity, Drained, MachineInfo, MachineUsage, Metrics
 from ingle.grants import Isolation
 from ingle.isolation.policy import can_be_granted, read_mount, tracked
 from ingle.nodes import Node
@@ -29,6 +29,7 @@ from ingle.service.snapshots import Snapshots
 from ingle.service.tools import Tools
 from ingle.service.transcripts import Transcripts
 from ingle.service.trials import Trials
+from ingle.service.validation import check_seconds
 from ingle.settings import Settings, data_folder
 from ingle.snapshots.registry import SERVE
 from ingle_worker.wire import states
@@ -37,6 +38,9 @@ PROBE = Caller("probe", ".probe")
 """Caller of the readiness check. No token can have its tenant, so that no other caller sees its sessions."""
 
 PROBE_SECONDS = 10.0
+
+DRAIN_SECONDS = 60.0
+"""Time for running cells of a machine that is drained."""
 
 LOCAL = "local"
 """Interface of cells that the process of the server asks for itself."""
@@ -194,6 +198,12 @@ class Service(
         """Ask the cluster for so many machines."""
         self.check(ADMIN)
         await self._node.machines.scale(count)
+
+    async def drain_machine(self, node: str, *, seconds: float = DRAIN_SECONDS) -> Drained:
+        """Move the sessions of a machine to others. It gets no more. A running cell has `seconds` to end."""
+        self.check(ADMIN)
+        check_seconds("seconds", seconds)
+        return await self._node.machines.drain(node, seconds)
 
     async def metrics(self) -> Metrics:
         self.check(ADMIN)

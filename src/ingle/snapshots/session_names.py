@@ -22,7 +22,7 @@ TABLE = """CREATE TABLE IF NOT EXISTS names (
 MAX_FORMER = 1000
 """Names that a server remembers of earlier ones, the newest."""
 
-RANDOM = re.compile(r"(s-)?[0-9a-f]{12,16}(-[0-9a-f]{8}-[0-9a-f]{12})?")
+RANDOM = re.compile(r"(s-)?[0-9a-f]{12,16}(-[0-9a-f]{8,16}-[0-9a-f]{12})?")
 """Names that the server or a client made up. No caller comes back to them."""
 
 PLACES = (SERVE, "mcp:")

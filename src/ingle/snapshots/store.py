@@ -341,7 +341,9 @@ class Snapshots:
     def put_raw(self, name: str, folder_name: str, data: bytes) -> None:
         """Write a save as another server has it on its disk. Its chunks may be missing yet."""
         signature, _, content = data.partition(b"\n")
-        self._put(name, folder_name, content, signature.decode("ascii", "replace"))
+        # Unfinished files are removed with unused chunks, while no save is under way.
+        with self.chunks.shared():
+            self._put(name, folder_name, content, signature.decode("ascii", "replace"))
 
     def missing(self, data: bytes, name: str) -> list[bytes]:
         """Return the chunks of a save that are not on the disk."""

@@ -7,12 +7,17 @@ import click
 from ingle.cli.commands.sessions import laid_out
 from ingle.cli.echo import echo
 from ingle.cli.failure import Failure, plain_failures
+from ingle.cli.options import Quantity
 from ingle.cli.services import LOOK_SECONDS, Choice, Target, find_targets, service_options
 from ingle.errors import Unreachable
+from ingle.quantities import SECONDS
 from ingle.settings import data_folder
 
 if TYPE_CHECKING:
     from ingle.cluster.ray.local import LocalCluster, Process
+
+DRAIN_SECONDS = 300.0
+"""Time for the moves of a drain, beside the wait for running cells."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
@@ -94,6 +99,25 @@ def scale(count: int, choice: Choice) -> None:
         for name in surplus:
             local.remove_node(name)
             echo(f"{name} has ended")
+
+
+@cluster.command(epilog="Example: ingle cluster drain node-2 --wait 5m")
+@click.argument("node")
+@click.option("--wait", "seconds", type=Quantity(SECONDS), default=60.0, help="Time for running cells.  [default: 1m]")
+@service_options
+def drain(node: str, seconds: float, choice: Choice) -> None:
+    """Move the sessions of a node to others. It gets no more until it is started again.
+
+    A session is saved and goes on elsewhere once its cell has ended. One whose cell runs longer than `--wait` stays.
+    """
+    with plain_failures():
+        gateway = _gateway(choice)
+        told = gateway.ask("POST", f"/v1/nodes/{node}/drain", {"seconds": seconds}, timeout=seconds + DRAIN_SECONDS)
+        echo(f"{len(told['moved'])} sessions moved")
+        for key, why in told["stayed"].items():
+            echo(f"{key} stayed: {why}", err=True)
+        if told["stayed"]:
+            raise SystemExit(1)
 
 
 @cluster.command(epilog="Example: ingle cluster kill --of main")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from itertools import count
 from typing import Any
 
@@ -179,7 +179,7 @@ class Link(Channel):
 
     async def stream(
         self, target: Target, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Yield the items of a stream. The agent sends no more than the window beyond what is read."""
         call = self._begin(target, verb, args, kwargs)
         window = ReadWindow()

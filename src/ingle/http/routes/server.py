@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from ingle import __version__
 from ingle.callers import READ
-from ingle.capacity import MachineInfo, MachineUsage
+from ingle.capacity import Drained, MachineInfo, MachineUsage
 from ingle.http import docs_page, openapi, prometheus
 from ingle.http.auth.guard import OPEN_PATH
 from ingle.http.routes.bodies import NoQuery
 from ingle.http.routes.table import Call, Media, Operation, answer
-from ingle.service import Service
+from ingle.service import DRAIN_SECONDS, Service
 
 READY_SECONDS = 1.0
 """A worker that answered so recently is taken to answer still."""
@@ -28,6 +28,11 @@ class NodeList(Struct):
 class Scale(Struct, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1)]
     """Number of machines to have."""
+
+
+class DrainNode(Struct, forbid_unknown_fields=True):
+    seconds: float = DRAIN_SECONDS
+    """Time for running cells to end. Sessions whose cells go on stay."""
 
 
 class Health(Struct):
@@ -59,6 +64,14 @@ class ServerState:
             Operation(
                 "PUT", "/v1/nodes", "Ask the cluster for so many machines.", scale, body=Scale, answers={204: None}
             ),
+            Operation(
+                "POST",
+                "/v1/nodes/{node}/drain",
+                "Move the sessions of a machine to others.",
+                drain,
+                body=DrainNode,
+                answers={200: Drained},
+            ),
         ]
 
     async def health(self, call: Call[None, NoQuery]) -> Response:
@@ -86,6 +99,11 @@ async def nodes(call: Call[None, NoQuery]) -> Response:
 async def scale(call: Call[Scale, NoQuery]) -> Response:
     await call.service.scale(call.body.count)
     return Response(status_code=204)
+
+
+async def drain(call: Call[DrainNode, NoQuery]) -> Response:
+    node = call.request.path_params["node"]
+    return answer(await call.service.drain_machine(node, seconds=call.body.seconds))
 
 
 async def metrics(call: Call[None, NoQuery]) -> Response:
