@@ -1,104 +1,118 @@
-"""APIs of other servers: code over the wire of E2B, as its SDK sends it.
+"""ingle by the API of E2B, as its SDK sends it, beside Jupyter Server with ipykernel.
 
-Run: `python bench/compat_e2b.py [--quick]`. Each figure is a median. The client is httpx with one connection for each
-client, so that the figures hold the translation and the session, and little else.
+E2B's own server is not on PyPI. It is an app in front of a Jupyter Server with ipykernel, so that it cannot be quicker
+than these; here that server stands for it. Each is asked in its own protocol, with one connection for each client.
+Turn by turn, so that a noisy machine is noisy for both. Run: `python bench/compat_e2b.py [--quick]`.
 """
 
 import argparse
-import asyncio
-import json
-import os
-import re
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-CLIENTS = 16
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import compat
+from bench.compat import CLIENT_ROUNDS, CLIENTS, Kernel, timed
+from bench.measure import median, together
+
+TARGET = 15.0
+"""How many times quicker than Jupyter Server the first three figures mean to be."""
 
 
-async def timed(count: int, act: Callable[[], Awaitable[Any]]) -> list[float]:
-    """Return the seconds of each of so many calls, one after another."""
-    found = []
-    for _ in range(count):
-        began = time.perf_counter()
-        await act()
-        found.append(time.perf_counter() - began)
-    return found
+class Context:
+    """A context of a sandbox, and a client with the token of the sandbox."""
 
+    def __init__(self, client: httpx.AsyncClient, context_id: str | None = None) -> None:
+        self._client = client
+        self._id = context_id
 
-class Sandbox:
-    """A sandbox, and a client with its token."""
+    async def run(self, code: str = "1") -> str:
+        body = {"code": code, "context_id": self._id, "language": None, "env_vars": None}
+        return (await self._client.post("/execute", json=body)).raise_for_status().text
 
-    def __init__(self, url: str, made: dict[str, str]) -> None:
-        headers = {"E2b-Sandbox-Id": made["sandboxID"], "E2B-Traffic-Access-Token": made["trafficAccessToken"]}
-        self.client = httpx.AsyncClient(base_url=url, headers=headers, timeout=60)
+    async def new_context(self) -> "Context":
+        """Return one more context of the sandbox that has run code."""
+        made = Context(self._client, (await self._client.post("/contexts", json={})).raise_for_status().json()["id"])
+        await made.run()
+        return made
 
-    async def run(self, code: str) -> str:
-        body = {"code": code, "context_id": None, "language": None, "env_vars": None}
-        return (await self.client.post("/execute", json=body)).raise_for_status().text
+    async def end(self) -> None:
+        (await self._client.delete(f"/contexts/{self._id}")).raise_for_status()
 
     async def interrupt(self) -> None:
         """Begin a run, leave it, and run the next code."""
         body = {"code": "print(1, flush=True)\nimport time; time.sleep(60)"}
-        async with self.client.stream("POST", "/execute", json=body) as answer:
+        async with self._client.stream("POST", "/execute", json=body) as answer:
             async for line in answer.aiter_lines():
                 if '"stdout"' in line:
                     break
         assert '"text":"2"' in await self.run("1 + 1")
 
+    async def close(self) -> None:
+        await self._client.aclose()
 
-async def measure(url: str, token: str, count: int) -> dict[str, float]:
+
+async def new_sandbox(url: str, token: str) -> Context:
     async with httpx.AsyncClient(base_url=url, headers={"X-API-Key": token}, timeout=60) as control:
+        answer = await control.post("/v2/sandboxes", json={"templateID": "base", "timeout": 600})
+        made = answer.raise_for_status().json()
+    headers = {"E2b-Sandbox-Id": made["sandboxID"], "E2B-Traffic-Access-Token": made["trafficAccessToken"]}
+    return Context(httpx.AsyncClient(base_url=url, headers=headers, timeout=60))
 
-        async def create() -> Sandbox:
-            made = await control.post("/v2/sandboxes", json={"templateID": "base", "timeout": 600})
-            return Sandbox(url, made.raise_for_status().json())
 
-        one = await create()
-        await one.run("1")
-        found = {"run_code_ms": 1000 * statistics.median(await timed(count * 10, lambda: one.run("1")))}
-        new_context = lambda: one.client.post("/contexts", json={})  # noqa: E731
-        found["create_context_ms"] = 1000 * statistics.median(await timed(count, new_context))
-        found["interrupt_ms"] = 1000 * statistics.median(await timed(count, one.interrupt))
-        many = [await create() for _ in range(CLIENTS)]
-        began = time.perf_counter()
-        await asyncio.gather(*(timed(count, lambda each=each: each.run("1")) for each in many))
-        found[f"runs_per_second_{CLIENTS}_clients"] = CLIENTS * count / (time.perf_counter() - began)
-        for each in (one, *many):
-            await each.client.aclose()
-        return {name: round(value, 3) for name, value in found.items()}
+async def measure(rounds: int, python: str) -> dict[str, dict[str, list[float]]]:
+    """Return the figures of both, in milliseconds, and runs a second for `clients`."""
+    names = ("run_code", "create_context", "clients", "interrupt")
+    got: dict[str, dict[str, list[float]]] = {who: {name: [] for name in names} for who in ("ingle", "jupyter_server")}
+    ours, theirs = got["ingle"], got["jupyter_server"]
+    async with compat.ingle() as served, compat.jupyter_server(python) as jupyter:
+        sandbox, kernel = await new_sandbox(served.url, served.token), await jupyter.new_kernel()
+        for _ in range(20):
+            await sandbox.run()
+            await kernel.execute()
+        for _ in range(rounds):
+            await timed(ours["run_code"], sandbox.run)
+            await timed(theirs["run_code"], kernel.execute)
+        for _ in range(max(rounds // 20, 5)):
+            made: Any = await timed(ours["create_context"], sandbox.new_context)
+            await made.end()
+            started: Any = await timed(theirs["create_context"], jupyter.new_kernel)
+            assert isinstance(started, Kernel)
+            await jupyter.end(started)
+            await timed(ours["interrupt"], sandbox.interrupt)
+            theirs["interrupt"].append(await jupyter.interrupt(kernel))
+        sandboxes = [await new_sandbox(served.url, served.token) for _ in range(CLIENTS)]
+        kernels = [await jupyter.new_kernel() for _ in range(CLIENTS)]
+        for _ in range(CLIENT_ROUNDS):
+            for who, calls in ((ours, [each.run for each in sandboxes]), (theirs, [each.execute for each in kernels])):
+                rate, _ = await together(calls, max(rounds // 4, 20))
+                who["clients"].append(rate)
+        for each in (sandbox, *sandboxes):
+            await each.close()
+        for each_kernel in (kernel, *kernels):
+            await jupyter.end(each_kernel)
+    return got
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, for a look")
-    count = 5 if parser.parse_args().quick else 50
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder) / "home"
-        server = subprocess.Popen(
-            [sys.executable, "-m", "ingle", "serve", "--port", "0"],
-            env={**os.environ, "INGLE_HOME": str(home)},
-            stderr=subprocess.PIPE,
-            text=True,
+    parser.add_argument("--quick", action="store_true", help="a fifth of the rounds")
+    parser.add_argument("--jupyter", default=sys.executable, help="interpreter that has jupyter_server and ipykernel")
+    args = parser.parse_args()
+    import uvloop
+
+    got = uvloop.run(measure(60 if args.quick else 300, args.jupyter))
+    for name, times in got["ingle"].items():
+        unit, other = ("runs/s" if name == "clients" else "ms"), median(got["jupyter_server"][name])
+        quicker = median(times) / other if name == "clients" else other / median(times)
+        target = "" if name == "interrupt" else f", target {TARGET:g}"
+        print(
+            f"{name:14} ingle {median(times):9.2f} {unit}   jupyter_server {other:9.2f} {unit}   "
+            f"{quicker:6.1f} times{target}"
         )
-        assert server.stderr is not None
-        said = ""
-        while "  stop" not in said:
-            said += server.stderr.readline()
-        found = re.search(r"http://\S+", said)
-        assert found is not None
-        try:
-            print(json.dumps(asyncio.run(measure(found[0], (home / "token").read_text().strip(), count)), indent=2))
-        finally:
-            server.terminate()
-            server.wait()
 
 
 if __name__ == "__main__":
