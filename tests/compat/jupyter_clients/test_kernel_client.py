@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
+from gateway import TOKEN, gateway
 from jupyter_kernel_client import JupyterKernelClient
 from mixed_cells import CELLS, shown
 from serving import Server
-
-PATIENCE = 40.0
 
 pytestmark = pytest.mark.req("compat.jupyter")
 
 
 @pytest.fixture(scope="module")
-def gateway(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def gateway_url(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a Jupyter Server that runs its kernels on ingle."""
-    home: Path = tmp_path_factory.mktemp("jupyter")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "jupyter_server", f"--port={port}", f"--gateway-url={server.url}"]
-    command += ["--IdentityProvider.token=lab", "--allow-root", "--no-browser", f"--ServerApp.root_dir={home}"]
-    env = {**os.environ, "HOME": str(home), "JUPYTER_GATEWAY_AUTH_TOKEN": server.token}
-    url = f"http://127.0.0.1:{port}"
-    with open(home / "log", "wb") as log:
-        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    try:
-        end = monotonic() + PATIENCE
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/api?token=lab").close()
-                break
-            except urllib.error.URLError:
-                assert process.poll() is None, (home / "log").read_text()
-                assert monotonic() < end, (home / "log").read_text()
-                sleep(0.1)
+    with gateway(server, tmp_path_factory.mktemp("jupyter"), "jupyter_server") as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
 
 
 def run_all(client: JupyterKernelClient) -> None:
@@ -64,8 +35,8 @@ def test_a_notebook_of_thirty_cells_runs(server: Server) -> None:
         run_all(client)
 
 
-def test_the_same_notebook_runs_through_the_gateway_of_jupyter_server(gateway: str) -> None:
-    with JupyterKernelClient(server_url=gateway, token="lab") as client:
+def test_the_same_notebook_runs_through_the_gateway_of_jupyter_server(gateway_url: str) -> None:
+    with JupyterKernelClient(server_url=gateway_url, token=TOKEN) as client:
         run_all(client)
 
 
