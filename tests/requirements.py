@@ -132,6 +132,5 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("16. Many machines", "node.same", "node.lost", "node.drain"),
     *_later("16. Many machines", "cut machines are fenced, and not shown end to end yet", "node.once"),
     *_proven("16. Many machines", "store.remote"),
-    *_proven("17. GPU", "gpu.grant"),
-    *_later("17. GPU", "copies of sessions that use CUDA are not told apart yet", "gpu.copies", "gpu.freed"),
+    *_proven("17. GPU", "gpu.grant", "gpu.copies", "gpu.freed"),
 )

@@ -100,6 +100,10 @@ class Metrics(Struct):
     egress_bytes: int = 0
     max_sessions: int = 0
     """How many sessions may live at once."""
+    gpu_memory: int = 0
+    """Bytes that all sessions use on GPUs."""
+    gpu_utilization: int = 0
+    """Percent of the time in which a GPU computed for sessions, added up over the GPUs."""
     starts_waiting: int = 0
     """Requests for sessions that wait for their turn."""
 

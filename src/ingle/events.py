@@ -231,6 +231,12 @@ class SessionInfo(Struct):
     """Machine of a cluster that it runs on."""
     parent: str | None = None
     """Name of the session that it was forked from."""
+    gpu_memory: int | None = None
+    """Bytes that its processes use on GPUs, as the driver tells it; null where not known."""
+    gpu_utilization: int | None = None
+    """Percent of the time in which a GPU computed for it, added up over the GPUs; null where not known."""
+    copied: str | None = None
+    """How it was forked: `process` as a live copy, or by `value` in a new process, since its original uses a GPU."""
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
@@ -275,6 +281,8 @@ class CheckpointInfo(Struct, frozen=True):
     """Made automatically before a cell."""
     notices: list[str]
     """What the checkpoint lacks."""
+    copied: str = "process"
+    """As of a session."""
 
 
 class RolledBack(Struct, frozen=True):

@@ -152,6 +152,9 @@ class Settings:
         "GPUs of sessions: all, none, or numbers such as 0,1; auto gives none to confined code, and hides none from "
         "other code.",
     )
+    gpu_memory: int = size(
+        0, "Memory that torch may take on each GPU in a session, unless its code asks for more; 0: all."
+    )
     allow_host: list[str] = setting(  # noqa: RUF009
         ["index"],
         "Hosts that sandboxes may reach in addition to pip's package index, each HOST or HOST:PORT; "

@@ -48,6 +48,8 @@ class Trial(Struct, frozen=True):
     """Unix time at which it is discarded."""
     effect: Effect | None = None
     """Null while its cell runs."""
+    copied: str = "process"
+    """How the session was copied for it: `process`, or `value` if the session uses a GPU."""
 
 
 class TrialInfo(Struct, frozen=True):

@@ -1,59 +1,23 @@
-"""Sessions on a real GPU. Without one, or without torch, these tests skip themselves.
+"""Sessions on a real GPU. Without one, or without torch, these tests skip themselves (see `support.gpu_machine`)."""
 
-`INGLE_TORCH_PYTHON` names an interpreter that has torch; the default is the one that runs the tests.
-"""
-
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from ingle import errors
-from ingle.events import Result
-from ingle.isolation import gpus
 from ingle.service import Service
-from support.service import make_settings
+from support.gpu_machine import needs_gpu, run, serving
 
-PYTHON = os.environ.get("INGLE_TORCH_PYTHON", sys.executable)
 LEVELS = ("none", "limits", "restricted", "sandbox")
 
-
-def has_torch() -> bool:
-    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
-    return subprocess.run([PYTHON, "-c", code], check=False).returncode == 0
-
-
-pytestmark = [
-    pytest.mark.req("gpu.grant"),
-    pytest.mark.skipif(gpus.find().driver != gpus.NVIDIA, reason="this machine has no GPU of NVIDIA"),
-    pytest.mark.skipif(not has_torch(), reason=f"{PYTHON} has no torch; name another by INGLE_TORCH_PYTHON"),
-]
+pytestmark = [pytest.mark.req("gpu.grant"), *needs_gpu]
 
 
 @pytest.fixture(params=LEVELS)
 async def service(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Service]:
-    settings = make_settings(
-        preload=["torch"], pool=1, python=PYTHON, isolation=request.param, gpu="all", limit_memory=16 * 1024**3
-    )
-    made = Service.local(settings, home)
-    try:
-        await made.start()
-    except errors.IsolationUnavailable as error:
-        pytest.skip(str(error))
-    try:
+    async with serving(home, request.param) as made:
         await made.create_session("s")
         yield made
-    finally:
-        await made.stop()
-
-
-async def run(service: Service, code: str) -> Result:
-    result = await service.execute("s", code, wait=100)
-    assert result.status == "ok", result.error
-    return result
 
 
 TRAIN = """

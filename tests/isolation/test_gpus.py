@@ -11,6 +11,7 @@ from ingle.callers import Caller
 from ingle.isolation import gpus
 from ingle.requests import Bounds
 from ingle.service import Service
+from support.fake_gpus import make_cards
 from support.service import make_settings
 
 pytestmark = [pytest.mark.req("gpu.grant")]
@@ -30,13 +31,7 @@ print(os.environ.get("CUDA_VISIBLE_DEVICES"))
 @pytest.fixture
 def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two cards, as the driver of NVIDIA shows them."""
-    folder = tmp_path / "dev"
-    folder.mkdir()
-    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "null"):
-        (folder / name).write_text(name)
-    monkeypatch.setattr(gpus, "DEVICES", folder)
-    monkeypatch.setattr(gpus, "NVIDIA_CARDS", tmp_path / "cards")
-    return folder
+    return make_cards(tmp_path, monkeypatch)
 
 
 @asynccontextmanager

@@ -40,6 +40,10 @@ def render(metrics: Metrics) -> str:
     by_label(name, "outcome", metrics.egress)
     name = family("ingle_egress_bytes_total", "counter", "Bytes through the proxy, both ways.")
     lines.append(f"{name} {metrics.egress_bytes}")
+    name = family("ingle_gpu_memory_bytes", "gauge", "Memory of GPUs that sessions use.")
+    lines.append(f"{name} {metrics.gpu_memory}")
+    name = family("ingle_gpu_utilization_percent", "gauge", "Time in which GPUs computed for sessions.")
+    lines.append(f"{name} {metrics.gpu_utilization}")
     return "\n".join(lines) + "\n"
 
 

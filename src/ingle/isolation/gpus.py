@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ingle.errors import InvalidRequest, NotGranted
 from ingle.grants import OPEN_LEVELS
+from ingle_worker.wire import child_variables
 
 AUTO, ALL, NONE = "auto", "all", "none"
 CHOICES = f"`{ALL}`, `{NONE}`, or numbers such as `0,1`"
@@ -102,9 +103,12 @@ class GpuGrant:
     """Whether the session is kept from all other cards, at least by environment variables."""
     folders: tuple[str, ...] = ()
     """Folders of the driver's libraries, for a confined session to read."""
+    memory: int = 0
+    """Bytes that torch may take on each card; 0 is no limit."""
 
     def environment(self) -> dict[str, str]:
-        return self.cards.environment() if self.hidden else {}
+        limit = {child_variables.GPU_MEMORY: str(self.memory)} if self.memory and self.cards.numbers else {}
+        return {**(self.cards.environment() if self.hidden else {}), **limit}
 
 
 UNCONFINED = GpuGrant(hidden=False)
@@ -114,8 +118,12 @@ UNCONFINED = GpuGrant(hidden=False)
 class Gpus:
     """The operator's grant of GPUs, and the check of each request against it."""
 
-    def __init__(self, text: str) -> None:
-        """`text` is the setting. `auto` takes none from code that is not confined, and gives none to other code."""
+    def __init__(self, text: str, memory: int = 0) -> None:
+        """`text` is the setting. `auto` takes none from code that is not confined, and gives none to other code.
+
+        `memory`: bytes that torch may take on each card.
+        """
+        self._memory = memory
         self._all = find()
         self._auto = text == AUTO
         self._granted = self._all if self._auto else read(text, self._all, "--gpu")
@@ -130,7 +138,7 @@ class Gpus:
             granted = granted.only(set(granted.numbers) & set(allowed.numbers))
         if asked is None:
             free = self._auto and bound is None and level in OPEN_LEVELS
-            return GpuGrant(granted, hidden=not free, folders=granted.library_folders())
+            return GpuGrant(granted, not free, granted.library_folders(), self._memory)
         wanted = granted if asked == ALL else read(asked, self._all, "gpus")
         refused = sorted(set(wanted.numbers) - set(granted.numbers))
         if refused or (asked == ALL and self._all.numbers and not granted.numbers):
@@ -139,7 +147,7 @@ class Gpus:
                 f"the GPU {names} is not granted to this session; leave `gpus` out, or ask the operator for "
                 f"--gpu {names.replace(' ', '')}"
             )
-        return GpuGrant(wanted, folders=wanted.library_folders())
+        return GpuGrant(wanted, True, wanted.library_folders(), self._memory)
 
     @property
     def found(self) -> tuple[int, ...]:

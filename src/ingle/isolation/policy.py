@@ -137,7 +137,7 @@ class Policy:
         self._home = os.path.realpath(home)
         self._owners = tuple(read_mount(text) for text in (*settings.folder, *more_folders))
         self._shared = tuple(read_mount(text) for text in settings.mount)
-        self.gpus = Gpus(settings.gpu)
+        self.gpus = Gpus(settings.gpu, settings.gpu_memory)
         self._written = tuple(os.path.abspath(written_folder(text)) for text in settings.mount)
         """Granted folders as the operator wrote them: links on the way to them are no secret."""
         own = {mount.folder for mount in self._owners}

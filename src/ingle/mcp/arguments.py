@@ -128,6 +128,7 @@ class CreateSession(Struct, forbid_unknown_fields=True):
     durable: Annotated[bool, Meta(description="It comes back when the server restarts.")] = False
     shares: Annotated[str | None, Meta(description="Session whose folder it uses.")] = None
     home: Annotated[str | None, Meta(description="Path of its folder in a sandbox.")] = None
+    gpus: Annotated[str | None, Meta(description="`all`, `none`, or numbers.")] = None
 
 
 class ForkSession(Struct, forbid_unknown_fields=True):

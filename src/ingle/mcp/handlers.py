@@ -311,6 +311,7 @@ class Tools:
             durable=given.durable or (self._durable and given.session_id == MAIN and given.shares is None),
             shares=given.shares,
             home=given.home,
+            gpus=given.gpus,
         )
         info = await self.service.create(new)
         name = info.session_id

@@ -19,12 +19,11 @@ from ingle.isolation.egress.proxy import Egress, Route
 from ingle.isolation.policy import Grant, Policy
 from ingle.requests import Bounds, NewSession
 from ingle.sessions.admission import Admission
-from ingle.sessions.cells.hints import Hints
 from ingle.sessions.data_folder import DataFolder
 from ingle.sessions.descriptors import Descriptors
 from ingle.sessions.forks import sharing
 from ingle.sessions.forks.forking import ForkedCopy
-from ingle.sessions.hints import gpu_hints, package_hints, path_hints
+from ingle.sessions.hints import all_hints
 from ingle.sessions.metrics import Telemetry
 from ingle.sessions.persistence.autosave import SaveTarget
 from ingle.sessions.persistence.durable import DurableSessions
@@ -88,8 +87,7 @@ class Manager:
         self._durable = DurableSessions(settings, home, self._data_folder.server, place, self.saves, agent)
         self.takeover = Takeover(self._durable, self._sessions, self._making, self._take_over, self.end_soon)
         self._hibernation = Hibernation(settings, self.admission, self._sessions.values, self.end_soon)
-        packages = package_hints.by_name(policy.index, settings.allow_host)
-        self._hints = Hints(path_hints.by_name(home) | packages | gpu_hints.by_name(policy.gpus))
+        self._hints = all_hints(settings, home, policy)
         self._descriptors = Descriptors(self._sessions.values)
         self.upkeep = Upkeep(self._sessions.values, self._with_hidden, self._hibernation, self._descriptors)
 
@@ -419,6 +417,8 @@ class Manager:
 
     def metrics(self) -> Metrics:
         metrics = self.telemetry.metrics(Counter(session.state for session in self._sessions.values()))
+        gpu = self.upkeep.gpu_use()
+        metrics.gpu_memory, metrics.gpu_utilization = gpu.memory, gpu.utilization
         counts = self.egress.counts
         metrics.egress = {"allowed": counts.allowed, "refused": counts.refused, "failed": counts.failed}
         metrics.egress_bytes = counts.bytes

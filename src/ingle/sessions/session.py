@@ -164,6 +164,8 @@ class Session:
             self.failures,
             hints,
         )
+        self._copied: str | None = None
+        """How it was copied from another session, if it was."""
         self._ended = False
         self._ended_event = asyncio.Event()
         self.created_at = time.time()
@@ -180,6 +182,7 @@ class Session:
 
     def begin_fork(self, copy: ForkedCopy) -> None:
         """Begin as a copy of another session. `slot.wait_forked` waits until that is done."""
+        self._copied = copy.origin.copied
         self.journal.history.inherit(copy.origin.session_id, copy.origin.moment.cell)
         self.slot.begin_fork(copy.worker, copy.origin, self.kept_files)
 
@@ -485,6 +488,9 @@ class Session:
             self.spec, self.created_at, self.launcher.version, self.runner, self.slot, self.journal, self.autosave
         )
         info.node = self._settings.node or None
+        info.copied = self._copied
+        if self.usage.gpu is not None and self.slot.worker is not None:
+            info.gpu_memory, info.gpu_utilization = self.usage.gpu.memory, self.usage.gpu.utilization
         if usage and self.slot.worker is not None:
             info.memory, info.cpu_seconds = self.slot.worker.usage()
         return info

@@ -8,6 +8,7 @@ import msgspec
 
 from ingle import errors
 from ingle.isolation.policy import NO_GRANT, Grant
+from ingle.sessions.forks.values import SavedState, way
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.snapshots.user_library import Library
@@ -72,6 +73,19 @@ class ForkOrigin:
     reseed: bool = False
     files: ForkedFiles | None = None
     """None if the fork shares the files of its original."""
+    state: SavedState | None = None
+    """What the fork loads, if it is a copy by value."""
+
+    @property
+    def notice(self) -> str:
+        """Return a sentence about the fork."""
+        after = f"after its cell {self.moment.cell}" if self.moment.cell else "before its first cell"
+        return f"this session is a fork of {self.session_id!r}, made {after}"
+
+    @property
+    def copied(self) -> str:
+        """Return how the copy was made."""
+        return way(by_value=self.state is not None)
 
 
 def key_of(tenant: str, name: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
+from ingle.isolation.gpu_usage import GpuUse, Nvml
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
 from ingle.isolation.limits.usage_samples import INTERVAL_SECONDS, MachineSamples
 from ingle.isolation.limits.watchdog import Watchdog, Watched
@@ -11,6 +12,7 @@ from ingle.sessions.descriptors import Descriptors
 from ingle.sessions.persistence.hibernation import Hibernation
 from ingle.sessions.process.session_folders import OUTPUTS, SHELL
 from ingle.sessions.session import Session
+from ingle.sessions.usage import Usage
 from ingle.support.background import run_forever
 from ingle.workers.io import blocked_readers
 
@@ -18,6 +20,16 @@ WATCH_INTERVAL_SECONDS = 0.1
 """How often running cells are checked for raw reads of standard input."""
 
 EXPIRE_INTERVAL_SECONDS = 1.0
+
+GPU_INTERVAL_SECONDS = 2.0
+"""How often the driver of GPUs is asked."""
+
+
+def note_gpus(nvml: Nvml, watched: list[Usage]) -> None:
+    """Tell these sessions what they use of GPUs. Blocks."""
+    used = nvml.measure()
+    for usage in watched:
+        usage.note_gpu(used)
 
 
 class Upkeep:
@@ -44,6 +56,7 @@ class Upkeep:
             loop.create_task(run_forever("looking for idle sessions", self._expire)),
             loop.create_task(run_forever("looking at what sessions use", self._watchdog.run)),
             loop.create_task(run_forever("sampling what sessions use", self._sample)),
+            loop.create_task(run_forever("asking what sessions use of GPUs", self._ask_gpus)),
         ]
 
     async def stop(self) -> None:
@@ -109,6 +122,23 @@ class Upkeep:
             await asyncio.sleep(INTERVAL_SECONDS)
             busy = [session for session in self._sessions() if session.usage.has_run]
             await asyncio.gather(self.machine.sample(), *(session.usage.sample() for session in busy))
+
+    def gpu_use(self) -> GpuUse:
+        """Return what all sessions use of GPUs."""
+        return sum((each.usage.gpu for each in self._sessions() if each.usage.gpu is not None), GpuUse())
+
+    async def _ask_gpus(self) -> None:
+        """Ask the driver what sessions use, while one may use a GPU. A driver that hangs costs one thread."""
+        nvml: Nvml | None = None
+        while True:
+            await asyncio.sleep(GPU_INTERVAL_SECONDS)
+            watched = [session.usage for session in self._sessions() if session.usage.may_use_gpu]
+            if not watched:
+                continue
+            if nvml is None:
+                nvml = await asyncio.to_thread(Nvml)
+            if nvml.cards:
+                await asyncio.to_thread(note_gpus, nvml, watched)
 
     async def _expire(self) -> None:
         while True:

@@ -4,10 +4,12 @@ import asyncio
 import os
 
 from ingle.capacity import NetworkUse, SessionUsage
+from ingle.isolation.gpu_usage import GpuUse
 from ingle.isolation.limits.usage_samples import UsageSamples, measure
 from ingle.sessions.cells.runner import CellRunner
 from ingle.sessions.process.slot import ProcessSlot
 from ingle.sessions.spec import SessionSpec
+from ingle.support import processes
 
 NOT_RECORDED = "hosts are recorded only in a sandbox with the network `allowlist`"
 SHARED = "the session shares its network with its forks or its original; hosts of all of them are listed"
@@ -19,6 +21,8 @@ class Usage:
         self._slot = slot
         self._runner = runner
         self._samples = UsageSamples()
+        self.gpu: GpuUse | None = None
+        """What it uses on GPUs, as of a few seconds ago; None where not known."""
         self._sampled_cells = 0
         """Number of the last cell that had ended at the last sample."""
 
@@ -37,6 +41,17 @@ class Usage:
         if measured is not None:
             memory, cpu_seconds = measured
             self._samples.add(cpu_seconds, memory)
+
+    @property
+    def may_use_gpu(self) -> bool:
+        """Whether it has a process that may use a GPU."""
+        return bool(self._spec.grant.gpus.cards.numbers) and self._slot.worker is not None
+
+    def note_gpu(self, used: dict[int, GpuUse]) -> None:
+        """Add up what its processes use, of all that the driver tells. Blocks."""
+        worker = self._slot.worker
+        pids = [] if worker is None or worker.pid is None else [worker.pid, *processes.below(worker.pid)]
+        self.gpu = sum((used[pid] for pid in pids if pid in used), GpuUse())
 
     async def read(self) -> SessionUsage:
         """Return the samples of the last half hour, with one of now."""

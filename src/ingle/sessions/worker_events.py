@@ -71,7 +71,7 @@ class WorkerEvents:
                     self._runner.on_ending(message)
                     self._tasks.start(self._end_failed(message, message.error))
                 else:
-                    self._end_cell(message)
+                    self._end_cell(self._with_code_hints(message))
                 return
             case messages.Result() | messages.Display():
                 self._journal.shown(message)
@@ -97,6 +97,13 @@ class WorkerEvents:
             case _:
                 self._calls.on_message(message)
         self._back_pressure.check()
+
+    def _with_code_hints(self, done: messages.Done) -> messages.Done:
+        cell = self._runner.running
+        if cell is None or done.error is not None:
+            return done
+        notices = self._hints.of_code(cell.code, self._spec.grant.gpus.cards.numbers)
+        return replace(done, notices=[*done.notices, *notices]) if notices else done
 
     def _end_cell(self, done: messages.Done) -> None:
         if self._runner.on_done(done):

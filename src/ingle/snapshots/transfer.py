@@ -53,6 +53,21 @@ def receive(connection: socket.socket, sink: Sink, limit: int) -> manifest.Summa
         raise unsaved(error) from None
 
 
+def receive_list(connection: socket.socket) -> manifest.Summary:
+    """Receive the list of what a save would hold, without its chunks."""
+    return _Receiver(connection, _Nothing(), 0, listed_only=True).run()
+
+
+class _Nothing:
+    """Sink that no chunk comes to."""
+
+    def has(self, digest: bytes) -> bool:
+        return True
+
+    def put(self, digest: bytes, data: memoryview) -> None:
+        """Take nothing."""
+
+
 class CopyLost(errors.SaveFailed):
     """The worker's copy ended or closed the socket; its exit status says why."""
 
@@ -63,8 +78,9 @@ def unsaved(error: OSError) -> errors.SaveFailed:
 
 
 class _Receiver:
-    def __init__(self, connection: socket.socket, sink: Sink, limit: int) -> None:
+    def __init__(self, connection: socket.socket, sink: Sink, limit: int, *, listed_only: bool = False) -> None:
         self._connection = connection
+        self._listed_only = listed_only
         self._sink = sink
         self._limit = limit
         self._sizes: dict[bytes, int] = {}
@@ -134,6 +150,8 @@ class _Receiver:
             view = view[count:]
 
     def _check(self, summary: manifest.Summary) -> manifest.Summary:
+        if self._listed_only:
+            return summary
         for digest, size in summary.pieces():
             try:
                 known = self._sizes.get(bytes.fromhex(digest))

@@ -212,6 +212,11 @@ def of_machine() -> tuple[int, int]:
     return _sum("/proc/meminfo", b"AnonPages:", b"Shmem:") or 0, int(threads)
 
 
+def machine_memory() -> tuple[int, int]:
+    """Return the bytes of this machine's memory: all, and those that programs may still take."""
+    return _sum("/proc/meminfo", b"MemTotal:") or 0, _sum("/proc/meminfo", b"MemAvailable:") or 0
+
+
 def unshared_memory(pid: int) -> int:
     """Return resident bytes, without memory shared with files or other processes."""
     fields = read(f"/proc/{pid}/statm").split()

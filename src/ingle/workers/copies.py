@@ -1,6 +1,7 @@
 """Live copies of a worker: processes below the same init, forked between two cells.
 
-Copies are made all or none. If the caller gives up meanwhile, they are ended.
+Copies are made all or none. If the caller gives up meanwhile, they are ended. A copy of a worker that uses a GPU cannot
+use it: such a copy is only saved, and its values are loaded in another process.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ingle.errors import StartFailed
+from ingle.isolation.limits.room import memory_room
 from ingle.workers.io.descriptors import ChildEnds
 from ingle_worker.wire import messages
 
@@ -25,8 +27,33 @@ MAX_SLOTS_PER_MESSAGE = 64
 FORK_PATIENCE_SECONDS = 10.0
 """Time for a worker to begin with a copy, since a task of its event loop may block it. The same for the copy."""
 
+HOLD_BYTES_PER_SECOND = 200_000_000
+"""Slowest pace at which a worker copies data of a GPU to memory, before it is given up."""
+
+MAX_HELD_BYTES = 1 << 42
 MAX_NOTICES = 10
 MAX_NOTICE_CHARS = 1000
+
+
+class UsesGpu(StartFailed):
+    """The worker uses a GPU, and the caller wants a copy that goes on in its place."""
+
+
+@dataclass(frozen=True)
+class ForkOptions:
+    """How copies are made."""
+
+    folder: str = ""
+    """In open files below it, each copy has a position of its own."""
+    tracked: Sequence[str] = ()
+    """More folders of that kind."""
+    live_only: bool = False
+    """Raise UsesGpu rather than copy a worker that uses a GPU."""
+    loads: bool = False
+    """The values of such a copy are loaded in another process, which needs memory for them too."""
+
+
+PLAIN = ForkOptions()
 
 
 @dataclass(frozen=True)
@@ -36,6 +63,8 @@ class Copies:
     workers: "list[Worker]"
     notices: list[str]
     """Parts of the original that the copies lack."""
+    by_value: bool = False
+    """The original uses a GPU, so that its copies can only be saved."""
 
     async def up(self) -> "list[Worker]":
         """Wait until all of them are ready. Raises StartFailed, and then there are none."""
@@ -58,6 +87,9 @@ class Copies:
             worker.kill()
 
 
+Answer = messages.EndsWanted | messages.Holding | messages.Copied
+
+
 class Forks:
     """Fork orders to one worker, one at a time."""
 
@@ -71,27 +103,27 @@ class Forks:
         """Return whether an order is under way."""
         return self._current is not None
 
-    async def make(self, origin: "Worker", count: int, folder: str, tracked: Sequence[str]) -> Copies:
+    async def make(self, origin: "Worker", count: int, options: ForkOptions) -> Copies:
         """Make copies of `origin`. Raises StartFailed, and then there are none."""
-        making = asyncio.get_running_loop().create_task(self._make(origin, count, folder, tracked))
+        making = asyncio.get_running_loop().create_task(self._make(origin, count, options))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             making.add_done_callback(_end_unwanted)
             raise
 
-    async def _make(self, origin: "Worker", count: int, folder: str, tracked: Sequence[str]) -> Copies:
+    async def _make(self, origin: "Worker", count: int, options: ForkOptions) -> Copies:
         async with self._lock:
             if not origin.alive:
                 raise StartFailed("the session's process has ended, and cannot be copied")
             self._tickets += 1
-            self._current = Forking(origin, self._tickets, count, folder, tracked)
+            self._current = Forking(origin, self._tickets, count, options)
             try:
                 return await self._current.run()
             finally:
                 self._current = None
 
-    def on_message(self, origin: "Worker", message: "messages.EndsWanted | messages.Copied") -> None:
+    def on_message(self, origin: "Worker", message: Answer) -> None:
         """Handle what `origin` says about an order."""
         if isinstance(message, messages.EndsWanted) and not message.slots:
             origin.break_off("it asked for the ends of no copy")
@@ -114,15 +146,15 @@ def _end_unwanted(making: "asyncio.Task[Copies]") -> None:
 class Forking:
     """One fork order under way."""
 
-    def __init__(self, origin: "Worker", ticket: int, count: int, folder: str, tracked: Sequence[str]) -> None:
+    def __init__(self, origin: "Worker", ticket: int, count: int, options: ForkOptions) -> None:
         self._origin = origin
-        self._tracked = list(tracked)
-        self._folder = folder
+        self._options = options
         self._loop = asyncio.get_running_loop()
         self.ticket = ticket
         self._made: dict[int, Worker] = {}
         self._slots = origin.siblings.take_slots(count)
         self._copied: asyncio.Future[messages.Copied] = self._loop.create_future()
+        self._until = self._loop.time() + 2 * FORK_PATIENCE_SECONDS + 1
         self._giving: set[asyncio.Task[None]] = set()
         self._trouble = ""
 
@@ -130,16 +162,24 @@ class Forking:
         """Make the copies and wait until the worker goes on. Raises StartFailed, and then there are none."""
         origin = self._origin
         until = time.monotonic() + FORK_PATIENCE_SECONDS
-        origin.send(messages.ForkSelf(self.ticket, self._slots, until, self._folder, self._tracked))
+        options = self._options
+        room = memory_room(origin.pid, origin.group, origin.siblings.memory_limit) // (2 if options.loads else 1)
+        origin.send(
+            messages.ForkSelf(
+                self.ticket, self._slots, until, options.folder, list(options.tracked), room, options.live_only
+            )
+        )
         try:
-            # The worker itself ends what it has begun.
-            ends: list[asyncio.Future[Any]] = [self._copied, origin.gone]
-            await asyncio.wait(ends, timeout=2 * FORK_PATIENCE_SECONDS + 1, return_when="FIRST_COMPLETED")
+            await self._wait_copied()
             if origin.gone.done():
                 raise StartFailed(f"the session's process {origin.gone.result().message} while it was copied")
             if not self._copied.done():
                 raise StartFailed("the session did not come to it: a task of its event loop blocks it; try again")
             copied = self._copied.result()
+            if copied.by_value and options.live_only:
+                raise UsesGpu("the session uses a GPU")
+            if copied.by_value and copied.reason:
+                raise StartFailed(f"the session uses a GPU, and cannot be copied: {copied.reason}")
             if copied.failed or len(self._made) != len(self._slots):
                 raise StartFailed(f"{self._trouble or copied.reason or 'a copy is missing'}; free memory or processes")
         except BaseException:
@@ -152,9 +192,22 @@ class Forking:
             for task in self._giving:
                 task.cancel()
         workers = [self._made[slot] for slot in self._slots]
-        return Copies(workers, [each[:MAX_NOTICE_CHARS] for each in copied.notices[:MAX_NOTICES]])
+        notices = [each[:MAX_NOTICE_CHARS] for each in copied.notices[:MAX_NOTICES]]
+        return Copies(workers, notices, copied.by_value)
 
-    def on_message(self, message: "messages.EndsWanted | messages.Copied") -> None:
+    async def _wait_copied(self) -> None:
+        """Wait for the worker's answer. A worker that announces much data to copy has more time for it."""
+        # The worker itself ends what it has begun.
+        ends: list[asyncio.Future[Any]] = [self._copied, self._origin.gone]
+        while (left := self._until - self._loop.time()) > 0:
+            done, _ = await asyncio.wait(ends, timeout=left, return_when="FIRST_COMPLETED")
+            if done:
+                return
+
+    def on_message(self, message: Answer) -> None:
+        if isinstance(message, messages.Holding):
+            self._until += min(max(message.size, 0), MAX_HELD_BYTES) / HOLD_BYTES_PER_SECOND
+            return
         if isinstance(message, messages.Copied):
             if not self._copied.done():
                 self._copied.set_result(message)

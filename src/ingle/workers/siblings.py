@@ -26,6 +26,8 @@ class Siblings:
         """The workers that are not gone."""
         self.hosts: HostLog | None = None
         """Hosts that they asked for; None where they are not known. They share one network."""
+        self.memory_limit: int | None = None
+        """Bytes of memory that they may use together."""
         self.over: asyncio.Future[None] = loop.create_future()
         """Done when the last member is gone."""
         self.swept: asyncio.Future[None] | None = None
@@ -55,5 +57,8 @@ class Siblings:
         self.members.discard(worker)
         if worker.slot and exited:
             self._free_slots.append(worker.slot)
+        if all(each.is_blank for each in self.members):
+            for each in self.members:
+                each.kill("was of no more use")
         if not self.members and not self.over.done():
             self.over.set_result(None)

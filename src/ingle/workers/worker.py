@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ingle.events import Exit
@@ -17,7 +17,7 @@ from ingle.isolation.limits.cgroups import Group
 from ingle.requests import NewCell
 from ingle.support import processes
 from ingle.workers.birth import Birth
-from ingle.workers.copies import Copies, Forks
+from ingle.workers.copies import PLAIN, Copies, ForkOptions, Forks
 from ingle.workers.exit_status import exit_of, explain
 from ingle.workers.exit_watch import Sweeper
 from ingle.workers.init_link import InitBroke, InitGone, InitLink, Phase
@@ -50,6 +50,8 @@ INIT_MESSAGES = frozenset(
     )
 )
 
+
+FORK_ANSWERS = frozenset((messages.EndsWanted, messages.Holding, messages.Copied))
 
 ChildOrder = messages.Shell | messages.ServeFiles | messages.MakeView | messages.CloseView
 
@@ -91,6 +93,10 @@ class Worker:
         self.forks = Forks()
         self.view: list[int] = []
         """Namespaces that the worker is about to enter. Whoever made them closes them."""
+        self.blank: Worker | None = None
+        """Copy of this worker, or of the one it is a copy of, from before its first cell."""
+        self.is_blank = False
+        """Whether it is such a copy. It ends with the last other worker of its init."""
         self._exit: Exit | None = None
         self._broken: str | None = None
         self._lent: list[tuple[int, int, int]] = []
@@ -192,12 +198,9 @@ class Worker:
         finally:
             os.close(fd)
 
-    async def fork(self, count: int = 1, folder: str = "", tracked: Sequence[str] = ()) -> Copies:
-        """Make live copies between cells, which may still be starting. Raises StartFailed, and then there are none.
-
-        In files below `folder` and `tracked` folders that are open, each copy has a position of its own.
-        """
-        return await self.forks.make(self, count, folder, tracked)
+    async def fork(self, count: int = 1, options: ForkOptions = PLAIN) -> Copies:
+        """Make live copies between cells, which may still be starting. Raises StartFailed, and then there are none."""
+        return await self.forks.make(self, count, options)
 
     def make_sibling(self, slot: int) -> "Worker":
         """Return the host's side of a copy that is to be made."""
@@ -206,6 +209,7 @@ class Worker:
         if self.group is not None:
             self.group.hold()
             sibling.group = self.group
+        sibling.blank = self.blank
         return sibling
 
     # --- events ---
@@ -227,7 +231,7 @@ class Worker:
             elif kind is messages.NotCopied:
                 late = broken_by("it says that it could not be made")
                 self._break(late if self.ready.done() else item.reason[:MAX_REASON_CHARS])
-            elif kind is messages.EndsWanted or kind is messages.Copied:
+            elif kind in FORK_ANSWERS:
                 self.forks.on_message(self, item)
             elif kind is messages.ViewWanted:
                 self._give_view()

@@ -36,8 +36,8 @@ class DisplayHook:
         self.figures = Figures(output, self._publish_figure, self._add_notice)
         self.hook = self._make_hook()
 
-    def install(self) -> None:
-        """Install all hooks in the zygote, before any fork."""
+    def install(self) -> ImportWatcher:
+        """Install all hooks in the zygote, before any fork. Return the watcher of imports."""
         choose_backends()
         watch = ImportWatcher()
         watch.install()
@@ -48,6 +48,7 @@ class DisplayHook:
         watch.call_after("altair", _patch_altair)
         watch.call_after("bdb", extend_bdb)
         watch.call_after("pdb", extend_pdb)
+        return watch
 
     def _patch_plotly(self, module: Any) -> None:
         """Make `figure.show()` work without a notebook package."""

@@ -19,6 +19,7 @@ import select
 import sys
 import tempfile
 import threading
+import types
 import weakref
 from _thread import get_ident, get_native_id
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from ingle_worker.session.input_stream import Input
 from ingle_worker.session.interrupts import PID, TAGGED, Interrupts, slot_words
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import OutputStreams
+from ingle_worker.snapshot import devices
 from ingle_worker.trees.open_files import OpenFiles, working_directory
 from ingle_worker.wire import messages
 from ingle_worker.wire.messages import (
@@ -41,6 +43,7 @@ from ingle_worker.wire.messages import (
     Copied,
     EndsWanted,
     ForkSelf,
+    Holding,
     NotCopied,
     Rehome,
     Started,
@@ -72,8 +75,10 @@ class LiveCopies:
         input: Input,
         event_loop: EventLoop,
         stream_copies: dict[int, int],
+        main: types.ModuleType,
     ) -> None:
         self._link = link
+        self._main = main
         self._interrupts = interrupts
         self._output = output
         self._input = input
@@ -108,7 +113,7 @@ class LiveCopies:
         """Make copies and answer the host. Return True in a copy, which must then report Ready."""
         # Handlers of the user must not raise in the middle of this.
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        original = os.getpid()
+        original, is_copy = os.getpid(), devices.are_held()
         try:
             return self._fork(order, original)
         except BaseException:
@@ -116,14 +121,17 @@ class LiveCopies:
                 os._exit(1)  # two sessions must never share a wire
             raise
         finally:
+            if os.getpid() == original and not is_copy:
+                devices.release()
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
     def _fork(self, order: ForkSelf, original: int) -> bool:
         failed: list[int] = []
-        reason = ""
         notices = self._missing()
-        if monotonic() > order.until:
-            failed, reason = order.slots, "the request came too late"
+        by_value = devices.in_use()
+        reason = self._refusal(order, by_value)
+        if reason:
+            failed = order.slots
         else:
             for start in range(0, len(order.slots), MAX_BATCH):
                 batch = order.slots[start : start + MAX_BATCH]
@@ -143,6 +151,8 @@ class LiveCopies:
                 else:
                     if mine is not None:
                         self._become(*mine)
+                        if by_value:
+                            devices.leave_driver()
                         self.files.separate(order.folder, order.tracked)
                         return True
                 if failed:
@@ -150,8 +160,22 @@ class LiveCopies:
                     failed += order.slots[start + MAX_BATCH :]
                     break
         self.running.clear()
-        self._link.send(Copied(order.ticket, notices, failed, reason))
+        self._link.send(Copied(order.ticket, notices, failed, reason, by_value))
         return False
+
+    def _refusal(self, order: ForkSelf, by_value: bool) -> str:
+        """Return why no copy is made, or an empty text. Data on GPUs is in host memory then."""
+        if monotonic() > order.until:
+            return "the request came too late"
+        if not by_value:
+            return ""
+        if order.live_only:
+            return "the session uses a GPU"
+        try:
+            devices.hold(self._main, order.room, lambda size: self._link.send(Holding(order.ticket, size)))
+        except devices.Refused as why:
+            return str(why)
+        return ""
 
     def _receive_ends(self) -> CopySlot:
         ends, fds = self._link.receive_ends()

@@ -27,6 +27,7 @@ from ingle_worker.display import hook
 from ingle_worker.introspection.requests import QUESTIONS, NamespaceQuestions
 from ingle_worker.magics import packages
 from ingle_worker.magics.program import Program
+from ingle_worker.processes import gpu_limit
 from ingle_worker.session import shutdown, traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.evaluate import Evaluator, Outcome, describe_safely
@@ -122,7 +123,7 @@ class Worker:
         self._snapshots = SnapshotRequests(self.link, self._main, self._compiler, self._evaluator.run)
         self._stream_copies: dict[int, int] = {}
         self.copies = LiveCopies(
-            self.link, self._interrupts, self._output, self._input, self._event_loop, self._stream_copies
+            self.link, self._interrupts, self._output, self._input, self._event_loop, self._stream_copies, self._main
         )
         self._inherited: dict[str, int] = {}
         """Names that a copy inherited, with the ids of their objects. They are left alone when it ends."""
@@ -152,7 +153,7 @@ class Worker:
         sys.stderr = sys.__stderr__ = self._output.stderr  # type: ignore[misc]
         self._output.install()
         self._input.install()
-        self._display.install()
+        gpu_limit.watch(self._display.install())
         tools_module.install(self.link, self._interrupts, self._output)
         sys.displayhook = self._display.hook
         # A reference keeps the module that started this process, or its globals would be cleared.

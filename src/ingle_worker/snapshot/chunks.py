@@ -37,17 +37,20 @@ def sha256() -> Any:
 class Offers:
     """Sender of all chunks of one save."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, hashed: bool = True, silent: bool = False) -> None:
+        """Chunks that are not `hashed` are numbered. A `silent` sender sends none of them, only the summary."""
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(True)
-        self._hash = sha256()
+        self._hash = sha256() if hashed else None
+        self._silent = silent
+        self._count = 0
         self._known: set[bytes] = set()
         self._pending: list[tuple[bytes, memoryview]] = []
         self._owned_bytes = 0
 
     def chunk(self, data: memoryview, *, owned: bool) -> tuple[str, int]:
         """Offer one chunk and return its name and size. `owned`: its memory is ours and is freed when it was sent."""
-        digest = self._hash(data).digest()
+        digest = self._name(data)
         if digest not in self._known:
             self._known.add(digest)
             self._pending.append((digest, data))
@@ -57,12 +60,19 @@ class Offers:
                 self.flush()
         return digest.hex(), data.nbytes
 
+    def _name(self, data: memoryview) -> bytes:
+        if self._hash is not None:
+            digest: bytes = self._hash(data).digest()
+            return digest
+        self._count += 1
+        return self._count.to_bytes(snapshot_channel.DIGEST_BYTES, "big")
+
     def mark(self) -> int:
         return len(self._pending)
 
     def flush(self) -> None:
         pending, self._pending, self._owned_bytes = self._pending, [], 0
-        if not pending:
+        if not pending or self._silent:
             return
         self._send(
             snapshot_channel.OFFER,

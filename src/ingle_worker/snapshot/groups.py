@@ -72,10 +72,14 @@ class Group:
 class Groups:
     """All groups in loading order, and the key of each referenced definition."""
 
-    def __init__(self, ordered: list[Group], keys: dict[int, str], defined: dict[str, Any]) -> None:
+    def __init__(
+        self, ordered: list[Group], keys: dict[int, str], defined: dict[str, Any], of_torch: list[Any]
+    ) -> None:
         self.ordered = ordered
         self.keys = keys
         self.defined = defined
+        self.of_torch = of_torch
+        """All tensors and generators of torch that the names reach."""
 
 
 def find(space: dict[str, Any], apart: tuple[Any, ...] = ()) -> Groups:
@@ -100,6 +104,7 @@ class _Walk:
         self._overflow_root: int | None = None
         self._memories: dict[int, int] = {}
         """Roots of tensor memories, by id of the memory."""
+        self._of_torch: list[Any] = []
         self._array = _loaded("numpy", "ndarray")
         self._tensor = _loaded("torch", "Tensor")
         # By id: a metaclass may have any __hash__ and __eq__, or none.
@@ -233,10 +238,14 @@ class _Walk:
             stack.append(([value.__wrapped__, vars(value)], True))  # not the cached results
             return
         if definitions.derives(type(value), self._tensor):
+            self._of_torch.append(value)
             memory = reduce_torch.memory_of(value)
             if memory is not None:
                 self._unite(root, self._memories.setdefault(memory, root))
             stack.append((reduce_torch.parts_of(value), True))
+            return
+        if definitions.derives(type(value), _loaded("torch", "Generator")):
+            self._of_torch.append(value)
             return
         if not definitions.derives(type(value), self._array):
             stack.append((reduce_running.parts_of(value), True))
@@ -290,7 +299,7 @@ class _Walk:
             if len(bases) > 1 or number in self._arrays:
                 group_of(self._seen[number]).views[number] = bases[0]
         ordered = _in_order([group for group in groups.values() if group.names or group.keys])
-        return Groups(ordered, keys, defined)
+        return Groups(ordered, keys, defined, self._of_torch)
 
 
 def _in_order(groups: list[Group]) -> list[Group]:
@@ -383,7 +392,7 @@ def _way_of(kind: type, array: type, tensor: type) -> int:
         return MEMBER
     if definitions.derives(kind, _loaded("logging", "Logger")):
         return ATOM
-    if kind is tensor or kind is _loaded("torch.nn", "Parameter"):
+    if any(kind is each for each in (tensor, _loaded("torch.nn", "Parameter"), _loaded("torch", "Generator"))):
         return SPECIAL
     special = (weakref.ReferenceType, array, functools._lru_cache_wrapper, *WEAK)
     return SPECIAL if definitions.derives(kind, *special) or reduce_running.handles(kind) else PLAIN

@@ -15,7 +15,7 @@ from typing import Any
 
 from ingle_worker.magics import packages
 from ingle_worker.session.variables import unlisted
-from ingle_worker.snapshot import chunks, reduce
+from ingle_worker.snapshot import chunks, reduce, reduce_torch
 from ingle_worker.snapshot.rebuild.registry import CURRENT, FUTURE_MASK, MAKERS, MODULE, CannotRebuild, LoadState, Lost
 
 CELL_PREFIX = "<cell "
@@ -53,13 +53,14 @@ class Loaded:
         """For each cell, by its name in the snapshot: its new name and its text."""
 
 
-def load(fd: int, summary: dict[str, Any], main: types.ModuleType) -> Loaded:
-    """Load a snapshot's names into the session's namespace."""
-    return _Load(fd, summary, main).run()
+def load(fd: int, summary: dict[str, Any], main: types.ModuleType, *, random: bool = True) -> Loaded:
+    """Load a snapshot's names into the session's namespace, and with `random` the state of random numbers."""
+    return _Load(fd, summary, main, random).run()
 
 
 class _Load:
-    def __init__(self, fd: int, summary: dict[str, Any], main: types.ModuleType) -> None:
+    def __init__(self, fd: int, summary: dict[str, Any], main: types.ModuleType, random: bool) -> None:
+        self._random = random
         self._incoming = chunks.Incoming(fd)
         self._summary = summary
         self._space = vars(main)
@@ -81,6 +82,7 @@ class _Load:
                 self._load_group(number, group, numpy)
             self._mark_library()
             self._restore_random(summary["random"], numpy)
+            self._note_moves()
             self._state.remember_sources()
             self._loaded.sources = {
                 file: (self._state.renamed[file], text) for file, text in self._state.sources.items()
@@ -156,6 +158,11 @@ class _Load:
         self._space.update(names)
         self._loaded.names += names
 
+    def _note_moves(self) -> None:
+        """Tell which devices of the snapshot this session does not have."""
+        for device, found in sorted(self._state.moved.items()):
+            self._loaded.notices.append(f"what was on {device} is on {found} now: this session has no {device}")
+
     def _mark_library(self) -> None:
         """Mark definitions of the user's library again, which are no variables of the session."""
         loaded = set(self._loaded.names)
@@ -179,9 +186,13 @@ class _Load:
     def _restore_random(self, group: dict[str, Any], numpy: Any) -> None:
         try:
             states = self._read(group, numpy)
+            if not self._random:
+                return
             random.setstate(states["random"])
             if "numpy.random" in states and numpy is not None:
                 numpy.random.set_state(states["numpy.random"])
+            if "torch" in states:
+                reduce_torch.restore_random(states["torch"])
         except EOFError:
             raise
         except Exception as error:  # another version may have another state

@@ -8,7 +8,7 @@ from typing import Any
 from ingle_worker.session import traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.link import Link, WireLost
-from ingle_worker.snapshot import fingerprints, provenance, reduce_running, save
+from ingle_worker.snapshot import chunks, fingerprints, provenance, reduce_running, save
 from ingle_worker.snapshot import load as load_module
 from ingle_worker.wire.messages import ChannelWanted, Compare, Load, Loaded, NotLoaded, Save, SaveFailed
 
@@ -33,7 +33,12 @@ class SnapshotRequests:
 
     def save(self, order: Save, running: list[Any]) -> None:
         """Save the session and exit. Runs in a copy; `running` are the threads of the original. Never returns."""
-        self._send(order.ticket, running, lambda fd: save.save(fd, self._main, self._environment, self._compiler.flags))
+
+        def send(fd: int) -> None:
+            offers = chunks.Offers(fd, hashed=order.hashed, silent=order.only_list)
+            save.save(offers, self._main, self._environment, self._compiler.flags)
+
+        self._send(order.ticket, running, send)
 
     def compare(self, order: Compare, running: list[Any]) -> None:
         """Send the variables with hashes of their saved bytes, and exit. Runs in a copy. Never returns."""
@@ -58,7 +63,7 @@ class SnapshotRequests:
         fd = self._request_channel(order.ticket)
         try:
             summary = load_module.read_summary(order.data)
-            loaded = load_module.load(fd, summary, self._main)
+            loaded = load_module.load(fd, summary, self._main, random=order.random)
         except WireLost:
             raise
         except BaseException as error:  # user code may have run

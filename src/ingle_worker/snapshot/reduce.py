@@ -27,6 +27,9 @@ C_HAS_A_LIMIT = sys.hexversion >= 0x030C0000
 OUT_OF_BAND = 1 << 16
 """Buffers of this size are sent directly from memory. Smaller ones are part of the stream."""
 
+OF_DRIVER = ("Stream", "Event", "CUDAGraph", "MemPool")
+"""Types of `torch.cuda` whose objects exist in one process only."""
+
 _m: Any = types.SimpleNamespace(**MAKERS)
 
 _ALL_CODE_FIELDS = """
@@ -326,6 +329,8 @@ def _find_reducer(kind: type) -> Any:
         return Reducer.array
     if kind is reduce_builtin.loaded("torch", "Tensor") or kind is reduce_builtin.loaded("torch.nn", "Parameter"):
         return Reducer.tensor
+    if kind is reduce_builtin.loaded("torch", "Generator"):
+        return _without_group(reduce_torch.generator)
     plain = _find_plain_reducer(kind)
     return None if plain is None else _without_group(plain)
 
@@ -351,6 +356,8 @@ def _find_plain_reducer(kind: type) -> Callable[[Any], Any] | None:
         return active  # type: ignore[no-any-return]
     if kind is reduce_builtin.loaded("subprocess", "Popen"):
         return reduce_builtin.refuse("a running process")
+    if definitions.derives(kind, *(reduce_builtin.loaded("torch.cuda", name) for name in OF_DRIVER)):
+        return reduce_builtin.refuse("it belongs to the driver of a GPU")
     return reduce_builtin.dataclass_mark if kind.__module__ == "dataclasses" else None
 
 

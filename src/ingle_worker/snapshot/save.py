@@ -16,7 +16,7 @@ from typing import Any
 
 from ingle_worker.magics import packages
 from ingle_worker.session import variables
-from ingle_worker.snapshot import chunks, definitions, groups, provenance, reduce, reduce_builtin
+from ingle_worker.snapshot import chunks, definitions, groups, provenance, reduce, reduce_builtin, reduce_torch
 from ingle_worker.snapshot.rebuild.registry import MAKERS, MODULE
 from ingle_worker.wire import child_variables
 
@@ -75,9 +75,9 @@ class Environment:
         }
 
 
-def save(fd: int, main: types.ModuleType, environment: Environment, flags: int) -> None:
+def save(offers: chunks.Offers, main: types.ModuleType, environment: Environment, flags: int) -> None:
     """Send the whole session over the channel."""
-    _Save(fd, main, environment, flags).run()
+    _Save(offers, main, environment, flags).run()
 
 
 def prepare(main: types.ModuleType) -> None:
@@ -131,11 +131,11 @@ def _with_large_stack(run: Callable[[], Any]) -> Any:
 
 
 class _Save:
-    def __init__(self, fd: int, main: types.ModuleType, environment: Environment, flags: int) -> None:
+    def __init__(self, offers: chunks.Offers, main: types.ModuleType, environment: Environment, flags: int) -> None:
         self._main = main
         self._environment = environment
         self._flags = flags
-        self._offers = chunks.Offers(fd)
+        self._offers = offers
         self._sources: dict[str, list[tuple[str, int]]] = {}
         self._skipped: list[dict[str, str]] = []
         self._written: dict[groups.Group, int] = {}
@@ -317,6 +317,8 @@ def _random_states() -> dict[str, Any]:
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         states["numpy.random"] = numpy.get_state()
+    if hasattr(sys.modules.get("torch"), "get_rng_state"):
+        states["torch"] = reduce_torch.random_states()
     return states
 
 

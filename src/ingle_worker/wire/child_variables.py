@@ -15,6 +15,9 @@ PYTHON, PACKAGES = "SESSION_PYTHON", "SESSION_PACKAGES"
 ENDS_WITH = "SESSION_ENDS_WITH"
 """Variable that says when the session ends, and its packages with it: `this command`. Missing for other sessions."""
 
+GPU_MEMORY = "SESSION_GPU_MEMORY"
+"""Variable with the bytes that torch may take on each GPU."""
+
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """Folders that keep their place on PATH, because programs of the machine are found in their order."""
 

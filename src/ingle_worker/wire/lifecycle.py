@@ -55,6 +55,18 @@ class ForkSelf:
     """Files below this folder that are open get positions of their own in the copies."""
     tracked: list[str] = field(default_factory=list)
     """More folders of that kind."""
+    room: int = -1
+    """Bytes of memory for copies of data on GPUs. Negative: no limit."""
+    live_only: bool = False
+    """Make no copy of a process that uses a GPU: it could not go on there."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Sent before data on GPUs is copied to memory: so many bytes, which take a while."""
+
+    ticket: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,8 @@ class Copied:
     notices: list[str] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     reason: str = ""
+    by_value: bool = False
+    """The process uses a GPU. Its copies can be saved, and cannot go on in its place."""
 
 
 @dataclass(frozen=True)

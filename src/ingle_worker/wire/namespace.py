@@ -344,9 +344,15 @@ class Cleared:
 
 @dataclass(frozen=True)
 class Save:
-    """Order to a copy: request a channel, send the whole session over it, and exit."""
+    """Order to a copy: request a channel, send the whole session over it, and exit.
+
+    `hashed`: chunks are named by their hashes, so that those that are stored already are not sent. Otherwise they are
+    numbered. `only_list`: chunks are not sent, only the list of contents.
+    """
 
     ticket: int
+    hashed: bool = True
+    only_list: bool = False
 
 
 @dataclass(frozen=True)
@@ -364,11 +370,13 @@ class Compare:
 class Load:
     """Order to load a snapshot into this session. `data` is its summary; the chunks come over a channel.
 
-    With `rerun`, cells run again whose values could not be saved.
+    With `rerun`, cells run again whose values could not be saved. Without `random`, generators of random numbers stay
+    as they are.
     """
 
     ticket: int
     rerun: bool = False
+    random: bool = True
     data: bytes = b""
 
 

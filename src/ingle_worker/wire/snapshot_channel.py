@@ -14,6 +14,7 @@ OFFER, NEEDED, CHUNK, SUMMARY, FINGERPRINTS = 1, 2, 3, 4, 5
 ENTRY = struct.Struct(">32sI")
 """One offered chunk: SHA-256 and size."""
 
+DIGEST_BYTES = 32
 MAX_CHUNK = 4 * 1024 * 1024
 MAX_OFFERED = 4096
 """Maximum number of chunks in one offer."""

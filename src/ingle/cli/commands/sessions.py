@@ -89,7 +89,7 @@ def _table(servers: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[s
                 _state(session, now),
                 str(session["execution_count"]),
                 age(now - session["created_at"]),
-                memory_size(session["memory"]),
+                _memory(session),
                 f"{node}:{session['cwd']}" if (node := session.get("node")) else session["cwd"],
             )
             for session in server["sessions"]
@@ -131,6 +131,11 @@ def age(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
     return f"{max(0, int(seconds))}s"
+
+
+def _memory(session: dict[str, Any]) -> str:
+    on_gpu = session.get("gpu_memory")
+    return memory_size(session["memory"]) + (f" + {memory_size(on_gpu)} GPU" if on_gpu else "")
 
 
 def memory_size(count: int | None) -> str:

@@ -9,7 +9,7 @@ import logging
 import time
 
 from ingle import errors
-from ingle.events import CellError
+from ingle.events import CellError, Exit
 from ingle.isolation.limits import in_force, limits
 from ingle.isolation.limits.cgroup_mounts import MEMORY, PROCESSES
 from ingle.isolation.limits.cgroups import Group, Groups
@@ -153,6 +153,12 @@ class LimitApplier:
         if group is not None and wanted.processes is not None and group.take_refusals() and not ended:
             found.append(limits.words("processes", wanted.processes))
         return found
+
+    @staticmethod
+    def explain(exit: Exit, group: Group | None, wanted: SessionLimits) -> Exit:
+        """Return how a worker ended, with the limit that ended it if there was one."""
+        met = [] if group is None or exit.code is not None else LimitApplier.passed(group, wanted, ended=True)
+        return Exit(exit.code, exit.signal, f"was killed: {met[0]}") if met else exit
 
     @staticmethod
     def met(group: Group | None, wanted: SessionLimits, error: CellError | None) -> list[str]:

@@ -41,21 +41,31 @@ Hint = Callable[[Failure], Awaitable[str | None]]
 """Returns a sentence with the way out, or None."""
 
 
-class Hints:
-    """Hints by the name of an exception's class."""
+CodeHint = Callable[[str, tuple[int, ...]], str | None]
+"""Returns a sentence about the code of a cell, in a session with these GPUs, or None."""
 
-    def __init__(self, by_name: Mapping[str, Hint]) -> None:
+
+class Hints:
+    """Hints by the name of an exception's class, without its module."""
+
+    def __init__(self, by_name: Mapping[str, Hint], of_code: CodeHint = lambda code, gpus: None) -> None:
         self._by_name = by_name
+        self._of_code = of_code
+
+    def of_code(self, code: str, gpus: tuple[int, ...]) -> list[str]:
+        """Return the notices for a cell that has this code and did not fail."""
+        found = self._of_code(code, gpus)
+        return [] if found is None else [found]
 
     def has(self, name: str) -> bool:
         """Return whether there may be a hint for exceptions of this name."""
-        return name in self._by_name
+        return name.rpartition(".")[2] in self._by_name
 
     async def find(self, failure: Failure) -> list[str]:
         """Return the notices for a cell that failed like this."""
         try:
             async with asyncio.timeout(HINT_SECONDS):
-                found = await self._by_name[failure.name](failure)
+                found = await self._by_name[failure.name.rpartition(".")[2]](failure)
         except TimeoutError:
             return []
         except Exception:  # the edge of a background task: the cell must end all the same

@@ -32,6 +32,8 @@ class Journal:
         """A lasting journal goes on under the next server."""
         self._session_id = session_id
         self._lasting = lasting
+        self.folder = folder
+        """Folder of the session's events and images, for the host alone."""
         self._path = f"{folder}/timeline.ndjson"
         self._disk_limit = settings.timeline_disk
         self._drained = asyncio.Event()

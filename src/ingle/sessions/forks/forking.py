@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from ingle import errors
+from ingle.sessions.forks import values
+from ingle.sessions.forks.values import SavedState
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.process.slot import ProcessSlot
 from ingle.sessions.spec import ForkedFiles, ForkOrigin, SessionSpec
 from ingle.trees.store import KeptTree, NotKept
 from ingle.workers import views
+from ingle.workers.copies import ForkOptions
 from ingle.workers.worker import Worker
 
 
@@ -28,6 +31,7 @@ class Forking:
 
     def __init__(self, spec: SessionSpec, slot: ProcessSlot, files: KeptFiles) -> None:
         self._session_id = spec.session_id
+        self._folder = spec.folder
         self._slot = slot
         self._files = files
         self.protected = [each.folder for each in spec.grant.mounts if not each.read_only]
@@ -54,15 +58,19 @@ class Forking:
         kept = await self._take(worker)
         workers: list[Worker] = []
         made: list[views.View] = []
+        state: SavedState | None = None
         try:
             source = self._files.folder
-            copies = await worker.fork(len(names), folder=source if isinstance(kept, KeptTree) else "")
+            options = ForkOptions(folder=source if isinstance(kept, KeptTree) else "", loads=True)
+            copies = await worker.fork(len(names), options)
             workers = copies.workers
             await held.aclose()
             await copies.up()
+            if copies.by_value:
+                state, workers = await self._take_values(worker, workers, options.folder)
             origins = []
             for name, copy in zip(names, workers, strict=True):
-                notices = list(copies.notices)
+                notices = [*copies.notices, *(state.notices if state is not None else [])]
                 forked: ForkedFiles | None = None
                 if isinstance(kept, KeptTree):
                     view, why = await self._make_view(copy, name, network=network, protect=protect)
@@ -75,7 +83,7 @@ class Forking:
                         )
                 else:
                     notices.append(f"its files are those of the original: {kept}")
-                origins.append(ForkOrigin(self._session_id, moment, notices, reseed, forked))
+                origins.append(ForkOrigin(self._session_id, moment, notices, reseed, forked, state))
             # Nothing is awaited from here on: folders that no session takes would never be given up.
             found = [
                 ForkedCopy(copy, self._folders_of(name, origin), origin)
@@ -88,8 +96,24 @@ class Forking:
                     copy.kill()
             for view in made:
                 view.close()
+            if state is not None:
+                state.close()
             if isinstance(kept, KeptTree):
                 self._files.release(kept)
+
+    async def _take_values(self, worker: Worker, copies: list[Worker], folder: str) -> tuple[SavedState, list[Worker]]:
+        """Save the first of these copies, which cannot use the GPU, and end the others.
+
+        Return what was saved, and as many workers that have run nothing.
+        """
+        for copy in copies[1:]:
+            copy.kill()
+        state = await values.take(copies[0], self._folder)
+        try:
+            return state, await values.blank_copies(worker, len(copies), folder)
+        except BaseException:
+            state.close()
+            raise
 
     @property
     def _folders(self) -> SessionFolders:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ingle.files import FileChanges
 from ingle.sessions.cells.notices import Notices
+from ingle.sessions.forks.values import SavedState
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.trees.store import Trees
@@ -32,7 +33,8 @@ class Replacement:
     """Folders of the session."""
     trees: Trees
     """State to bring them to, or why they stay as they are."""
-    make: Callable[[], Awaitable[Worker]]
+    make: Callable[[], Awaitable[tuple[Worker, SavedState | None]]]
+    """Returns the process, and what it has to load once the process before has ended."""
     since: float
     """Time of that state. Files that another session has changed since then stay."""
     notices: list[str] = field(default_factory=list)

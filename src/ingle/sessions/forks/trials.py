@@ -63,6 +63,7 @@ class Copy:
         self.folders = copy.folders
         self.forked = copy.origin.files
         self.ends = [each.removeprefix("not copied: ") for each in copy.origin.notices if each.startswith("not copied")]
+        self.copied = copy.origin.copied
         self.before = before
         self.proxy = proxy
 
@@ -123,7 +124,7 @@ class OpenTrial:
         self.effect: Effect | None = None
 
     def shown(self) -> Trial:
-        return Trial(self.name, self.expires_at, self.effect)
+        return Trial(self.name, self.expires_at, self.effect, self.copy.copied)
 
     def info(self) -> TrialInfo:
         status = states.RUNNING if self.result is None else self.result.status
@@ -342,8 +343,8 @@ class Trials:
         if moment.cwd == source or moment.cwd.startswith(f"{source}/"):
             moment = dataclasses.replace(moment, cwd=target + moment.cwd[len(source) :])
 
-        async def make() -> Worker:
-            return worker
+        async def make() -> tuple[Worker, None]:
+            return worker, None
 
         async def leave_view(worker: Worker) -> None:
             await views.undo(worker, str(copy.folders.folder), target, self._forking.protected)

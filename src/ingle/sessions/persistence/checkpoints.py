@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ingle import errors
 from ingle.events import CheckpointInfo
 from ingle.render.phrases import duration
+from ingle.sessions.forks.values import BY_PROCESS
 from ingle.support import processes
 from ingle.trees.store import KeptTree, NotKept, Trees
 from ingle.workers.launch.launcher import Launcher
@@ -55,6 +56,7 @@ class Parked:
     """Files of the own folder at that moment, or why they are not kept."""
     tracked: Mapping[str, KeptTree | NotKept] = field(default_factory=dict)
     """Files of tracked folders, by folder."""
+    copied: str = BY_PROCESS
     created_at: float = field(default_factory=time.time)
 
     @property
@@ -75,7 +77,7 @@ class Parked:
 
     def info(self, memory: int | None = None) -> CheckpointInfo:
         return CheckpointInfo(
-            self.name, self.moment.cell, self.created_at, memory, self.name == AUTO, list(self.notices)
+            self.name, self.moment.cell, self.created_at, memory, self.name == AUTO, list(self.notices), self.copied
         )
 
 
@@ -136,6 +138,11 @@ class Checkpoints:
         parked = self._parked.pop(name, None)
         if parked is not None:
             parked.worker.kill()
+
+    def stop_auto(self) -> None:
+        """Drop the automatic checkpoint: the session uses a GPU."""
+        self.drop(AUTO)
+        self._remember(AUTO, "there are no automatic ones while the session uses a GPU")
 
     def _on_gone(self, parked: Parked, how: str) -> None:
         if self._parked.get(parked.name) is parked:

@@ -27,6 +27,8 @@ LOAD_SECONDS = 600.0
 
 Result = TypeVar("Result")
 
+WHOLE = messages.Save(0)
+
 Order = messages.Save | messages.Load | messages.Compare
 
 
@@ -63,9 +65,15 @@ class Transfer:
 
     # --- save and load ---
 
-    async def save(self, copy: Worker, take: Callable[[socket.socket], Result], executor: Executor) -> Result:
+    async def save(
+        self,
+        copy: Worker,
+        take: Callable[[socket.socket], Result],
+        executor: Executor,
+        order: messages.Save = WHOLE,
+    ) -> Result:
         """Have a copy send everything to `take`, which runs in a thread. The copy has ended when this returns."""
-        ours = await self.open(copy, messages.Save(0))
+        ours = await self.open(copy, order)
         try:
             return await self._loop.run_in_executor(executor, take, ours)
         except CopyLost as error:
@@ -107,6 +115,7 @@ class Transfer:
         executor: Executor,
         *,
         rerun: bool = False,
+        random: bool = True,
     ) -> messages.Loaded:
         """Have a worker load a snapshot from `send`, which runs in a thread."""
         done: asyncio.Future[messages.Loaded | None] = self._loop.create_future()
@@ -115,7 +124,7 @@ class Transfer:
         refuse_descriptors(ours)
         try:
             with theirs:
-                await self._connect(worker, messages.Load(0, rerun, summary), theirs)
+                await self._connect(worker, messages.Load(0, rerun, random, summary), theirs)
             with ours:
                 await self._loop.run_in_executor(executor, send, ours)
             await asyncio.wait({done}, timeout=LOAD_SECONDS)

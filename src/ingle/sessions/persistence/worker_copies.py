@@ -9,7 +9,9 @@ from ingle import errors
 from ingle.events import CheckpointInfo
 from ingle.files import FileChanges
 from ingle.sessions.cells.journal import Journal
+from ingle.sessions.forks import values
 from ingle.sessions.forks.replacement import Replacement
+from ingle.sessions.forks.values import SavedState
 from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import AUTO, Checkpoints, Parked
 from ingle.sessions.persistence.kept_files import KeptFiles
@@ -19,8 +21,13 @@ from ingle.sessions.process.session_folders import remove_below
 from ingle.sessions.process.slot import ProcessSlot
 from ingle.support.background import Tasks
 from ingle.trees.store import KeptTree, NotKept
-from ingle.workers.copies import Copies
+from ingle.workers.copies import Copies, ForkOptions, UsesGpu
 from ingle.workers.worker import Worker
+
+NO_AUTO = (
+    "automatic checkpoints have stopped: the session uses a GPU, and each would copy its data there; make one with "
+    "`checkpoint`"
+)
 
 
 class Rollback(msgspec.Struct, frozen=True):
@@ -87,9 +94,20 @@ class WorkerCopies:
         """Park a copy of the session as it is now. Raise Busy while a cell runs."""
         async with self._worker.use("checkpoint") as worker:
             copies, parked = await self._park(name, worker)
-        await copies.up()
+        (copy,) = await copies.up()
+        if copies.by_value:
+            parked.notices.extend([values.NOTICE, *await self._find_missing(copy)])
         dropped = self._checkpoints.add(parked)
         return msgspec.structs.replace(parked.info(), notices=[*parked.notices, *dropped, *self.not_covered("kept")])
+
+    async def _find_missing(self, parked: Worker) -> list[str]:
+        """Return notices of what a rollback to this copy by value would not have. Raise StartFailed if all of it."""
+        try:
+            (copy,) = await (await parked.fork()).up()
+            return await values.find_missing(copy)
+        except BaseException:
+            parked.kill()
+            raise
 
     def not_covered(self, what: str) -> list[str]:
         """Return a notice if the session works in a folder of which no files are kept."""
@@ -98,24 +116,32 @@ class WorkerCopies:
             return []
         return [f"files in {now} are not {what}: checkpoints cover the session's own folder and tracked ones"]
 
-    async def _park(self, name: str, worker: Worker) -> tuple[Copies, Parked]:
+    def _options(self, *, live_only: bool = False) -> ForkOptions:
+        folders = self._folders
+        return ForkOptions(folders.folder, folders.tracked, live_only=live_only, loads=True)
+
+    async def _park(self, name: str, worker: Worker, *, live_only: bool = False) -> tuple[Copies, Parked]:
         """Copy the worker and keep its files. The copy may still be starting."""
         trees = await self._folders.take(worker)
         moment = self._slot.moment(self._journal.history.count)
         try:
-            copies = await worker.fork(folder=self._folders.folder, tracked=self._folders.tracked)
+            copies = await worker.fork(1, self._options(live_only=live_only))
         except BaseException:
             self._folders.release(trees)
             raise
         notices = [*copies.notices, *self._folders.notices(trees)]
         # The files are kept as long as the copy lives, however it ends.
         copies.workers[0].gone.add_done_callback(lambda _: self._folders.release(trees))
-        return copies, Parked(name, copies.workers[0], moment, notices, trees.own, trees.tracked)
+        copied = values.way(by_value=copies.by_value)
+        return copies, Parked(name, copies.workers[0], moment, notices, trees.own, trees.tracked, copied)
 
     async def checkpoint_automatically(self, worker: Worker) -> None:
         """Park a copy before a cell, in its turn."""
         try:
-            _, parked = await self._park(AUTO, worker)
+            _, parked = await self._park(AUTO, worker, live_only=True)
+        except UsesGpu:
+            self._checkpoints.stop_auto()
+            self._journal.notices.add_lasting(NO_AUTO)
         except errors.StartFailed as error:
             self._checkpoints.drop(AUTO)
             self._journal.notices.add(f"there is no checkpoint of the state before this cell: {error.message}")
@@ -145,10 +171,18 @@ class WorkerCopies:
         return Rollback(parked.info(), text, files)
 
     def _replacement(self, parked: Parked, text: str) -> Replacement:
-        async def make() -> Worker:
-            folders = self._folders
-            (copy,) = await (await parked.worker.fork(folder=folders.folder, tracked=folders.tracked)).up()
-            return copy
+        async def make() -> tuple[Worker, SavedState | None]:
+            copies = await parked.worker.fork(1, self._options())
+            (copy,) = await copies.up()
+            if not copies.by_value:
+                return copy, None
+            state = await values.take(copy, self._journal.folder)
+            try:
+                (fresh,) = await values.blank_copies(parked.worker)
+            except BaseException:
+                state.close()
+                raise
+            return fresh, state
 
         return Replacement(
             text,

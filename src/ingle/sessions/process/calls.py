@@ -261,11 +261,12 @@ class WorkerCalls:
         executor: Executor,
         *,
         rerun: bool = False,
+        random: bool = True,
     ) -> messages.Loaded:
         """Have the worker load a snapshot. `send` writes its bytes, in a thread of the executor."""
         self._transfer = Transfer()
         try:
-            return await self._transfer.load(worker, summary, send, executor, rerun=rerun)
+            return await self._transfer.load(worker, summary, send, executor, rerun=rerun, random=random)
         finally:
             self._transfer = None
 

@@ -15,6 +15,7 @@ from ingle.events import CellError, Exit
 from ingle.isolation.limits.apply import LimitApplier
 from ingle.sessions.cells.input_waits import InputWaits
 from ingle.sessions.cells.journal import Journal
+from ingle.sessions.forks.blanks import Blanks
 from ingle.sessions.forks.folder_copy import fill_folder
 from ingle.sessions.forks.replacement import Outcome, Replacement
 from ingle.sessions.metrics import Telemetry
@@ -23,12 +24,12 @@ from ingle.sessions.persistence.checkpoint_files import CheckpointFiles
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.process.calls import WorkerCalls
+from ingle.sessions.process.library import SessionLibrary
 from ingle.sessions.process.prepared_workers import PreparedWorker
 from ingle.sessions.process.slot_states import MOVES, SESSION_STATES, SlotState
 from ingle.sessions.process.variable_names import VariableNames
 from ingle.sessions.process.workspace import Workspace
 from ingle.sessions.spec import ForkOrigin, SessionSpec
-from ingle.snapshots.user_library import Library
 from ingle.workers.launch.launcher import Launcher
 from ingle.workers.listener import WorkerListener
 from ingle.workers.worker import Worker
@@ -80,6 +81,7 @@ class ProcessSlot:
         self._free_process = free_process
         self._prepared = prepared
         """A worker of the pool, for the first start only."""
+        self._blanks = Blanks(wanted=bool(spec.grant.gpus.cards.numbers))
         self._loop = asyncio.get_running_loop()
         self.state = SlotState.ABSENT
         self.ending = False
@@ -103,8 +105,7 @@ class ProcessSlot:
         """Replacement whose process ended before its files were applied."""
         self._making_copy = False
         """Whether a replacement's process is being made."""
-        self._library_failed = False
-        """Whether the user's library has ended a worker."""
+        self._library = SessionLibrary(spec.library, calls, journal)
         self._trusts_pool = True
         """Whether workers of the pool are used before they confirm their start."""
 
@@ -210,10 +211,8 @@ class ProcessSlot:
 
     def explain(self, exit: Exit) -> Exit:
         """Return how the worker ended, with the limit that ended it if there was one."""
-        if self.ending or self.worker is None or self.worker.group is None or exit.code is not None:
-            return exit
-        met = LimitApplier.passed(self.worker.group, self._spec.grant.limits, ended=True)
-        return Exit(exit.code, exit.signal, f"was killed: {met[0]}") if met else exit
+        group = None if self.ending or self.worker is None else self.worker.group
+        return LimitApplier.explain(exit, group, self._spec.grant.limits)
 
     def on_done(self, done: messages.Done) -> None:
         """Take over what the end of a cell says about the worker."""
@@ -234,7 +233,7 @@ class ProcessSlot:
     def _use_prepared(self) -> bool:
         """Take the prepared worker over. Return whether it is up, because it needs nothing more."""
         prepared = self._prepared
-        if prepared is None or not prepared.fits(self._spec):
+        if prepared is None or not prepared.fits(self._spec) or self._blanks.wanted:
             return False
         self._prepared = None
         if not prepared.worker.alive:
@@ -258,7 +257,7 @@ class ProcessSlot:
         self._telemetry.worker_started(self._spec.key, pid, time.monotonic() - began)
 
     async def _try_workers(self, autosave: AutoSave | None) -> None:
-        tries = MAX_STARTS + (self._library is not None) + (MAX_RESTORES if autosave is not None else 0)
+        tries = MAX_STARTS + self._library.wanted + (MAX_RESTORES if autosave is not None else 0)
         for attempt in range(tries):
             worker = await self._take_worker()
             try:
@@ -290,19 +289,15 @@ class ProcessSlot:
         self.attach(worker)
         self.workspace.assign(worker, self._spec.grant, self._spec.cwd, self._spec.env)
 
-    @property
-    def _library(self) -> Library | None:
-        return None if self._library_failed else self._spec.library
-
     async def _make_ready(self, worker: Worker, autosave: AutoSave | None) -> None:
         await self.workspace.limit(worker, self._spec.grant.limits)
         await self.workspace.connect(worker, self._spec.grant.network)
-        if self._library is not None or autosave is not None:
+        await self._blanks.make(worker)
+        if self._library.wanted or autosave is not None:
             await self._started
             saved = autosave is not None and autosave.has_something
-            if self._library is not None:
-                # A save holds what is left of the library. Then it is loaded for clearing only.
-                await self._load_library(worker, self._library, run=not saved)
+            # A save holds what is left of the library. Then it is loaded for clearing only.
+            self.names.learn(await self._library.load(worker, run=not saved))
             if autosave is not None:
                 if self.folders is not None:
                     for notice in await self.folders.undo_unfinished(worker):
@@ -314,8 +309,8 @@ class ProcessSlot:
                     if autosave.durable:
                         # The save has the files of its own moment.
                         self._finish_replacement()
-                elif self._library is not None and saved:
-                    await self._load_library(worker, self._library, run=True)
+                elif saved:
+                    self.names.learn(await self._library.load(worker, run=True))
         elif not (worker.birth.pooled and self._trusts_pool and self._spec.cwd is None):
             # The start of a worker of the pool fails only on a full disk, so the first cell may follow at once.
             await self._started
@@ -325,23 +320,6 @@ class ProcessSlot:
             self._finish_replacement()
         if self.worker is not worker:
             raise errors.StartFailed("the session's process ended as soon as it had started; try again")
-
-    async def _load_library(self, worker: Worker, library: Library, *, run: bool) -> None:
-        """Load the user's library as far as possible. It never keeps a session from starting."""
-        problem = library.problem
-        if not problem:
-            loaded = await self._calls.load_library(worker, library, run=run)
-            if loaded is None:
-                self._library_failed = True
-                how = worker.gone.result().message or "ended" if worker.gone.done() else "ended"
-                self._journal.note(f"the user's library is not loaded: it ended the process, which {how}")
-                raise errors.StartFailed("the user's library ended the session's process")
-            self.names.learn(loaded.names)
-            problem = loaded.problem
-        if problem:
-            self._journal.note(
-                f"the user's library was loaded only in part: {problem}; what it defines before that is there"
-            )
 
     # --- copies ---
 
@@ -358,18 +336,25 @@ class ProcessSlot:
 
     async def _start_fork(self, worker: Worker, origin: ForkOrigin, files: KeptFiles) -> None:
         self.names = VariableNames(origin.moment.names)
-        if origin.files is None:
-            self.workspace.adopt(worker, reseed=origin.reseed)
-        else:
+        key, source, view = [], "", None
+        if origin.files is not None:
             key = await fill_folder(worker, origin.files, files, self._journal.notices)
-            self.workspace.adopt(worker, reseed=origin.reseed, source=origin.files.source, key=key)
+            source, view = origin.files.source, origin.files.view
+        order = self.workspace.adopt(worker, reseed=origin.reseed, source=source, key=key)
+        if not self._spec.trial:
+            await self._blanks.make_for_fork(worker, order, view)
         # The worker cannot make the folder of its events: it may only see that of its original.
         await asyncio.to_thread(self._spec.folder.mkdir, 0o700, exist_ok=True)
         await self._started
-        after = f"after its cell {origin.moment.cell}" if origin.moment.cell else "before its first cell"
-        notice = f"this session is a fork of {origin.session_id!r}, made {after}"
-        self._journal.notices.add_lasting(notice)
-        self._journal.append(events.Notice, notice)
+        if origin.state is not None:
+            moved = (source, self.workspace.folders.workspace if view is None else source)
+            names, notices = await origin.state.load(
+                self._calls, self._library, worker, moved=moved, random=not origin.reseed
+            )
+            self.names = VariableNames(names)
+            origin.notices.extend(notices)
+        self._journal.notices.add_lasting(origin.notice)
+        self._journal.append(events.Notice, origin.notice)
         shared, self._journal.notices.of_start = self._journal.notices.of_start, []
         for notice in (*origin.notices, *shared):
             self._journal.note(notice)
@@ -405,11 +390,10 @@ class ProcessSlot:
         # Other requests wait for this too, so a failure goes to the caller alone.
         self._making_copy = True
         try:
-            copy = await replacement.make()
+            copy, state = await replacement.make()
         except errors.IngleError as error:
             self._making_copy = False
-            replaced.set_exception(error)
-            replaced.exception()  # retrieved here, since the caller may have left
+            _fail(replaced, error)
             if self.worker is None:
                 await self._start()
             else:
@@ -428,13 +412,22 @@ class ProcessSlot:
             await before.gone
         # Only now: nothing of the worker before changes them any more.
         changes = await replacement.apply(copy, self._journal.notices)
-        if changes is not None:
+        failure = None
+        if state is not None:
+            names, notices, failure = await state.fill(self._calls, self._library, copy)
+            self.names = VariableNames(names)
+            for notice in notices:
+                self._journal.note(notice)
+        elif changes is not None:
             copy.send(messages.Reopen(replacement.source, replacement.folders.folder if replacement.source else ""))
             await self._wait_reopened(copy)
             self.cwd = moment.cwd
         self.on_started()
         self._journal.append(events.Notice, replacement.text)
-        replaced.set_result((tmp, changes))
+        if failure is None:
+            replaced.set_result((tmp, changes))
+        else:
+            _fail(replaced, failure)
         if changes is not None or copy.alive:
             self._finish_replacement()
         if self.worker is copy:
@@ -490,6 +483,7 @@ class ProcessSlot:
         if prepared is not None:
             prepared.worker.kill()
             await prepared.worker.gone
+        await self._blanks.end()
         worker = self.worker
         if worker is not None and not worker.gone.done():
             self.launcher.keep_init(worker, self._spec.tenant, self._spec.grant.limits)
@@ -498,3 +492,8 @@ class ProcessSlot:
                 await asyncio.wait({worker.gone}, timeout=grace_seconds)
             worker.kill("the session was ended")
             await worker.gone
+
+
+def _fail(replaced: "asyncio.Future[Outcome]", error: errors.IngleError) -> None:
+    replaced.set_exception(error)
+    replaced.exception()  # retrieved here, since the caller may have left

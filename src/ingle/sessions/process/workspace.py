@@ -74,8 +74,8 @@ class Workspace:
         """Send the worker its start folder and its environment. May be repeated before the first cell."""
         worker.send(start_of(self.folders, self._told_tmp, own_root=self.own_root, cwd=cwd or self.home, env=env))
 
-    def adopt(self, copy: Worker, *, reseed: bool, source: str = "", key: list[int] | None = None) -> None:
-        """Give a copy of another session's worker folders of its own.
+    def adopt(self, copy: Worker, *, reseed: bool, source: str, key: list[int]) -> messages.Rehome:
+        """Give a copy of another session's worker folders of its own, and return that order.
 
         `source` is the original's workspace, if the copy has its own files. `key` opens the copy's view.
         """
@@ -83,7 +83,9 @@ class Workspace:
         packages = f"{self.folders.folder}/packages"
         target = self.folders.workspace if source else ""
         made = [*self.folders.folders, packages, tmp]
-        copy.send(messages.Rehome(tmp, made, packages, reseed, source, target, key or []))
+        order = messages.Rehome(tmp, made, packages, reseed, source, target, key)
+        copy.send(order)
+        return order
 
     def _new_tmp(self) -> str:
         """Return the folder of temporary files for a fresh worker, as the worker sees it.
@@ -123,6 +125,7 @@ class Workspace:
         if worker.init_pid is not None and worker.pid is not None:
             pids = (worker.init_pid, worker.pid)
             worker.group = await self._bounding.settle(worker.group, pids, limits)
+            worker.siblings.memory_limit = limits.memory
             self._bounding.check(worker.group, worker.pid, limits, own_tmp=self.own_root)
 
     def limits_in_force(self, worker: Worker | None, limits: SessionLimits) -> SessionLimits:

@@ -39,6 +39,7 @@ FROM_GUEST = (
     messages.ViewWanted,
     messages.NamesCompared,
     messages.FrameAsked,
+    messages.Holding,
     messages.Copied,
     messages.NotCopied,
     messages.ChannelWanted,

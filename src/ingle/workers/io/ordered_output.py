@@ -22,7 +22,7 @@ REST_FACTOR = 2
 MAX_REST_SECONDS = 1.0
 """A worker that had the loop for too long is not read for `REST_FACTOR` times as long, up to `MAX_REST_SECONDS`."""
 
-UNORDERED = (messages.Ready, messages.NotCopied, messages.EndsWanted, messages.Copied)
+UNORDERED = (messages.Ready, messages.NotCopied, messages.EndsWanted, messages.Holding, messages.Copied)
 """Messages about the process itself, which are yielded as soon as they arrive."""
 
 

@@ -52,6 +52,10 @@ class LoadState:
         """Functions of the current group that could not be rebuilt so far."""
         self.marks: dict[int, int] = {}
         """Number of lost functions before each class, by the class's id."""
+        self.devices: dict[str, int] = {}
+        """How many devices of a kind, such as `cuda`, this process has, as far as it was asked."""
+        self.moved: dict[str, str] = {}
+        """Devices that are missing here, and where their data went."""
 
     def remember_sources(self) -> None:
         """Register the sources of loaded cells for tracebacks and `inspect`."""
