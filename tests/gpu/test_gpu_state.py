@@ -227,7 +227,7 @@ async def test_a_soft_limit_is_an_ordinary_error(home: Path) -> None:
         result = await service.execute("s", "more = torch.ones(3 * 10**9, dtype=torch.uint8, device='cuda')", wait=100)
         assert result.error is not None
         assert result.error.name == "torch.OutOfMemoryError"
-        assert (await run(service, "print(kept.sum().item())")).stdout == "1000000000\n"
+        assert (await run(service, "print(kept[0].item())")).stdout == "1\n"
 
 
 async def test_a_durable_session_comes_back_on_the_card(home: Path) -> None:
