@@ -14,6 +14,7 @@ from ingle_worker.display import ipython_api
 from ingle_worker.display.import_hooks import MODULES, ImportWatcher
 from ingle_worker.display.matplotlib_figures import Figures, choose_backends
 from ingle_worker.display.mime import PLAIN, Bundle, add_raw, make, methods_of, plain, shorten
+from ingle_worker.processes import gpu_limit
 from ingle_worker.session.link import Link
 from ingle_worker.session.output_streams import OutputStreams
 from ingle_worker.session.traceback_text import extend_bdb, extend_pdb
@@ -36,8 +37,8 @@ class DisplayHook:
         self.figures = Figures(output, self._publish_figure, self._add_notice)
         self.hook = self._make_hook()
 
-    def install(self) -> ImportWatcher:
-        """Install all hooks in the zygote, before any fork. Return the watcher of imports."""
+    def install(self) -> None:
+        """Install all hooks in the zygote, before any fork."""
         choose_backends()
         watch = ImportWatcher()
         watch.install()
@@ -48,7 +49,7 @@ class DisplayHook:
         watch.call_after("altair", _patch_altair)
         watch.call_after("bdb", extend_bdb)
         watch.call_after("pdb", extend_pdb)
-        return watch
+        gpu_limit.watch(watch)
 
     def _patch_plotly(self, module: Any) -> None:
         """Make `figure.show()` work without a notebook package."""

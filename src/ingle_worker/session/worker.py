@@ -27,7 +27,6 @@ from ingle_worker.display import hook
 from ingle_worker.introspection.requests import QUESTIONS, NamespaceQuestions
 from ingle_worker.magics import packages
 from ingle_worker.magics.program import Program
-from ingle_worker.processes import gpu_limit
 from ingle_worker.session import shutdown, traceback_text
 from ingle_worker.session.compiler import Compiled, Compiler
 from ingle_worker.session.evaluate import Evaluator, Outcome, describe_safely
@@ -153,7 +152,7 @@ class Worker:
         sys.stderr = sys.__stderr__ = self._output.stderr  # type: ignore[misc]
         self._output.install()
         self._input.install()
-        gpu_limit.watch(self._display.install())
+        self._display.install()
         tools_module.install(self.link, self._interrupts, self._output)
         sys.displayhook = self._display.hook
         # A reference keeps the module that started this process, or its globals would be cleared.
