@@ -78,15 +78,27 @@ class IngleKernel(Kernel):
         if not code.strip():
             return self._ok()
         self._allow_stdin = allow_stdin  # the base class reads it in `raw_input`
+        values: dict[str, Any] = {}
         try:
             result = await self._run(code, silent=silent, allow_stdin=allow_stdin)
+            if result is not None and result.success:
+                values = await self._evaluate(user_expressions or {})
         except errors.IngleError as error:
             told = jupyter.error(type(error).__name__, error.message, "")
             self._publish("error", told)
             return {"status": "error", "execution_count": self.execution_count, **told}
         if result is None:
             return {"status": "error", "execution_count": self.execution_count, **NO_INPUT}
-        return {**jupyter.execute_reply(result), "execution_count": self.execution_count}
+        reply = {**jupyter.execute_reply(result), "execution_count": self.execution_count}
+        return {**reply, "user_expressions": values} if reply["status"] == "ok" else reply
+
+    async def _evaluate(self, expressions: dict[str, str]) -> dict[str, Any]:
+        """Return the values of expressions that a client wants with its reply. Each is a cell that shows nothing."""
+        found: dict[str, Any] = {}
+        for name, code in expressions.items():
+            result = await self._run(code, silent=True, allow_stdin=False)
+            found[name] = {"status": "error", **NO_INPUT} if result is None else jupyter.user_expression(result)
+        return found
 
     def _ok(self) -> dict[str, Any]:
         return {"status": "ok", "execution_count": self.execution_count, "payload": [], "user_expressions": {}}

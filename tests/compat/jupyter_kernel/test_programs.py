@@ -87,6 +87,11 @@ def test_interrupt_input_and_the_end_of_the_session(server: Server) -> None:
         assert reply_to(client, asked)["ename"] == "KeyboardInterrupt"
         reply = client.execute("input()", allow_stdin=False, reply=True, timeout=30)
         assert reply["content"]["ename"] == "StdinNotImplementedError"
+        wanted = {"good": "40 + 2", "bad": "missing"}
+        reply = client.execute("1", user_expressions=wanted, reply=True, timeout=30)
+        values = reply["content"]["user_expressions"]
+        assert values["good"] == {"status": "ok", "data": {"text/plain": "42"}, "metadata": {}}
+        assert (values["bad"]["status"], values["bad"]["ename"]) == ("error", "NameError")
         assert "kernel-" in ingle(server.home, "ps")
         with pytest.raises(Empty):
             client.get_stdin_msg(timeout=0)
