@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from support.server import Server
+from support.tools import entry
 from support.waiting import wait_until
 from web.conftest import WIDE, sign_in
 
@@ -202,6 +203,40 @@ def test_no_output_runs_script_in_the_page_or_asks_another_host(
     # The browser is still signed in, and nothing ran that the test did not run.
     assert page.evaluate("fetch('/v1/me').then((answer) => answer.status)") == 200
     assert server.client.get(f"/v1/sessions/{name}").json()["execution_count"] == len(ATTACKS)
+
+
+@pytest.mark.req("web.safe")
+def test_no_note_table_call_or_terminal_runs_script(
+    victim: BrowserContext, server: Server, name: str, elsewhere: Elsewhere
+) -> None:
+    bad = f'<img src=x onerror="{IN_TAG}">'.replace("ELSEWHERE", elsewhere.url)
+    note = {"text": f"{bad}\n\n[x](javascript:top.pwned=1) ![y]({elsewhere.url}/note.png)"}
+    server.client.post(f"/v1/sessions/{name}/notes", json=note).raise_for_status()
+    tools = entry(rules={"search-issues": "ask"}, policy="allow")
+    server.client.put(f"/v1/sessions/{name}/tools/box", json=tools).raise_for_status()
+    server.execute(
+        f"import tools, pandas as pd\ntools.box.add(1, 2)\ntable = pd.DataFrame({{{bad!r}: [{bad!r}], 'n': [1]}})", name
+    )
+    page = victim.new_page()
+    page.goto(f"{server.url}/sessions/{name}/variables")
+    page.get_by_role("button", name="table", exact=True).click()
+    expect(page.get_by_role("region", name="Rows")).to_contain_text("onerror")
+    call = {"code": f"tools.box.search_issues(from_={bad!r})", "wait": 0}
+    server.client.post(f"/v1/sessions/{name}/execute", json=call).raise_for_status()
+    expect(page.get_by_role("group", name="Approval of search-issues")).to_contain_text("onerror")
+    page.get_by_role("button", name="Allow").click()
+    expect(page.get_by_title("A tool that the cell called").last).to_contain_text("onerror")
+    show_everything(page)
+    assert_unharmed(page, server, elsewhere)
+    page.get_by_role("link", name="Shell").click()
+    page.get_by_role("button", name="Open a terminal").click()
+    page.locator(".xterm-rows").get_by_text("workspace").wait_for()
+    page.keyboard.type(
+        r"printf '\e]0;pwned\a\e]8;;javascript:top.pwned=1\a<img src=x onerror=top.pwned=1>\e]8;;\a'; echo"
+    )
+    page.keyboard.press("Enter")
+    page.locator(".xterm-rows").get_by_text("onerror").last.click(force=True)
+    assert_unharmed(page, server, elsewhere)
 
 
 @pytest.mark.req("web.safe")
