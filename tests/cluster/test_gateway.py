@@ -254,3 +254,28 @@ async def test_a_drain_moves_all_sessions_without_loss(own_cluster: Cluster) -> 
         assert (await other.execute(name, "x")).result == {"text/plain": repr(name)}
     assert (await other.execute(busy, "y")).success
     assert {(await other.create_session()).node for _ in range(4)} == {"n2"}
+
+
+async def test_a_key_counts_at_all_gateways(three: Cluster, gateway: Service) -> None:
+    other = await three.gateway()
+    await gateway.create_session("keyed")
+    command = "echo x >> count"
+    first, second = await asyncio.gather(
+        *(each.shell(command, session_id="keyed", request_key="k1") for each in (gateway, other))
+    )
+    assert first.task_id == second.task_id
+    assert (await other.shell("cat count", session_id="keyed")).stdout == "x\n"
+    with pytest.raises(errors.KeyReused):
+        await other.shell("echo other", session_id="keyed", request_key="k1")
+    results = await asyncio.gather(*(each.execute("keyed", "n = 1", key="c1") for each in (gateway, other)))
+    assert {each.cell for each in results} == {1}
+    ended = await gateway.end_session("keyed", request_key="e1")
+    await gateway.create_session("keyed")
+    again = await other.end_session("keyed", request_key="e1")
+    assert again.created_at == ended.created_at
+    assert (await gateway.get_session("keyed")).session_id == "keyed"
+    # A request that failed leaves its key free.
+    for each in (gateway, other):
+        with pytest.raises(errors.SessionNotFound):
+            await each.end_session("nothing", request_key="e2")
+    await gateway.end_session("keyed")

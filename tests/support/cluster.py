@@ -18,6 +18,7 @@ from ingle.cluster.directory import AgentInfo, StaticDirectory
 from ingle.cluster.node import ClusterNode
 from ingle.cluster.token import VARIABLE, ClusterToken
 from ingle.service import Service
+from ingle.service.access import Shared
 from ingle.settings import Settings
 from ingle.store.store import open_store
 from support.waiting import until
@@ -109,7 +110,7 @@ class Cluster:
         directory = StaticDirectory([(each.info.host, each.info.port) for each in self.agents])
         store = await asyncio.to_thread(open_store, str(self.store))
         node = ClusterNode(self.settings, self.folder / "gateway", directory, ClusterToken(TOKEN), store)
-        service = Service(self.settings, node)
+        service = Service(self.settings, node, shared=Shared(node.key_store))
         await service.start()
         self._gateways.append(service)
         alive = [each for each in self.agents if not each.killed]

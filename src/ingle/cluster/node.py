@@ -21,6 +21,7 @@ from ingle.cluster.fence.takeover import Takeover
 from ingle.cluster.names import make_name
 from ingle.cluster.parts.drain import Drain
 from ingle.cluster.parts.everywhere import ClusterEnvironments, ClusterGrants, ClusterLibrary, ClusterSnapshots, on_all
+from ingle.cluster.parts.keys import ClusterKeys
 from ingle.cluster.parts.machines import ClusterMachines
 from ingle.cluster.parts.tasks import ClusterTasks
 from ingle.cluster.placement import choose, fitting
@@ -102,6 +103,10 @@ class ClusterNode:
         with contextlib.suppress(errors.StoreFailed):
             await self._leases.close()
         self._store.close()
+
+    def key_store(self, tenant: str) -> ClusterKeys:
+        """Return the idempotency keys of a tenant, which all gateways share."""
+        return ClusterKeys(self._store, tenant)
 
     # --- making sessions ---
 

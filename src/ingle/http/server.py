@@ -37,6 +37,7 @@ from ingle.http.auth.sign_in_page import SIGN_IN_LINK
 from ingle.http.limits import ConnectionLimit, HttpProtocol, WebSocketProtocol
 from ingle.http.translations import Protocols
 from ingle.service import Service
+from ingle.service.access import Shared
 from ingle.settings import Settings
 from ingle.support.allocator import return_freed_memory
 from ingle.support.background import run_forever
@@ -204,7 +205,8 @@ async def _make_service(settings: Settings, home: Path, kind: str) -> Service:
         return Service.local(settings, home, kind)
     from ingle.cluster.gateway import cluster_node
 
-    return Service(settings, await cluster_node(settings, home))
+    node = await cluster_node(settings, home)
+    return Service(settings, node, shared=Shared(node.key_store))
 
 
 def _read_to_eof(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

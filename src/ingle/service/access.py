@@ -5,6 +5,7 @@ both find what belongs to the caller's tenant only.
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
@@ -13,7 +14,7 @@ from ingle.callers import EXECUTE, READ, Caller
 from ingle.events import SessionInfo
 from ingle.nodes import Node, SessionHandle, TaskHandle
 from ingle.requests import Author, NewCell, NewTask, session_key, shell_key
-from ingle.support.idempotency import Idempotency
+from ingle.support.idempotency import Idempotency, KeyStore
 
 MAX_KEYS = 10_000
 KEY_AGE_SECONDS = 86400.0
@@ -23,8 +24,10 @@ KEY_AGE_SECONDS = 86400.0
 class Shared:
     """State of a service that all its callers have in common."""
 
-    def __init__(self) -> None:
+    def __init__(self, key_store: Callable[[str], KeyStore] | None = None) -> None:
+        """`key_store` returns the keys of a tenant that other gateways know too."""
         self._keys: dict[str, Idempotency] = {}
+        self._key_store = key_store
         self.stopping = False
         self.draining = False
         self.beginning: Counter[str] = Counter()
@@ -33,7 +36,8 @@ class Shared:
     def keys(self, tenant: str) -> Idempotency:
         """Return the idempotency keys of a tenant. No tenant can push out those of another."""
         if tenant not in self._keys:
-            self._keys[tenant] = Idempotency(MAX_KEYS, max_age=KEY_AGE_SECONDS, detached=True)
+            store = None if self._key_store is None else self._key_store(tenant)
+            self._keys[tenant] = Idempotency(MAX_KEYS, max_age=KEY_AGE_SECONDS, detached=True, store=store)
         return self._keys[tenant]
 
 

@@ -73,8 +73,9 @@ class Batches(Verbs):
         digest = await asyncio.to_thread(lambda: hashlib.blake2b(msgspec.json.encode(batch)).hexdigest())
         begun: list[bool] = []
 
-        async def begin() -> None:
+        async def begin() -> bool:
             begun.append(True)
+            return True
 
         await self.access.once(batch.key, ("batch", digest), begin)
         if not begun:

@@ -20,8 +20,11 @@ T = TypeVar("T")
 class KeyStore(Protocol):
     """Storage of keys and of the results of their requests."""
 
-    async def begin(self, key: str, digest: str) -> None:
-        """Store a key and the digest of its request, before the request starts anything."""
+    async def begin(self, key: str, digest: str) -> "StoredKey | None":
+        """Store a key and the digest of its request, before the request starts anything.
+
+        Return what is known of the key already, if another server has begun a request with it.
+        """
 
     def end(self, key: str, result: Any) -> None:
         """Store the result of the request; None if it started nothing."""
@@ -106,9 +109,10 @@ class Idempotency:
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._known[key] = _Known(digest, time.monotonic(), outcome)
         try:
-            if self._store is not None:
-                await self._store.begin(key, digest)
-            result = await begin()
+            earlier = None if self._store is None else await self._store.begin(key, digest)
+            if earlier is not None and earlier.digest != digest:
+                raise KeyReused
+            result = await begin() if earlier is None else earlier.result
         except BaseException:
             # Nothing was started, so each waiting request now tries itself.
             del self._known[key]
@@ -117,7 +121,7 @@ class Idempotency:
                 self._store.end(key, None)
             raise
         outcome.set_result(result)
-        if self._store is not None:
+        if self._store is not None and earlier is None:
             self._store.end(key, result)
         return result
 
