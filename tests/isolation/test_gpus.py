@@ -8,10 +8,10 @@ import pytest
 
 from ingle import errors
 from ingle.callers import Caller
-from ingle.isolation import gpus
+from ingle.isolation import gpu_usage, gpus
 from ingle.requests import Bounds
 from ingle.service import Service
-from support.fake_gpus import make_cards
+from support.fake_gpus import give_torch, make_cards
 from support.service import make_settings
 
 pytestmark = [pytest.mark.req("gpu.grant")]
@@ -142,3 +142,38 @@ def test_cards_of_another_driver_are_found_by_the_same_table(tmp_path: Path, mon
     granted = gpus.Gpus("1").settle(None, None, "sandbox")
     assert [path for _, path in granted.cards.nodes()] == ["/dev/dri/renderD129", "/dev/kfd"]
     assert granted.environment() == {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}
+
+
+@pytest.mark.parametrize("level", ["restricted", "sandbox"])
+async def test_code_that_only_asks_for_a_card_is_told_how_to_get_one(home: Path, devices: Path, level: str) -> None:
+    async with serving(home, level, "auto") as service:
+        await service.create_session("s")
+        code = "class cuda:\n    is_available = staticmethod(lambda: False)\nprint(cuda.is_available())"
+        result = await service.execute("s", code)
+        assert (result.stdout, [each for each in result.notices if "--gpu all" in each] != []) == ("False\n", True)
+        assert (await service.execute("s", "x = 1")).notices == []
+
+
+async def test_a_session_with_a_card_is_told_nothing(home: Path, devices: Path) -> None:
+    async with serving(home, "none", "all") as service:
+        await service.create_session("s")
+        code = "class cuda:\n    is_available = staticmethod(lambda: False)\nprint(cuda.is_available())"
+        assert (await service.execute("s", code)).notices == []
+
+
+async def test_the_limit_of_memory_on_cards_is_set_when_the_driver_starts(home: Path, devices: Path) -> None:
+    settings = make_settings(preload=[], pool=0, isolation="none", gpu="all", gpu_memory=2500)
+    service = Service.local(settings, home)
+    await service.start()
+    try:
+        await service.create_session("s")
+        await give_torch(service, "s")
+        code = "import torch; print(torch.cuda.fractions); torch.cuda.init(); print(torch.cuda.fractions)"
+        assert (await service.execute("s", code)).stdout == "{}\n{0: 0.25}\n"
+    finally:
+        await service.stop()
+
+
+def test_what_processes_use_is_unknown_without_the_drivers_library() -> None:
+    nvml = gpu_usage.Nvml("libno-such-library.so.1")
+    assert (nvml.cards, nvml.measure()) == (0, {})

@@ -8,7 +8,7 @@ import pytest
 from ingle.isolation import gpus
 from ingle.service import Service
 
-FAKE_TORCH = Path(__file__).parent / "fake_torch" / "torch.py"
+FAKE_TORCH = Path(__file__).parent / "fake_torch"
 
 
 def make_cards(folder: Path, patch: pytest.MonkeyPatch) -> Path:
@@ -25,7 +25,8 @@ def make_cards(folder: Path, patch: pytest.MonkeyPatch) -> Path:
 async def give_torch(service: Service, session: str) -> None:
     """Put the fake torch into the folder of a session."""
 
-    async def content() -> AsyncIterator[bytes]:
-        yield FAKE_TORCH.read_bytes()
+    async def content(path: Path) -> AsyncIterator[bytes]:
+        yield path.read_bytes()
 
-    await service.write_file(session, "torch.py", content())
+    for path in FAKE_TORCH.glob("torch/*.py"):
+        await service.write_file(session, str(path.relative_to(FAKE_TORCH)), content(path))

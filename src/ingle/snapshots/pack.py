@@ -19,6 +19,7 @@ import hashlib
 import os
 import stat
 import struct
+import threading
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -80,17 +81,19 @@ class Writer:
         self.places: dict[bytes, Place] = {}
         self.size = 0
         """Bytes of all chunks."""
+        self._lock = threading.Lock()
         write_whole(fd, head)
 
     def has(self, digest: bytes) -> bool:
         return digest in self.places
 
     def put(self, digest: bytes, data: memoryview) -> None:
-        """Add a chunk after checking its hash."""
+        """Add a chunk after checking its hash. Several threads may do so at once."""
         if hashlib.sha256(data).digest() != digest:
             raise errors.SaveFailed("the session's copy sent other bytes than it had offered; nothing was saved")
-        if digest not in self.places:
-            self.keep(digest, data)
+        with self._lock:
+            if digest not in self.places:
+                self.keep(digest, data)
 
     def keep(self, digest: bytes, data: "memoryview | bytes") -> None:
         """Add a chunk that was checked before."""

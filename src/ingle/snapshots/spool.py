@@ -1,6 +1,7 @@
 """Chunks of one transfer between two workers, in a file without a name. Every function blocks."""
 
 import os
+import threading
 from pathlib import Path
 
 from ingle import errors
@@ -15,15 +16,19 @@ class Spool:
         self._fd = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
         self._places: dict[bytes, tuple[int, int]] = {}
         self._size = 0
+        self._lock = threading.Lock()
 
     def has(self, digest: bytes) -> bool:
         return digest in self._places
 
     def put(self, digest: bytes, data: memoryview) -> None:
-        self._places[digest] = (self._size, len(data))
+        with self._lock:
+            offset = self._size
+            self._places[digest] = (offset, len(data))
+            self._size += len(data)
         while data:
-            written = os.pwrite(self._fd, data, self._size)
-            self._size += written
+            written = os.pwrite(self._fd, data, offset)
+            offset += written
             data = data[written:]
 
     def read(self, digest: bytes, size: int) -> bytes:

@@ -6,14 +6,23 @@ joined until a chunk is full. A bounded amount waits for the host's answer.
 
 import json
 import mmap
+import os
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ingle_worker.wire import snapshot_channel
 
 MAX_PENDING_BYTES = 16 * 1024 * 1024
 """Maximum bytes of joined data that wait for the host's answer."""
+
+MAX_UNSENT_BYTES = 256 * 1024 * 1024
+"""Maximum bytes of other data that waits: the host stores one part while the next is hashed."""
+
+HASH_THREADS = 4
+MIN_PARALLEL_CHUNKS = 8
+"""A block of fewer chunks is hashed without threads."""
 
 LARGE_BYTES = 1 << 20
 """A piece of this size starts its own chunk, so that changes before it do not change its chunks."""
@@ -34,6 +43,23 @@ def sha256() -> Any:
         sys.path = before
 
 
+def in_threads(work: Callable[[memoryview], bytes], pieces: list[memoryview]) -> Iterator[bytes]:
+    """Yield the results in order, computed ahead by a few threads. Where none can be started, compute them here."""
+    before = sys.path
+    sys.path = [each for each in before if each]
+    try:
+        from concurrent.futures import ThreadPoolExecutor
+    finally:
+        sys.path = before
+    pool = ThreadPoolExecutor(min(HASH_THREADS, os.cpu_count() or 1))
+    try:
+        yield from pool.map(work, pieces)
+    except RuntimeError:  # a limit of the session
+        yield from map(work, pieces)
+    finally:
+        pool.shutdown(wait=False)
+
+
 class Offers:
     """Sender of all chunks of one save."""
 
@@ -46,17 +72,28 @@ class Offers:
         self._count = 0
         self._known: set[bytes] = set()
         self._pending: list[tuple[bytes, memoryview]] = []
-        self._owned_bytes = 0
+        self._owned_bytes = self._unsent_bytes = 0
+
+    def block(self, pieces: list[memoryview], *, owned: bool) -> list[tuple[str, int]]:
+        """Offer the chunks of one block. Return their names and sizes."""
+        if len(pieces) < MIN_PARALLEL_CHUNKS or self._hash is None:
+            return [self.chunk(each, owned=owned) for each in pieces]
+        names = in_threads(self._name, pieces)
+        return [self._offer(digest, each, owned) for digest, each in zip(names, pieces)]  # noqa: B905
 
     def chunk(self, data: memoryview, *, owned: bool) -> tuple[str, int]:
         """Offer one chunk and return its name and size. `owned`: its memory is ours and is freed when it was sent."""
-        digest = self._name(data)
+        return self._offer(self._name(data), data, owned)
+
+    def _offer(self, digest: bytes, data: memoryview, owned: bool) -> tuple[str, int]:
         if digest not in self._known:
             self._known.add(digest)
             self._pending.append((digest, data))
             if owned:
                 self._owned_bytes += data.nbytes
-            if self._owned_bytes > MAX_PENDING_BYTES or len(self._pending) >= snapshot_channel.MAX_OFFERED:
+            self._unsent_bytes += data.nbytes
+            full = self._owned_bytes > MAX_PENDING_BYTES or self._unsent_bytes > MAX_UNSENT_BYTES
+            if full or len(self._pending) >= snapshot_channel.MAX_OFFERED:
                 self.flush()
         return digest.hex(), data.nbytes
 
@@ -71,7 +108,7 @@ class Offers:
         return len(self._pending)
 
     def flush(self) -> None:
-        pending, self._pending, self._owned_bytes = self._pending, [], 0
+        pending, self._pending, self._owned_bytes, self._unsent_bytes = self._pending, [], 0, 0
         if not pending or self._silent:
             return
         self._send(
@@ -143,7 +180,7 @@ def offer_block(offers: Offers, view: memoryview, names: list[tuple[str, int]], 
     """Offer the chunks of one block of memory."""
     flat = view.cast("B") if view.ndim != 1 or view.format != "B" else view
     starts = range(0, flat.nbytes, snapshot_channel.MAX_CHUNK)
-    names += [offers.chunk(flat[start : start + snapshot_channel.MAX_CHUNK], owned=owned) for start in starts]
+    names += offers.block([flat[start : start + snapshot_channel.MAX_CHUNK] for start in starts], owned=owned)
 
 
 class NullFile:

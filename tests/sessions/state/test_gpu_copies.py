@@ -1,11 +1,13 @@
 """Copies and saves of sessions that use a GPU, with a fake driver that refuses forked processes."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from ingle import errors
+from ingle.requests import SessionLimits
 from ingle.service import Service
 from support.fake_gpus import give_torch, make_cards
 from support.internals import session_of
@@ -196,3 +198,29 @@ async def test_hibernation_ends_every_process_that_could_hold_the_card(service: 
     assert (await service.get_session("s")).state == "hibernated"
     assert await until(lambda: not siblings.members, 10)
     assert await run(service, "s", CHECK) == CHECKED
+
+
+async def test_an_open_file_of_the_driver_counts_as_a_context(service: Service) -> None:
+    if (await service.create_session("s")).isolation != "sandbox":
+        pytest.skip("elsewhere the fake device nodes have other paths")
+    await run(service, "s", "held = open('/dev/nvidiactl'); rows = [1]")
+    (made,) = await service.fork_session("s", "copy")
+    assert made.copied == "value"
+    await service.checkpoint("s", "base")
+    # A parked copy must not keep the driver's files: the card's memory would stay in use.
+    parked = session_of(service, "s").checkpoints.workers[0].pid
+    names = [os.readlink(f"/proc/{parked}/fd/{name}") for name in os.listdir(f"/proc/{parked}/fd")]
+    assert [each for each in names if "nvidia" in each] == []
+    assert await run(service, "copy", "print(rows)") == "[1]\n"
+
+
+async def test_a_copy_that_needs_more_memory_than_is_left_is_refused(service: Service) -> None:
+    made = await service.create_session("s", limits=SessionLimits(memory=400 * 1024**2))
+    if made.isolation != "sandbox":
+        pytest.skip("nothing limits the session")
+    await give_torch(service, "s")
+    await run(service, "s", "import torch; big = torch.empty(60_000_000, device='cuda:0')")
+    for attempt in (service.fork_session("s", "copy"), service.checkpoint("s", "base")):
+        with pytest.raises(errors.StartFailed, match=r"its GPU data needs 240 MB of memory, and .* are left"):
+            await attempt
+    assert await run(service, "s", "print(big.numel())") == "60000000\n"

@@ -232,23 +232,5 @@ def seed():
 nn = sys.modules["torch.nn"] = types.ModuleType("torch.nn")
 nn.Parameter = Parameter
 Parameter.__module__, Parameter.__qualname__ = "torch.nn", "Parameter"
-cuda = sys.modules["torch.cuda"] = types.ModuleType("torch.cuda")
-cuda.is_initialized = lambda: bool(driver.pid)
-cuda.device_count = lambda: int(os.environ.get("CARDS", "1"))
 
-
-def _is_available():
-    if cuda.device_count():
-        driver.init()
-    return cuda.device_count() > 0
-
-
-class Stream:
-    pass
-
-
-Stream.__module__, Stream.__qualname__ = "torch.cuda", "Stream"
-cuda.is_available = _is_available
-cuda.get_rng_state_all = lambda: [get_rng_state("cuda:0")]
-cuda.set_rng_state = lambda state, where: set_rng_state(state, where)
-cuda.Stream = Stream
+import torch.cuda  # noqa: E402, F401  it needs the names above
