@@ -19,7 +19,7 @@ from ingle.support.background import run_forever
 logger = logging.getLogger(__name__)
 
 FIRST_SECONDS = 60.0
-"""Time limit for the first news of a cluster."""
+"""Time limit for the first agent of a cluster."""
 
 FRESH_SECONDS = 2.0
 """Age up to which a report says something about now. The link reports four times a second."""
@@ -57,17 +57,23 @@ class RayDirectory:
         self._report = Report()
         self._read_at = float("-inf")
         self._heard = asyncio.Event()
+        """Set once an agent is known."""
         self._link: asyncio.subprocess.Process | None = None
         self._following: asyncio.Task[None] | None = None
 
     async def start(self, on_change: Callable[[], None]) -> None:
-        """Begin to follow the agents. Wait for the first report, so that a wrong address is an error of the start."""
+        """Begin to follow the agents. Wait for the first one, which Ray may have to start, or for a while.
+
+        A wrong address is an error of the start.
+        """
         self._following = asyncio.get_running_loop().create_task(
             run_forever("following the agents of Ray", lambda: self._follow(on_change))
         )
         try:
             await asyncio.wait_for(self._heard.wait(), FIRST_SECONDS)
         except TimeoutError:
+            if self._read_at > float("-inf"):
+                return  # the cluster has no node for an agent yet
             await self.stop()
             raise Unavailable(
                 f"no Ray cluster answers at {self._address!r} within {FIRST_SECONDS:.0f} s; check the address and "
@@ -153,7 +159,8 @@ class RayDirectory:
                 report = msgspec.json.decode(line, type=Report)
                 changed = report.agents.keys() != self._report.agents.keys() or report.draining != self._report.draining
                 self._report, self._read_at = report, time.monotonic()
-                self._heard.set()
+                if report.agents:
+                    self._heard.set()
                 if changed:
                     on_change()
             logger.warning("the link to Ray ended; sessions go on, and the link is started again")
