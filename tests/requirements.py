@@ -129,8 +129,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("14. Console, terminal, notebooks", "term.attach", "nb.export"),
     *_proven("15. Compatible interfaces", "compat.sandboxes", "compat.daytona", "compat.jupyter"),
     *_proven("15. Compatible interfaces", "compat.fusion", "compat.errors"),
-    *_proven("16. Many machines", "node.same", "node.lost", "node.drain"),
-    *_later("16. Many machines", "cut machines are fenced, and not shown end to end yet", "node.once"),
+    *_proven("16. Many machines", "node.same", "node.lost", "node.once", "node.drain"),
     *_proven("16. Many machines", "store.remote"),
     *_proven("17. GPU", "gpu.grant", "gpu.copies", "gpu.freed"),
 )

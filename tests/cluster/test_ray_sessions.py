@@ -51,6 +51,22 @@ def wait_for_nodes(gateway: Server, count: int) -> None:
     assert wait_until(connected, 60)
 
 
+def durable_session_on(gateway: Server, node: str) -> str:
+    """Make durable sessions until one is on this node; its name."""
+    for _ in range(100):
+        name = f"d-{uuid4().hex[:8]}"
+        if gateway.make_session(name, durable=True)["node"] == node:
+            return name
+        gateway.client.delete(f"/v1/sessions/{name}").raise_for_status()
+    raise AssertionError(node)
+
+
+def is_saved(gateway: Server, name: str) -> bool:
+    """Whether the last cell of a durable session is in its save."""
+    info = gateway.client.get(f"/v1/sessions/{name}").raise_for_status().json()
+    return bool(info["saved_at"]) and info["saved_cell"] == info["execution_count"]
+
+
 def begin(gateway: Server, name: str, code: str) -> dict[str, Any]:
     """Begin a cell and do not wait for it."""
     return gateway.execute(code, name, wait=0)
@@ -82,6 +98,55 @@ def test_two_gateways_that_race_for_a_name_never_both_get_it(gateways: tuple[Ser
             asked = [threads.submit(each.client.post, "/v1/sessions", json=body) for each in gateways]
             assert sorted(each.result().status_code for each in asked) == [201, 409]
             gateways[0].client.delete(f"/v1/sessions/{body['session_id']}").raise_for_status()
+
+
+@pytest.mark.req("node.once")
+def test_two_gateways_that_race_to_restore_a_session_get_the_same_one(
+    ray_cluster: RayCluster, gateways: tuple[Server, Server], name: str
+) -> None:
+    first, _ = gateways
+    first.make_session(name, durable=True)
+    assert first.execute("n = 0", name)["status"] == "ok"
+    expected = 0
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(RACES):
+            assert wait_until(lambda: is_saved(first, name), 20)
+            node = first.client.get(f"/v1/sessions/{name}").json()["node"]
+            os.kill(ray_cluster.agent_of(node), signal.SIGKILL)
+            body = {"code": "n += 1", "queue": True}
+            asked = [threads.submit(each.client.post, f"/v1/sessions/{name}/execute", json=body) for each in gateways]
+            ran = [answer.status_code == 200 for answer in [each.result(60) for each in asked]]
+            # One of the two may have met the end of the agent. What ran is in the one session that there is.
+            expected += sum(ran)
+            assert first.execute("n", name)["result"]["text/plain"] == str(expected)
+            wait_for_nodes(first, 3)
+            wait_for_nodes(gateways[1], 3)
+    for gateway in gateways:
+        listed = [each["session_id"] for each in gateway.client.get("/v1/sessions").json()["sessions"]]
+        assert listed.count(name) == 1
+    first.client.delete(f"/v1/sessions/{name}").raise_for_status()
+
+
+def test_a_drain_moves_sessions_to_other_nodes(
+    ray_cluster: RayCluster, gateways: tuple[Server, Server], name: str
+) -> None:
+    first, second = gateways
+    node = first.make_session(name)["node"]
+    assert first.execute("x = list(range(1000))", name)["status"] == "ok"
+    told = first.client.post(f"/v1/nodes/{node}/drain", json={}).raise_for_status().json()
+    assert (name in told["moved"], told["stayed"]) == (True, {})
+    assert second.execute("sum(x)", name)["result"]["text/plain"] == "499500"
+    assert second.client.get(f"/v1/sessions/{name}").json()["node"] != node
+    # A drained node is as new once its agent has been restarted.
+    os.kill(ray_cluster.agent_of(node), signal.SIGKILL)
+    assert wait_until(lambda: not any(each["draining"] for each in machines(first)), 60)
+    wait_for_nodes(first, 3)
+    wait_for_nodes(second, 3)
+
+
+def machines(gateway: Server) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = gateway.client.get("/v1/nodes").raise_for_status().json()["nodes"]
+    return told
 
 
 def test_a_gateway_killed_in_mid_stream_ends_nothing(
@@ -148,13 +213,20 @@ def test_a_killed_node_is_told_to_those_who_wait(
 ) -> None:
     first, second = gateways
     node = first.make_session(name)["node"]
+    durable = durable_session_on(first, node)
+    assert first.execute("x = 41", durable)["status"] == "ok"
+    assert wait_until(lambda: is_saved(first, durable), 20)
     with ThreadPoolExecutor(1) as threads:
         body = {"code": "import time; print('begun', flush=True); time.sleep(60)"}
         waiting = threads.submit(first.make_client().post, f"/v1/sessions/{name}/execute", json=body)
-        assert wait_until(lambda: "begun" in second.cell(1, name)["stdout"], 20)
+        # Until the cell has started there is none to read.
+        path = f"/v1/sessions/{name}/cells/1"
+        assert wait_until(lambda: "begun" in second.client.get(path).json().get("stdout", ""), 20)
         ray_cluster.local.kill_node(node)
         problem(waiting.result(30), 503, "node_lost")
     problem(second.client.post(f"/v1/sessions/{name}/execute", json={"code": "1"}), 410, "session_lost")
+    assert second.execute("x", durable)["result"]["text/plain"] == "41"
+    assert first.client.get(f"/v1/sessions/{durable}").json()["node"] != node
     ray_cluster.repair()
     wait_for_nodes(first, 3)
     wait_for_nodes(second, 3)

@@ -14,13 +14,13 @@ KEY, SECRET = "store-test-key", "store-test-secret"
 
 
 @contextlib.contextmanager
-def s3_server() -> Iterator[str]:
+def s3_server(host: str = "127.0.0.1") -> Iterator[str]:
     """Provide the URL of a running server. Its objects are in memory."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    command = [sys.executable, "-m", "moto.server", "-H", host, "-p", "0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert server.stderr is not None
     try:
-        url = next(found[0] for line in server.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        url = next(found[0] for line in server.stderr if (found := re.search(rf"http://{re.escape(host)}:\d+", line)))
         drain = subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL)
         yield url
     finally:
