@@ -1,7 +1,11 @@
-"""Files that belong to the state: what a checkpoint of a folder costs, beside `git stash` on the same files."""
+"""Files that belong to the state, and trials: what they cost, beside `git stash` on the same files and dill.
+
+`python bench/state.py --files` runs these subjects alone.
+"""
 
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.measure import median
@@ -24,6 +28,12 @@ for each in range(100):
         _ = file.write(os.urandom(1_000_000))
 """
 CHANGE = "import os\nwith open('file7', 'wb') as file: _ = file.write(os.urandom(1_000_000))"
+GIGABYTE = "import numpy as np\na = np.ones(125_000_000); n = 0"
+DILL = "import dill; n = len(dill.dumps(a, protocol=5))"
+VARIANTS = 20
+TRIALS_PER_ROUND = 4
+"""Few: each commit nests namespaces one level deeper."""
+
 SETTLE_SECONDS = 0.2
 """Files that were written in the last moment are read again. Those of users mostly were not."""
 
@@ -118,3 +128,57 @@ async def saves_of_files(service: Service, rounds: int) -> list[Row]:
         Row("save with 100 MB of files, 1 MB changed", again, "ms"),
         Row("diff of it with a checkpoint", diffs, "ms"),
     ]
+
+
+async def trials_of_a_cell(service: Service, rounds: int) -> list[Row]:
+    """A trial of `x = 1`, its commit and a discard, in turn with the plain cell, with an empty folder."""
+    plain: list[float] = []
+    trial: list[float] = []
+    commit: list[float] = []
+    discard: list[float] = []
+    network = await _network(service)
+    for _ in range(rounds):
+        await service.create_session("trial")
+        for _ in range(TRIALS_PER_ROUND):
+            await timed(plain, service.execute("trial", "x = 1"))
+            began = time.perf_counter()
+            result = await service.trial("trial", "x = 1", network=network)
+            trial.append((time.perf_counter() - began) * 1000)
+            assert result.trial is not None
+            await timed(commit, service.commit("trial", result.trial.name))
+            result = await service.trial("trial", "x = 1", network=network)
+            assert result.trial is not None
+            await timed(discard, service.discard("trial", result.trial.name))
+        await service.end_session("trial")
+    return [
+        Row("a plain cell `x = 1`", plain, "ms"),
+        Row("a trial of it, with an empty folder", trial, "ms"),
+        Row("the same: more than the plain cell", [median(trial) - median(plain)], "ms", 15.0),
+        Row("its commit", commit, "ms", 15.0),
+        Row("its discard", discard, "ms"),
+    ]
+
+
+async def variants_of_a_gigabyte(service: Service, rounds: int) -> list[Row]:
+    """Twenty trivial variants on a session that holds 1 GB, and dill for the same state, if it is installed."""
+    tried: list[float] = []
+    dilled: list[float] = []
+    network = await _network(service)
+    await service.create_session("big")
+    await service.execute("big", GIGABYTE)
+    codes = [f"n = {number}" for number in range(VARIANTS)]
+    for _ in range(rounds):
+        await timed(tried, service.try_cells("big", codes, score="n", keep="none", network=network))
+        if find_spec("dill") is not None:
+            await timed(dilled, service.execute("big", DILL))
+    await service.end_session("big")
+    rows = [Row(f"try_cells of {VARIANTS} variants on a session that holds 1 GB", tried, "ms", 1000.0)]
+    return [*rows, Row("dill of the same state, once, to memory", dilled, "ms")] if dilled else rows
+
+
+async def _network(service: Service) -> str:
+    """Connections are held where that is possible."""
+    await service.create_session("level")
+    level = (await service.get_session("level")).isolation
+    await service.end_session("level")
+    return "held" if level == "sandbox" else "allowed"

@@ -137,6 +137,8 @@ SUBJECTS: tuple[Subject, ...] = (
     files.cells_beside_files,
     files.checkpoints_of_files,
     files.saves_of_files,
+    files.trials_of_a_cell,
+    files.variants_of_a_gigabyte,
 )
 
 

@@ -1,5 +1,6 @@
 """Live copies of a session that become sessions of their own, with copies of its files."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -68,13 +69,15 @@ class Forking:
             await copies.up()
             if copies.by_value:
                 state, workers = await self._take_values(worker, workers, options.folder)
+            seen: list[tuple[views.View | None, str]] = []
+            if isinstance(kept, KeptTree):
+                seen = await self._make_views(workers, names, made, network=network, protect=protect)
             origins = []
-            for name, copy in zip(names, workers, strict=True):
+            for index in range(len(names)):
                 notices = [*copies.notices, *(state.notices if state is not None else [])]
                 forked: ForkedFiles | None = None
                 if isinstance(kept, KeptTree):
-                    view, why = await self._make_view(copy, name, network=network, protect=protect)
-                    made += [view] if view is not None else []
+                    view, why = seen[index]
                     forked = ForkedFiles(kept, source, view)
                     notices += kept.tree.notices
                     if view is None:
@@ -130,6 +133,24 @@ class Forking:
             return await self._files.take(worker)
         except NotKept as why:
             return why
+
+    async def _make_views(
+        self, copies: list[Worker], names: list[str], made: list[views.View], *, network: bool, protect: bool
+    ) -> list[tuple[views.View | None, str]]:
+        """Make the views of all copies at the same time, and add them to `made`. The caller closes those."""
+
+        async def make(copy: Worker, name: str) -> tuple[views.View | None, str]:
+            view, why = await self._make_view(copy, name, network=network, protect=protect)
+            made.extend([view] if view is not None else [])
+            return view, why
+
+        making = (make(copy, name) for copy, name in zip(copies, names, strict=True))
+        found: list[tuple[views.View | None, str]] = []
+        for each in await asyncio.gather(*making, return_exceptions=True):
+            if isinstance(each, BaseException):
+                raise each
+            found.append(each)
+        return found
 
     async def _make_view(
         self, copy: Worker, name: str, *, network: bool, protect: bool

@@ -327,9 +327,12 @@ class Trials:
         try:
             await copy.end()
         finally:
-            # The end of the session may have dropped it meanwhile.
-            if copy in self._copies:
-                self._copies.remove(copy)
+            self._forget(copy)
+
+    def _forget(self, copy: Copy) -> None:
+        # The end of the session may have dropped it meanwhile.
+        if copy in self._copies:
+            self._copies.remove(copy)
 
     async def take_over(self, copy: Copy, text: str, cell: int) -> FileChanges | None:
         """Make the process of a copy the session's, with its files and its cell. The caller holds the turn."""
@@ -379,7 +382,7 @@ class Trials:
                 self._files.release(tree)
             await fork.end(keep=True)
             await copy.close()
-            self._copies.remove(copy)
+            self._forget(copy)
             await asyncio.to_thread(remove_tree.remove, fork.spec.folder)
 
     async def _give_away(self, copy: Copy, cell: int) -> tuple[KeptTree | NotKept, Moment]:

@@ -34,6 +34,8 @@ ATTEMPTS = 2
 
 SHARED = "another session shares the folder, a fork or the original"
 
+NOTHING = InUse()
+
 T = TypeVar("T")
 
 
@@ -91,9 +93,10 @@ class KeptFiles:
 
     async def take(self, worker: Worker) -> KeptTree:
         """Keep the folder as it is now. The caller releases what this returns. Raise NotKept if it is not kept."""
-        use = await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid)
+        use = await self._find_in_use(worker, self._last)
         if self._last is not None and not self._last_writable and self._is_clean(use):
             return self._store.share(self._last)
+        use = await self._find_in_use(worker) if use is NOTHING else use
         await self._set_mark()
         store, index, bounds = self._store, self._index, self._stores.bounds
         kept = await self._with_agent(worker, lambda agent: snapshot.take(agent, store, index, bounds, use.writable))
@@ -108,7 +111,7 @@ class KeptFiles:
     async def know(self, worker: Worker, kept: KeptTree) -> None:
         """Take note that the folder is as in this tree, to which it was just brought. Nothing runs in it yet."""
         await self._set_mark()
-        use = await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid)
+        use = await self._find_in_use(worker, kept)
         self._forget_last()
         self._last = self._store.share(kept)
         self._last_writable = self._index.holds(use.writable)
@@ -118,7 +121,7 @@ class KeptFiles:
         last = self._last
         if last is None or self._last_writable or last.tree != kept.tree or kept.tree.unsteady:
             return False
-        return self._is_clean(await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid))
+        return self._is_clean(await self._find_in_use(worker, last))
 
     async def try_take(self, worker: Worker) -> KeptTree | NotKept:
         """Keep the folder as it is now, or return why it is not kept."""
@@ -163,7 +166,7 @@ class KeptFiles:
         self._forget_last()
         try:
             for attempt in range(ATTEMPTS):
-                use = await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid)
+                use = await self._find_in_use(worker)
                 work = partial(restore.restore, store=store, tree=kept.tree, index=index, use=use, why_not=why_not)
                 try:
                     return await self._with_agent(worker, work, new=new)
@@ -238,6 +241,12 @@ class KeptFiles:
         last, self._last = self._last, None
         if last is not None:
             self._stores.release(self._store, last)
+
+    async def _find_in_use(self, worker: Worker, kept: KeptTree | None = None) -> InUse:
+        """Return the files that processes use. Of a kept tree without files, none is."""
+        if kept is not None and not kept.tree.digests:
+            return NOTHING
+        return await self._stores.in_thread(find_in_use, worker.init_pid or worker.pid)
 
     def _is_clean(self, use: InUse) -> bool:
         """Return whether nothing has changed since the last tree."""
