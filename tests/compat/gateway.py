@@ -19,6 +19,9 @@ TOKEN = "lab"
 PATIENCE = 90.0
 """Time for the program to start: JupyterLab imports much, and nothing of it is compiled yet."""
 
+END_SECONDS = 3.0
+"""Time to end. A Jupyter Server that has lost a kernel tries to reach it for half a minute, and does not end before."""
+
 
 @contextlib.contextmanager
 def gateway(server: Server, home: Path, program: str) -> Iterator[str]:
@@ -46,4 +49,8 @@ def gateway(server: Server, home: Path, program: str) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
