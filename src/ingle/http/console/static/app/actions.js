@@ -97,13 +97,13 @@ function Menu({ children }) {
   const place = useRef(null);
   useEffect(() => {
     const close = (event) => {
-      if (event.type === "keydown" ? event.key === "Escape" : !place.current.contains(event.target)) place.current.open = false;
+      if (place.current && (event.type === "keydown" ? event.key === "Escape" : !place.current.contains(event.target))) place.current.open = false;
     };
     addEventListener("click", close);
     addEventListener("keydown", close);
     return () => { removeEventListener("click", close); removeEventListener("keydown", close); };
   }, []);
-  return html`<details class="menu" ref=${place}><summary>More</summary><div onClick=${() => { place.current.open = false; }}>${children}</div></details>`;
+  return html`<details class="menu" ref=${place}><summary>More</summary><div onClick=${() => { if (place.current) place.current.open = false; }}>${children}</div></details>`;
 }
 
 export function Actions({ timeline }) {
