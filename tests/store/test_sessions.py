@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from ingle.settings import Settings
 from support.internals import manager_of, node_of, session_of
 from support.object_store import credentials
 from support.service import make_settings
+from support.store_races import printed, race, saved
+from support.waiting import until
 
 pytestmark = pytest.mark.req("store.remote")
 
@@ -42,17 +45,6 @@ def start(settings: Settings, apart: Path, mark: str, s3: str) -> Start:
             await service.stop()
 
     return start
-
-
-async def printed(service: Service, code: str, name: str = "s") -> str:
-    result = await service.execute(name, code)
-    assert result.error is None, result.error.traceback
-    return result.stdout
-
-
-async def saved(service: Service, cell: int, name: str = "s") -> None:
-    while ((await service.get_session(name)).saved_cell or 0) < cell:
-        await asyncio.sleep(0.01)
 
 
 async def there(service: Service, name: str = "s") -> None:
@@ -118,19 +110,7 @@ async def test_a_server_that_runs_takes_over_from_one_that_is_silent(start: Star
 
 async def test_exactly_one_of_two_servers_that_race_gets_the_session(start: Start) -> None:
     async with start("one") as one, start("two") as two, start("three") as three:
-        for number in range(10):
-            name = f"s{number}"
-            await one.create_session(name, durable=True)
-            await printed(one, f"x = {number}", name)
-            await saved(one, 1, name)
-            (claim,) = await manager_of(one).takeover.shared.claims.all(manager_of(one).takeover.shared.agent)
-            results = await asyncio.gather(*(manager_of(each).takeover.adopt(claim) for each in (two, three)))
-            assert sorted(results) == [False, True]
-            winner = (two, three)[results.index(True)]
-            assert await printed(winner, "print(x)", name) == f"{number}\n"
-            await winner.end_session(name)
-            with contextlib.suppress(errors.SessionNotFound):  # it may have seen that it lost the session
-                await one.end_session(name)
+        await race(10, one, two, three)
 
 
 async def test_a_session_moves_from_one_server_to_another_without_loss(start: Start) -> None:
@@ -284,3 +264,29 @@ async def test_a_store_that_fails_is_named_and_the_session_goes_on(start: Start,
         await saved(one, 3)
     async with start("two") as two:
         assert await printed(two, "print(x)") == "2\n"
+
+
+@pytest.mark.parametrize("url", ["folder"], indirect=True)
+async def test_a_store_that_hangs_holds_up_neither_cells_nor_other_requests(start: Start) -> None:
+    async with start("one") as one:
+        objects = manager_of(one).takeover.shared.store.objects
+        await one.create_session("s", durable=True)
+        await printed(one, "x = 1")
+        await saved(one, 1)
+        write, answer, hung = objects.write, threading.Event(), threading.Event()
+
+        def hang(path: str, data: bytes) -> None:
+            hung.set()
+            answer.wait()
+            write(path, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(objects, "write", hang)
+            try:
+                for number in range(2, 5):
+                    assert await printed(one, f"x = {number}; print(x)") == f"{number}\n"
+                assert await until(hung.is_set)
+                assert (await one.get_session("s")).saved_cell == 1
+            finally:
+                answer.set()
+            await saved(one, 4)
