@@ -108,7 +108,8 @@ async def lose(gateway: Server, names: list[str], strike: Callable[[], None]) ->
         for name in names:
             answer = await client.post(f"/v1/sessions/{name}/execute", json={"code": f"x = {name!r}"})
             answer.raise_for_status()
-            (await client.post(f"/v1/sessions/{name}/save", json={})).raise_for_status()
+            while (await client.get(f"/v1/sessions/{name}")).json()["saved_cell"] != 1:
+                await asyncio.sleep(0.05)
         waiting = [asyncio.create_task(told(client, name)) for name in names[:3]]
         await asyncio.sleep(1)
         began = time.monotonic()
