@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from ingle.files import FileChanges
 from ingle.grants import ApprovalInfo
+from ingle.grants import Isolation as Isolation  # public here
 from ingle.introspection import TablePage
 from ingle.requests import Author, SessionLimits
 from ingle.trials import Trial
