@@ -247,6 +247,7 @@ CTRL_C = "\x03"
 CTRL_D = "\x04"
 
 
+@pytest.mark.level("none", "elsewhere the terminal first says which folders code may use")
 def test_a_terminal_answers_input_and_hides_a_secret(terminal: Callable[..., Terminal]) -> None:
     code = "import getpass\nname = input('name? ')\nword = getpass.getpass('word? ')\nprint(name, len(word))"
     screen = terminal("run", code)
@@ -368,6 +369,7 @@ def test_where_its_code_is_held_it_has_the_folder_it_was_started_in_unless_that_
     assert elsewhere.stderr.startswith("ingle: the code runs in its own folder, because the current one cannot be")
 
 
+@pytest.mark.level("none", "at the others a folder around the test's own is granted")
 @pytest.mark.parametrize("verb", ["run", "sh"])
 def test_a_person_is_told_which_folders_confined_code_may_use(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: Callable[..., Terminal], verb: str
@@ -380,6 +382,7 @@ def test_a_person_is_told_which_folders_confined_code_may_use(
     assert screen.shown.splitlines() == [told, "42"]
 
 
+@pytest.mark.level("none", "at the others a folder around the test's own is granted")
 def test_run_confines_code_on_request(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("told")

@@ -107,6 +107,7 @@ def test_so_do_the_other_commands_that_run_code(tmp_path: Path, arguments: list[
     assert (code, "others can write" in said) == (2, True), said
 
 
+@pytest.mark.level("none", "at the others a folder around the test's own is granted")
 async def test_so_does_a_service_in_a_program(tmp_path: Path) -> None:
     writable(tmp_path)
     service = Service.local(make_settings(), tmp_path)
@@ -127,6 +128,7 @@ async def test_a_planted_key_signs_no_snapshot(home: Path, mark: str) -> None:
         os.chown(home / "signing.key", 0, 0)
 
 
+@pytest.mark.level("none", "at the others a folder around the test's own is granted")
 def test_a_usual_data_folder_is_used(tmp_path: Path) -> None:
     for mode in (0o700, 0o755, 0o711):
         home = tmp_path / f"{mode:o}"

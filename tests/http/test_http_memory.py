@@ -1,6 +1,7 @@
 """Memory of the server: ordinary requests, repeated, leave nothing behind and are answered piece by piece."""
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,19 +31,19 @@ ThreadPoolExecutor.__init__ = begin_with_all_threads
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("memory")
-    (folder / "sitecustomize.py").write_text(MANY_CORES)
-    started = Server(
-        folder / "home",
-        *("--isolation", "limits", "--timeline-memory", "2000", "--timeline-disk", str(100 * MIB)),
-        *("--max-snapshot", "1M"),
-        env={"PYTHONPATH": str(folder)},
-    )
-    started.make_session("first")
-    started.execute("1", "first")
-    yield started
-    assert started.stop() == 0
+def server() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
+        (Path(folder) / "sitecustomize.py").write_text(MANY_CORES)
+        started = Server(
+            Path(folder) / "home",
+            *("--isolation", "limits", "--timeline-memory", "2000", "--timeline-disk", str(100 * MIB)),
+            *("--max-snapshot", "1M"),
+            env={"PYTHONPATH": folder},
+        )
+        started.make_session("first")
+        started.execute("1", "first")
+        yield started
+        assert started.stop() == 0
 
 
 class Taken:

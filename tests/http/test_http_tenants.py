@@ -129,6 +129,7 @@ async def test_no_verb_of_the_service_takes_the_id_of_another_tenant(service: Se
     assert len(checked) == 2 * len(verbs)
 
 
+@pytest.mark.level("none", "at the others a folder around the test's own is granted")
 @pytest.mark.req("safe.token")
 def test_a_tenant_is_not_told_which_folders_and_programs_exist(
     tokens: dict[str, str], server: Server, tmp_path: Path

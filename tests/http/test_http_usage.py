@@ -45,6 +45,7 @@ def test_only_the_owner_and_admins_read_what_the_machine_uses(home: Path, server
         problem(alice.get("/v1/sessions/main/network"), 404, "session_not_found")
 
 
+@pytest.mark.level("none", "a sandbox has a proxy")
 def test_without_a_proxy_a_session_says_that_hosts_are_not_recorded(server: Server) -> None:
     server.make_session()
     told = server.client.get("/v1/sessions/main/network").json()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,17 +32,17 @@ MISSING_IN_CONTAINERS = "-sys_resource,-sys_nice,-sys_ptrace"
 
 
 @pytest.fixture(scope="module", params=["all rights", "the rights in a container"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     prefix: tuple[str, ...] = ()
     if request.param != "all rights":
         if os.geteuid() != 0 or shutil.which("setpriv") is None:
             pytest.skip("only root has rights to give up, by setpriv")
         prefix = ("setpriv", f"--bounding-set={MISSING_IN_CONTAINERS}", f"--inh-caps={MISSING_IN_CONTAINERS}")
-    folder = tmp_path_factory.mktemp("limits")
-    folder.chmod(0o755)
-    started = Server(folder / "home", "--isolation", "sandbox", "--network", "none", prefix=prefix)
-    yield started
-    assert started.stop() == 0
+    with tempfile.TemporaryDirectory(prefix="ingle-home-") as folder:
+        Path(folder).chmod(0o755)
+        started = Server(Path(folder) / "home", "--isolation", "sandbox", "--network", "none", prefix=prefix)
+        yield started
+        assert started.stop() == 0
 
 
 ASKED = {"files": 200, "file_size": 5 * MIB, "tmp": 8 * MIB, "disk": 8 * MIB}

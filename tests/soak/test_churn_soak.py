@@ -61,7 +61,7 @@ async def run_round(service: Service) -> None:
     async def work(number: int) -> None:
         for step in range(ROUND // AT_ONCE):
             result = await service.interpret(f"print({number} * {step})", timeout=120)
-            assert (result.status, result.stdout) == ("ok", f"{number * step}\n")
+            assert (result.status, result.stdout) == ("ok", f"{number * step}\n"), result
 
     await asyncio.gather(*(work(number) for number in range(AT_ONCE)))
 

@@ -46,11 +46,11 @@ class Transcripts(Verbs):
         Markdown of the notebook becomes notes of the transcript. `timeout` is that of each cell. A caller that leaves
         ends the run after the cell that runs.
         """
+        session, outputs, first = self.access.session(session_id, EXECUTE), Outputs(), 0
         try:
             notebook = await asyncio.to_thread(Notebook.parse, text)
         except InvalidNotebook as error:
             raise errors.InvalidRequest(f"the notebook cannot be run: {error}") from None
-        session, outputs, first = self.access.session(session_id, EXECUTE), Outputs(), 0
         found = notebook.code_cells
         steps = [(cell, NewCell(cell.source, timeout, queue=place > 0)) for place, cell in enumerate(found)]
         for _, new in steps:

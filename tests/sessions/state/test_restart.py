@@ -90,6 +90,7 @@ def keep(server: Server, name: str, **wanted: str) -> None:
     assert wait_until(lambda: saved(server, name), PATIENCE)
 
 
+@pytest.mark.level("none", "at the others a folder around the test's own is granted")
 @pytest.mark.skipif(os.geteuid() != 0, reason="not every user can have a sandbox")
 def test_a_session_comes_back_without_a_folder_that_is_not_granted_any_more(
     in_home: Path, tmp_path: Path, start: Callable[..., Server]

@@ -79,7 +79,7 @@ class Merge(Struct, forbid_unknown_fields=True):
     """Files and folders to take, relative to the fork's folder."""
 
 
-class Inspect(Struct, forbid_unknown_fields=True):
+class InspectFailure(Struct, forbid_unknown_fields=True):
     expression: str
     """Python expression."""
     frame: Annotated[int, Meta(ge=-1000, le=100_000)] = -1
@@ -176,7 +176,7 @@ def operations() -> list[Operation]:
             session + "/failures/{cell}/inspect",
             "Evaluate an expression in a frame of a failed cell, or of the `last` one.",
             inspect_failure,
-            body=Inspect,
+            body=InspectFailure,
             answers={200: Inspected},
         ),
         Operation(
@@ -256,7 +256,7 @@ async def failures(call: Call[None, NoQuery]) -> Response:
     return answer(FailureList(await call.service.failures(call.session_id)))
 
 
-async def inspect_failure(call: Call[Inspect, NoQuery]) -> Response:
+async def inspect_failure(call: Call[InspectFailure, NoQuery]) -> Response:
     body = call.body
     last = call.request.path_params["cell"] == "last"
     cell = None if last else read_cell(call.request)
