@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
+from support.processes import own_mark
+
 KEY, SECRET = "store-test-key", "store-test-secret"
 
 
@@ -17,11 +19,12 @@ KEY, SECRET = "store-test-key", "store-test-secret"
 def s3_server(host: str = "127.0.0.1") -> Iterator[str]:
     """Provide the URL of a running server. Its objects are in memory."""
     command = [sys.executable, "-m", "moto.server", "-H", host, "-p", "0"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    env = os.environ | own_mark()
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
     assert server.stderr is not None
     try:
         url = next(found[0] for line in server.stderr if (found := re.search(rf"http://{re.escape(host)}:\d+", line)))
-        drain = subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL)
+        drain = subprocess.Popen(["cat"], stdin=server.stderr, stdout=subprocess.DEVNULL, env=env)
         yield url
     finally:
         server.kill()

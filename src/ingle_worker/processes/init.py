@@ -308,7 +308,9 @@ class Init:
             member.send(STAYS)
             self._remove(member)
             return True
-        kill_tree.sweep(self._on_exit, [each.pid for each in others], self._belongs_to(member, others))
+        # A task of another worker has no tag of its own until it runs.
+        tasks = [pid for pid, (_, owner) in self._tasks.items() if owner is not member]
+        kill_tree.sweep(self._on_exit, [*tasks, *(each.pid for each in others)], self._belongs_to(member, others))
         self._return_ends(member)
         member.send(SWEPT)
         self._remove(member)

@@ -105,7 +105,7 @@ async def test_the_original_may_end_while_forks_live(service: Service, main: str
     await service.end_session(main)
     read = "print(open('data').read(), os.getcwd() == os.path.abspath('.'), os.listdir())"
     assert await say(service, "copy-of-copy", read) == "kept True ['data']\n"
-    assert len(session_folders(service, home)) == 2
+    assert len([each for each in session_folders(service, home) if ".trees." not in each.name]) == 2
     assert [file.name for file in (await service.list_files("copy-of-copy", "")).files] == ["data"]
     # Its worker is replaced as any other.
     result = await service.execute("copy-of-copy", "os._exit(3)")
