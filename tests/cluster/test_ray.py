@@ -1,5 +1,6 @@
 """Agents that Ray places: one on each node, known to a gateway through its link, whatever is killed."""
 
+import contextlib
 import json
 import os
 import signal
@@ -70,17 +71,33 @@ async def test_a_killed_node_falls_silent_and_comes_back(ray_cluster: RayCluster
 async def test_a_killed_link_is_started_again_and_agents_stay_known(directory: RayDirectory) -> None:
     assert await until(lambda: places(directory) == ALL, PATIENCE)
     before = directory.agents()
-    (link,) = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_own_link(pid)]
+    (link,) = own_links()
     os.kill(link, signal.SIGKILL)
-    assert await until(lambda: directory.silence(next(iter(before))) is None, PATIENCE)
+    assert await until(lambda: own_links() - {link} != set(), PATIENCE)
     assert directory.agents() == before
     assert await until(lambda: places(directory) == ALL, PATIENCE)
+    # An order is answered by a report of the new link.
+    await drained(directory, "node-2")
+    assert directory.agents() == before
+
+
+async def drained(directory: RayDirectory, node: str) -> None:
+    """Drain a node and take that back, each followed by the report that tells it."""
+    await directory.drain(node)
+    assert await until(lambda: directory.draining() == {node}, PATIENCE)
+    await directory.undrain(node)
+    assert await until(lambda: directory.draining() == set(), PATIENCE)
+
+
+def own_links() -> set[int]:
+    return {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_own_link(pid)}
 
 
 def is_own_link(pid: int) -> bool:
-    if LINK not in command_line(pid).split():
-        return False
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        if LINK in command_line(pid).split():
+            return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+    return False
 
 
 async def test_a_node_that_is_drained_is_told_to_every_gateway(

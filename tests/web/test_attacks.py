@@ -151,9 +151,10 @@ def victim(browser: Browser, server: Server) -> Iterator[BrowserContext]:
 
 def show_everything(page: Page) -> None:
     """Bring every cell into view, and wait until its output is there."""
-    for at in range(page.get_by_role("article").count()):
-        page.get_by_role("article").nth(at).evaluate("each => each.scrollIntoView()")
-    expect(page.locator(".placeholder")).to_have_count(0)
+    for cell in page.get_by_role("article").all():
+        # A cell is asked for when a frame shows it, and scrolling on may come before that frame.
+        cell.evaluate("each => each.scrollIntoView()")
+        expect(cell.locator(".placeholder")).to_have_count(0)
     page.wait_for_load_state("networkidle")
 
 
