@@ -287,17 +287,19 @@ def test_code_typed_on_the_terminal_cannot_also_read_it(terminal: Callable[..., 
 
 
 def test_ctrl_c_interrupts_the_code(terminal: Callable[..., Terminal]) -> None:
-    screen = terminal("run", "import time\nprint('on')\nwhile True: time.sleep(1)")
-    assert screen.shows("on")
+    screen = terminal("run", "import time\nprint('it runs')\nwhile True: time.sleep(1)")
+    assert screen.shows("it runs")
     screen.type(CTRL_C)
     assert screen.ended() == 130
     assert "KeyboardInterrupt" in screen.shown
 
 
 def test_code_may_survive_a_ctrl_c(terminal: Callable[..., Terminal]) -> None:
-    code = "import time\ntry:\n    print('on')\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    print('survived')"
+    code = (
+        "import time\ntry:\n    print('it runs')\n    time.sleep(600)\nexcept KeyboardInterrupt:\n    print('survived')"
+    )
     screen = terminal("run", code)
-    assert screen.shows("on")
+    assert screen.shows("it runs")
     screen.type(CTRL_C)
     assert screen.ended() == 0
     assert "survived" in screen.shown
@@ -305,16 +307,37 @@ def test_code_may_survive_a_ctrl_c(terminal: Callable[..., Terminal]) -> None:
 
 def test_a_second_ctrl_c_ends_code_that_minds_none(terminal: Callable[..., Terminal], mark: str) -> None:
     code = (
-        "import time\nwhile True:\n    try:\n        print('on')\n        time.sleep(600)\n"
+        "import time\nwhile True:\n    try:\n        print('it runs')\n        time.sleep(600)\n"
         "    except KeyboardInterrupt:\n        print('never mind')"
     )
     screen = terminal("run", code)
-    assert screen.shows("on")
+    assert screen.shows("it runs")
     screen.type(CTRL_C)
     assert screen.shows("never mind")
     screen.type(CTRL_C)
     assert screen.ended() == 130
     assert marked_processes(mark) == []
+
+
+EARLY = """
+import asyncio, signal
+from ingle.cli import main
+from ingle.service import Service
+
+begin_cell = Service.begin_cell
+async def pressed(*args):
+    signal.raise_signal(signal.SIGINT)
+    await asyncio.sleep(0)
+    return await begin_cell(*args)
+
+Service.begin_cell = pressed
+main(["run", "import time; time.sleep(600)"])
+"""
+
+
+def test_a_ctrl_c_before_the_cell_begins_is_not_lost() -> None:
+    ended = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, timeout=PATIENCE, check=False)
+    assert ended.returncode == 130, ended.stderr
 
 
 # Help

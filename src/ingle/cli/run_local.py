@@ -133,12 +133,15 @@ class Run:
     async def _next(self) -> None:
         """Start the next step, or end the session after the last one."""
         assert self._session_id is not None
-        self._step = next(self._steps, None)
-        if self._step is None:
+        step = next(self._steps, None)
+        if step is None:
             self._front.help(self._service.end_session(self._session_id))
             return
-        new = NewCell(self._step.code, self._job.timeout, queue=True, script=self._step.script)
-        self._show.begin(self._step, await self._service.begin_cell(self._session_id, new))
+        new = NewCell(step.code, self._job.timeout, queue=True, script=step.script)
+        cell = await self._service.begin_cell(self._session_id, new)
+        # Only now: before the cell exists, Ctrl-C ends the command.
+        self._step = step
+        self._show.begin(step, cell)
 
     async def _finish(self, result: Result) -> None:
         assert self._session_id is not None
