@@ -259,6 +259,7 @@ def test_run_uses_the_folders_that_are_named(in_home: Path, project: Path) -> No
     assert ran.stderr == "", "a person at a terminal is told"
 
 
+@pytest.mark.level("none", "at the others a folder around the project is granted to all")
 def test_the_instructions_for_models_follow_a_grant(project: Path, start: Callable[..., Server]) -> None:
     server = start(*SANDBOX)
     request = over_http(server.client)

@@ -380,7 +380,7 @@ async def test_progress_comes_while_a_call_waits_with_the_last_line_of_output(cl
 async def test_progress_comes_while_a_session_starts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str | None] = []
     heard = asyncio.Event()
-    create = service.create_session
+    create = Service.create_session
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         told.append(message)
@@ -391,7 +391,7 @@ async def test_progress_comes_while_a_session_starts(service: Service, monkeypat
         await heard.wait()
         return await create(*args, **kwargs)
 
-    monkeypatch.setattr(service, "create_session", slow)
+    monkeypatch.setattr(Service, "create_session", slow)  # each call has a service of its own
     async with Client(await served(Tools(service, progress_interval=0.05))) as client:
         result = await client.call_tool("python_session", {"code": "1 + 1"}, progress_callback=on_progress)
         assert text_of(result).splitlines()[0] == "2"
