@@ -113,7 +113,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *_proven("10. Safety", "safe.isolation"),
     *_proven("11. Files and effects", "files.state", "files.changes", "files.archive", "diff.state"),
     *_proven("11. Files and effects", "trial.commit", "trial.discard", "trial.effect", "try.best"),
-    *_proven("11. Files and effects", "merge.names", "probe.clean", "failure.kept"),
+    *_proven("11. Files and effects", "fork.adopt", "merge.names", "probe.clean", "failure.kept"),
     *_proven("12. Environments and grants", "env.named", "env.shell", "env.hint", "grant.live"),
     *_proven("12. Environments and grants", "batch.map", "scale.bounds", "scale.fair", "scale.idle", "scale.reuse"),
     *_proven(

@@ -65,12 +65,12 @@ class TrialInfo(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True):
-    """A trial that became the session."""
+    """A trial or a fork that became the session."""
 
     notice: str
     """A sentence about it."""
     cell: int
-    """Number of its cell, which is now one of the session."""
+    """Number of its last cell, which is now one of the session."""
     files: FileChanges | None
     """What changed in the own folder; null if the files are not kept."""
 

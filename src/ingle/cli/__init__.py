@@ -51,6 +51,7 @@ GROUPS = {
         "discard": "trial:discard",
         "try": "trial:try_cells",
         "merge": "trial:merge",
+        "adopt": "trial:adopt",
         "save": "commands.snapshots:save",
         "load": "commands.snapshots:load",
     },

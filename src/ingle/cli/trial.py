@@ -1,4 +1,4 @@
-"""`ingle trial`, `commit`, `discard`, `try` and `merge`: code in copies of a session, and what becomes of it."""
+"""`ingle trial`, `commit`, `discard`, `try`, `merge`, `adopt`: code in copies of a session, and what becomes of it."""
 
 from typing import Any
 
@@ -144,6 +144,25 @@ def merge(session: str, fork: str, choice: Choice, only: str, files: tuple[str, 
         echo(path)
     for notice in said["notices"]:
         echo(notice, err=True)
+
+
+@click.command(epilog="Example: ingle adopt main try")
+@session_argument
+@click.argument("fork")
+@service_options
+@json_option
+def adopt(session: str, fork: str, choice: Choice, as_json: bool) -> None:
+    """Make a fork the session that it was forked from, without running anything again.
+
+    Variables and files of SESSION give way to those of FORK, and FORK ends. `ingle diff` shows what differs, and a
+    checkpoint of SESSION keeps the state before.
+    """
+    with plain_failures():
+        said = find_session(choice, session).ask("POST", f"/v1/sessions/{session}/adopt", {"fork": fork})
+    if as_json:
+        _print(said)
+    else:
+        echo(said["notice"])
 
 
 def _name(target: Any, session: str, name: str | None) -> str:

@@ -137,11 +137,10 @@ class SessionHandle(Protocol):
     async def rollback(self, checkpoint: str | None) -> RolledBack: ...
 
     async def diff(self, to: str | None, seconds: float) -> Diff:
-        """Compare a checkpoint, session or snapshot with this session as it is now. Hash variables for `seconds`.
-
-        None: the checkpoint that a rollback would go back to.
-        """
+        """Compare a checkpoint (None: the one to roll back to), session or snapshot with now. Hash for `seconds`."""
         ...
+
+    async def adopt(self, fork: str) -> Committed: ...
 
     async def save(self, target: str, start: str | None) -> Saved:
         """Save the session under a name, or to a file below its folder or the folder `start`."""

@@ -31,6 +31,7 @@ from ingle.nodes.tools import LocalTools
 from ingle.output.pages import OutputPage, Reading
 from ingle.requests import Author, NewCell, NewSession
 from ingle.sessions.files import SessionFiles, SessionValue
+from ingle.sessions.forks import adoption
 from ingle.sessions.forks.variants import try_codes
 from ingle.sessions.manager import Manager
 from ingle.sessions.persistence.comparison import Kind
@@ -168,6 +169,29 @@ class LocalSession:
                 session.checkpoints.find(name)  # raises an error that names those there are
             raise
         return await session.comparison.diff_from(name, "snapshot", before, seconds)
+
+    async def adopt(self, fork: str) -> Committed:
+        # It is finished even if the caller leaves: halfway, the process would belong to nobody.
+        adopting = asyncio.create_task(self._adopt(fork))
+        return await asyncio.shield(adopting)
+
+    async def _adopt(self, name: str) -> Committed:
+        session, fork = self._session, self._manager.get(key_of(tenant_of(self._session.key), name))
+        if fork is session:
+            raise errors.Conflict("a session cannot adopt itself")
+        ending: asyncio.Task[None] | None = None
+        async with session.use("adopt"), fork.use("adopt") as worker:
+            adoption.check(session, fork, worker)
+            # They see the files of the fork where those of the session will be.
+            await self._tasks.end_of_session(fork.key)
+            try:
+                text, files = await adoption.adopt(session, fork, worker)
+            finally:
+                if fork.worker is not worker:
+                    ending = self._manager.end_soon(fork, "it was adopted")
+        if ending is not None:
+            await ending
+        return Committed(text, session.last_cell, files)
 
     async def save(self, target: str, start: str | None) -> Saved:
         return await self._snapshots.save(self._session, target, start)

@@ -159,6 +159,11 @@ class Trials(Verbs):
         session = self.access.session(session_id, EXECUTE)
         return await session.trials.inspect(cell, expression, frame, VALUE_SECONDS)
 
+    async def adopt(self, session_id: str, fork: str) -> Committed:
+        """Make a fork the session that it was forked from, and end the fork. Nothing runs again."""
+        self.access.session(fork, EXECUTE)
+        return await self.access.session(session_id, EXECUTE).adopt(fork)
+
     async def merge(
         self, session_id: str, fork: str, *, variables: list[str] | None = None, files: list[str] | None = None
     ) -> Merged:

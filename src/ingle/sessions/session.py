@@ -61,6 +61,7 @@ from ingle.tools.servers import ToolServers
 from ingle.trees.store import NotKept
 from ingle.trees.stores import TreeStores
 from ingle.workers.launch.launcher import Launcher
+from ingle.workers.siblings import Siblings
 from ingle.workers.worker import Worker
 from ingle_worker.wire import messages, states
 
@@ -166,6 +167,8 @@ class Session:
         )
         self._copied: str | None = None
         """How it was copied from another session, if it was."""
+        self.forked_below: Siblings | None = None
+        """Processes below one init, of which the copy was one."""
         self._ended = False
         self._ended_event = asyncio.Event()
         self.created_at = time.time()
@@ -182,7 +185,7 @@ class Session:
 
     def begin_fork(self, copy: ForkedCopy) -> None:
         """Begin as a copy of another session. `slot.wait_forked` waits until that is done."""
-        self._copied = copy.origin.copied
+        self._copied, self.forked_below = copy.origin.copied, copy.worker.siblings
         self.journal.history.inherit(copy.origin.session_id, copy.origin.moment.cell)
         self.slot.begin_fork(copy.worker, copy.origin, self.kept_files)
 

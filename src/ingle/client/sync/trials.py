@@ -100,6 +100,10 @@ class Trials(Attached):
         """Take single variables and files from a fork into this session."""
         return read(self._copy_request("/merge", {"fork": fork, "variables": variables, "files": files}), Merged)
 
+    def adopt(self, fork: str) -> Committed:
+        """Make a fork this session, from which it was forked: its variables, files and cells. The fork ends."""
+        return read(self._copy_request("/adopt", {"fork": fork}), Committed)
+
     def _copy_request(self, path: str, given: Mapping[str, object]) -> bytes:
         self._attach()
         body = {name: value for name, value in given.items() if value is not None}

@@ -79,6 +79,11 @@ class Merge(Struct, forbid_unknown_fields=True):
     """Files and folders to take, relative to the fork's folder."""
 
 
+class Adopt(Struct, forbid_unknown_fields=True):
+    fork: Name
+    """Fork of this session."""
+
+
 class InspectFailure(Struct, forbid_unknown_fields=True):
     expression: str
     """Python expression."""
@@ -187,6 +192,14 @@ def operations() -> list[Operation]:
             body=Merge,
             answers={200: Merged},
         ),
+        Operation(
+            "POST",
+            session + "/adopt",
+            "Make a fork this session, from which it was forked, and end the fork.",
+            adopt,
+            body=Adopt,
+            answers={200: Committed},
+        ),
     ]
 
 
@@ -266,3 +279,7 @@ async def inspect_failure(call: Call[InspectFailure, NoQuery]) -> Response:
 async def merge(call: Call[Merge, NoQuery]) -> Response:
     body = call.body
     return answer(await call.service.merge(call.session_id, body.fork, variables=body.variables, files=body.files))
+
+
+async def adopt(call: Call[Adopt, NoQuery]) -> Response:
+    return answer(await call.service.adopt(call.session_id, call.body.fork))

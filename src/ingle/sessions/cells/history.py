@@ -80,6 +80,11 @@ class History:
         """Return whether the events of a cell are here."""
         return self._inherited < cell <= self.count and bool(self._first_events[cell - 1])
 
+    @property
+    def own_cells(self) -> list[int]:
+        """Return the numbers of the cells whose events are here."""
+        return [cell for cell in range(self._inherited + 1, self.count + 1) if self.knows(cell)]
+
     def begin(self) -> None:
         """Note that the next event is the first of a new cell."""
         self._first_events.append(self._timeline.next_seq)

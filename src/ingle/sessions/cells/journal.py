@@ -163,19 +163,20 @@ class Journal:
         self._cell = None
 
     async def absorb(self, other: "Journal", cell: int) -> None:
-        """Take over a cell that ran in a copy of the session. It must be the next one here."""
+        """Take over a cell that ran in a copy of the session, as the next one here."""
         self.history.begin()
-        timeline = self.timeline
+        timeline, number = self.timeline, self.history.count
         moved: dict[int, int] = {}
         async for event in other.history.events_of(cell):
             seq = timeline.next_seq
             if isinstance(event, events.DisplayShown | events.ResultShown):
                 moved[event.seq] = seq
                 await self._take_image(other, event)
-            event = msgspec.structs.replace(event, seq=seq, session_id=self._session_id)
+            changes = {"cell": None if event.cell is None else number, "session_id": self._session_id}
+            event = msgspec.structs.replace(event, seq=seq, **changes)
             if isinstance(event, events.Done):
-                self.history.end(cell)
-                result = msgspec.structs.replace(event.result, session_id=self._session_id, next_event=seq + 1)
+                self.history.end(number)
+                result = msgspec.structs.replace(event.result, **changes, next_event=seq + 1)
                 shown = [moved.get(each, 0) for each in event.shown]
                 value = moved.get(event.value_event, 0)
                 event = msgspec.structs.replace(event, result=result, shown=shown, value_event=value)

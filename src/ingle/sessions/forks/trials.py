@@ -167,7 +167,7 @@ class Trials:
         self._copies: list[Copy] = []
         self._open: OpenTrial | None = None
         self._taken_over: list[SessionFolders] = []
-        """Folders of committed trials: their processes go on to use them."""
+        """Folders of committed trials and adopted forks: their processes go on to use them."""
 
     @property
     def sessions(self) -> "list[Session]":
@@ -415,7 +415,13 @@ class Trials:
         for copy in list(self._copies):
             await self.drop(copy)
 
+    def take_folders(self, fork: "Session") -> None:
+        """Keep the folders of a fork that is adopted: its process goes on to use them."""
+        fork.folders.hold()
+        self._taken_over += [fork.folders, *fork.trials._taken_over]
+        fork.trials._taken_over.clear()
+
     async def leave_folders(self) -> None:
-        """Give up the folders of committed trials, after the session has ended."""
+        """Give up the folders of committed trials and adopted forks, after the session has ended."""
         for folders in self._taken_over:
             await folders.leave()

@@ -61,6 +61,23 @@ class SessionFolders:
         """Return the folders of another session in the same workspace."""
         return self.fork(name, separate=False, same_path=False)
 
+    def is_fork_of(self, original: "SessionFolders") -> bool:
+        return self._parent is original
+
+    @property
+    def separate(self) -> bool:
+        """Return whether a fork has a workspace of its own."""
+        return self._parent is None or self.place != self._parent.place
+
+    @property
+    def has_view(self) -> bool:
+        """Return whether the workspace of a fork appears at the path of the original's."""
+        return self.separate and self.place != self.workspace
+
+    def hold(self) -> None:
+        """Count one more holder, who leaves."""
+        self._holders += 1
+
     @property
     def user(self) -> int:
         """User id that owns the files; 0 before the first worker.
