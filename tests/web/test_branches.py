@@ -25,7 +25,7 @@ def copies(server: Server, name: str, page: Page) -> Iterator[tuple[str, str]]:
     # A page that is open would ask for what is gone.
     page.close()
     for each in (two, one):
-        server.client.delete(f"/v1/sessions/{each}").raise_for_status()
+        server.client.delete(f"/v1/sessions/{each}")
 
 
 def test_copies_and_originals_are_found_by_what_they_are(
@@ -41,6 +41,41 @@ def test_copies_and_originals_are_found_by_what_they_are(
     expect(differences.get_by_role("row", name=re.compile("changed x"))).to_be_visible()
     page.get_by_role("link", name=one, exact=True).click()
     expect(points).to_contain_text(["Now", two, f"{name} the original of this copy"])
+
+
+def test_a_copy_is_adopted_after_its_changes_were_seen(
+    page: Page, server: Server, name: str, copies: tuple[str, str]
+) -> None:
+    one, _ = copies
+    server.execute("x = 2; open('made.txt', 'w').write('new')", one)
+    server.execute("mine = 3", name)
+    open_session(page, server, name, "branches")
+    points = page.get_by_role("list", name="States of the session").get_by_role("listitem")
+    points.filter(has_text=one).get_by_role("button", name="Adopt").click()
+    changes = page.get_by_role("dialog", name=f"Adopt {one}?")
+    expect(changes.get_by_role("row", name=re.compile("deleted mine"))).to_be_visible()
+    expect(changes).to_contain_text(re.compile("Lost:.*created made.txt"))
+    changes.get_by_role("button", name="Adopt").click()
+    expect(cell(page, 3)).to_contain_text("x = 2")
+    assert (
+        server.execute("x, 'mine' in dir(), open('made.txt').read()", name)["result"]["text/plain"]
+        == "(2, False, 'new')"
+    )
+    # The state before was kept.
+    points.filter(has_text=f"before-{one}").get_by_role("button", name="Go back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
+    expect(page.get_by_role("alert")).to_contain_text("rolled back to")
+    assert server.execute("x, mine", name)["result"]["text/plain"] == "(1, 3)"
+
+
+def test_a_copy_is_adopted_from_its_own_page(page: Page, server: Server, name: str, copies: tuple[str, str]) -> None:
+    one, _ = copies
+    server.execute("x = 7", one)
+    open_session(page, server, one, "branches")
+    page.get_by_role("button", name="Adopt this copy there").click()
+    page.get_by_role("dialog").get_by_role("button", name="Adopt").click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+    expect(cell(page, 2)).to_contain_text("x = 7")
 
 
 def test_a_trial_is_looked_at_and_committed(page: Page, server: Server, name: str) -> None:

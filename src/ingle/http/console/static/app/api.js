@@ -63,9 +63,14 @@ export function query(where, parameters) {
 }
 
 /** Run an action of the person, and show its failure. Returns undefined when it fails. */
-export async function attempt(action) {
+export function attempt(action) {
+  failure.value = null;
+  return load(action);
+}
+
+/** Read what the page shows by itself, and show the failure. What the person was told before stays. */
+export async function load(action) {
   try {
-    failure.value = null;
     return await action();
   } catch (error) {
     failure.value = error.message;

@@ -1,7 +1,8 @@
-// Branches of a session: its checkpoints as a line of states, copies of it, and saved sessions; compare and go back.
+// Branches of a session: its checkpoints as a line of states, copies of it, and saved sessions; compare, go back, adopt.
 import { html, useEffect, useState } from "./lib.js";
-import { ask as request, attempt, get, mayAct, path, post, query, sessionPath } from "./api.js";
+import { ask as request, attempt, get, load, mayAct, path, post, query, sessionPath } from "./api.js";
 import { rollback } from "./actions.js";
+import { adopt } from "./adopt.js";
 import { Trials } from "./trials.js";
 import { Changes } from "./changes.js";
 import { ask } from "./dialog.js";
@@ -42,7 +43,7 @@ export function Branches({ timeline }) {
   const look = () => setAgain((count) => count + 1);
   useEffect(() => {
     if (timeline.ended.value) return;
-    attempt(() => get(sessionPath(id, "checkpoints"))).then((found) => found && setCheckpoints(found.checkpoints));
+    load(() => get(sessionPath(id, "checkpoints"))).then((found) => found && setCheckpoints(found.checkpoints));
     if (mayAct()) get(path("snapshots")).then((found) => setSnapshots(found.snapshots.filter((each) => each.session_id === id)), () => {});
   }, [id, again, timeline.finished.value]);
   const copies = descendants(id);
@@ -57,7 +58,7 @@ export function Branches({ timeline }) {
     const given = await ask({ title: `Remove the checkpoint ${name}?`, action: "Remove", lost: "this state. The session goes on as it is." });
     if (given) { await attempt(() => request("DELETE", sessionPath(id, "checkpoints", name))); look(); }
   };
-  const load = async (snapshot) => {
+  const open = async (snapshot) => {
     const made = await attempt(() => post(path("snapshots", snapshot.name, "load"), { session_id: `${snapshot.name}-${Date.now() % 10000}` }));
     if (made) go(`/sessions/${encodeURIComponent(made.session.session_id)}`);
   };
@@ -68,7 +69,8 @@ export function Branches({ timeline }) {
     <ol class="graph" aria-label="States of the session, newest first">
       <${Point} kind="now" title="Now" about=${`after cell ${timeline.count.value}`} />
       ${copies.map(([row, depth]) => html`<${Point} key=${row.session_id} kind="copy" depth=${depth} title=${html`<${Link} to=${`/sessions/${encodeURIComponent(row.session_id)}/branches`}>${row.session_id}<//>`} about=${`copy, made ${age(row.created_at)} ago, ${plural(row.cells, "cell")}`}>
-        ${mayAct() && html`<button class="quiet" onClick=${() => compare(row.session_id)}>Compare</button>`}<//>`)}
+        ${mayAct() && html`<button class="quiet" onClick=${() => compare(row.session_id)}>Compare</button>
+          ${depth === 0 && html`<button class="quiet" onClick=${async () => { if (await adopt(id, row.session_id)) look(); }}>Adopt</button>`}`}<//>`)}
       ${[...(checkpoints || [])].reverse().map((each) => html`<${Point} key=${each.name} kind=${each.auto ? "auto" : "checkpoint"} title=${each.auto ? `Before cell ${each.cell + 1}` : each.name}
         about=${`after cell ${each.cell}, ${age(each.created_at)} ago${each.memory ? `, ${bytes(each.memory)}` : ""}`}>
         ${mayAct() && html`<button class="quiet" onClick=${() => compare(each.name)}>Compare</button>
@@ -76,11 +78,12 @@ export function Branches({ timeline }) {
           ${!each.auto && html`<button class="quiet" onClick=${() => remove(each.name)}>Remove</button>`}`}<//>`)}
       ${parent && html`<${Point} kind="parent" title=${sessions.value.has(parent) ? html`<${Link} to=${`/sessions/${encodeURIComponent(parent)}/branches`}>${parent}<//>` : parent}
         about=${sessions.value.has(parent) ? "the original of this copy" : "the original of this copy; it has ended"}>
-        ${mayAct() && sessions.value.has(parent) && html`<button class="quiet" onClick=${() => compare(parent)}>Compare</button>`}<//>`}
+        ${mayAct() && sessions.value.has(parent) && html`<button class="quiet" onClick=${() => compare(parent)}>Compare</button>
+          <button class="quiet" onClick=${async () => { if (await adopt(parent, id)) go(`/sessions/${encodeURIComponent(parent)}/branches`); }}>Adopt this copy there</button>`}<//>`}
     </ol>
     ${checkpoints && !checkpoints.length && html`<p class="muted">No checkpoint yet. With <code>checkpoints="auto"</code> a session makes one before each cell.</p>`}
     ${snapshots.length > 0 && html`<h3>Saved on disk</h3><table class="rows"><tbody>${snapshots.map((each) => html`<tr key=${each.name}>
       <th scope="row">${each.name}</th><td class="muted" title=${moment(each.saved_at)}>${age(each.saved_at)} ago, after cell ${each.cell}</td><td class="number">${bytes(each.size)}</td>
-      <td><button class="quiet" onClick=${() => compare(`snapshot:${each.name}`)}>Compare</button> <button class="quiet" onClick=${() => load(each)}>Open as a session</button></td></tr>`)}</tbody></table>`}
+      <td><button class="quiet" onClick=${() => compare(`snapshot:${each.name}`)}>Compare</button> <button class="quiet" onClick=${() => open(each)}>Open as a session</button></td></tr>`)}</tbody></table>`}
   </div>`;
 }

@@ -1,6 +1,6 @@
 // Files of a session's folder: go through it, look at one, put one in by dropping it, take one out.
 import { html, useEffect, useRef, useState } from "./lib.js";
-import { ask as request, attempt, get, mayAct, query, sessionPath } from "./api.js";
+import { ask as request, attempt, get, load, mayAct, query, sessionPath } from "./api.js";
 import { download } from "./actions.js";
 import { plain } from "./ansi.js";
 import { ask } from "./dialog.js";
@@ -19,7 +19,7 @@ function Preview({ id, file, close }) {
   const [shown, setShown] = useState(null);
   useEffect(() => {
     let url = null, gone = false;
-    attempt(async () => {
+    load(async () => {
       const type = PICTURES[ending(file.name)];
       if (type && file.size <= MAX_PICTURE) {
         const answer = await request("GET", filePath(id, file.path), undefined, { raw: true });
@@ -69,7 +69,7 @@ export function Files({ timeline }) {
   const input = useRef(null);
   useEffect(() => {
     if (timeline.ended.value) return;
-    attempt(() => get(query(sessionPath(id, "files"), { folder: folder || undefined }))).then((answer) => answer && setFound(answer));
+    load(() => get(query(sessionPath(id, "files"), { folder: folder || undefined }))).then((answer) => answer && setFound(answer));
   }, [id, folder, again, timeline.finished.value]);
   const upload = async (list) => {
     for (const file of list) await attempt(() => request("PUT", filePath(id, folder ? `${folder}/${file.name}` : file.name), file));

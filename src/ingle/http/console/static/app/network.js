@@ -1,6 +1,6 @@
 // Hosts that a session reached and was refused, each with the flag that would allow it.
 import { html, useEffect, useState } from "./lib.js";
-import { attempt, get, sessionPath } from "./api.js";
+import { get, load, sessionPath } from "./api.js";
 import { plain } from "./ansi.js";
 import { age, moment, plural } from "./format.js";
 
@@ -8,7 +8,7 @@ export function Network({ timeline }) {
   const [found, setFound] = useState(null);
   useEffect(() => {
     if (timeline.ended.value) return;
-    attempt(() => get(sessionPath(timeline.id, "network"))).then((answer) => answer && setFound(answer));
+    load(() => get(sessionPath(timeline.id, "network"))).then((answer) => answer && setFound(answer));
   }, [timeline, timeline.finished.value]);
   if (!found) return html`<p class="muted">Loading…</p>`;
   return html`<div class="network">

@@ -1,6 +1,6 @@
 // What a session uses: CPU and memory over the last half hour with their limits, and the machine it shares.
 import { html, useEffect, useState } from "./lib.js";
-import { attempt, get, sessionPath } from "./api.js";
+import { get, load, sessionPath } from "./api.js";
 import { Chart } from "./chart.js";
 import { bytes, duration, percent } from "./format.js";
 import { machine } from "./overview.js";
@@ -12,7 +12,7 @@ function useSamples(timeline) {
   const [kept, setKept] = useState({ samples: [] });
   useEffect(() => {
     if (timeline.ended.value) return;
-    const look = () => attempt(() => get(sessionPath(timeline.id, "usage"))).then((found) => found && setKept(found));
+    const look = () => load(() => get(sessionPath(timeline.id, "usage"))).then((found) => found && setKept(found));
     look();
     const timer = setInterval(() => { if (!document.hidden) look(); }, LOOK_MS);
     return () => clearInterval(timer);

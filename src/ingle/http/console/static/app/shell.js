@@ -1,6 +1,6 @@
 // Shell tasks of a session: run a command in its folder, see what it prints, answer it and end it.
 import { html, useEffect, useRef, useState } from "./lib.js";
-import { attempt, get, path, post, query } from "./api.js";
+import { attempt, get, load, path, post, query } from "./api.js";
 import { Text } from "./output.js";
 import { plain } from "./ansi.js";
 import { age, duration } from "./format.js";
@@ -35,7 +35,7 @@ function Task({ id, close }) {
   useEffect(() => {
     let timer = null, gone = false;
     const look = async () => {
-      const found = await attempt(() => get(query(path("shell", id), { wait: 0 })));
+      const found = await load(() => get(query(path("shell", id), { wait: 0 })));
       if (gone || !found) return;
       setTask(found);
       if (live(found)) timer = setTimeout(look, LOOK_MS);

@@ -1,6 +1,6 @@
 // A terminal for a shell task. The library is loaded when the first one is opened.
 import { html, loadTerminal, useEffect, useRef } from "./lib.js";
-import { attempt, failure, get, path, post, query } from "./api.js";
+import { failure, get, load, path, post, query } from "./api.js";
 import { theme } from "./theme.js";
 
 const SOON_MS = 40;
@@ -40,7 +40,7 @@ function connect(terminal, fit, id, ended) {
   // One request at a time, so that no text comes twice. Soon after a key or text, and later when nothing happens.
   const follow = async () => {
     while (!gone) {
-      const task = await attempt(() => get(query(path("shell", id), { wait: 0, from: next })));
+      const task = await load(() => get(query(path("shell", id), { wait: 0, from: next })));
       if (gone || !task) return;
       next = task.next_event;
       if (task.stdout) terminal.write(task.stdout);

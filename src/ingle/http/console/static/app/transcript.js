@@ -1,6 +1,6 @@
 // The transcript of a session: a window of its cells that moves with the reader, and a place to run the next one.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
-import { attempt, get, mayAct, query, sessionPath } from "./api.js";
+import { attempt, get, load, mayAct, query, sessionPath } from "./api.js";
 import { Approval } from "./approvals.js";
 import { CellView } from "./cell.js";
 import { Editor } from "./editor.js";
@@ -89,7 +89,7 @@ export function Transcript({ timeline }) {
   }, [pinned]);
   const earlier = async () => {
     const box = list.current, height = box.scrollHeight, top = box.scrollTop;
-    await attempt(() => timeline.page(-1));
+    await load(() => timeline.page(-1));
     requestAnimationFrame(() => { box.scrollTop = top + box.scrollHeight - height; });
   };
   // Threads and tasks of earlier cells call tools, too.
@@ -99,7 +99,7 @@ export function Transcript({ timeline }) {
     <div class="cells" ref=${list} onScroll=${scrolled} tabindex="0" role="feed" aria-label="Cells"><div>
       ${first > 1 && html`<${Edge} act=${earlier} at=${first} text=${`Load earlier cells (${plural(first - 1, "more")})`.replace("mores", "more")} />`}
       ${cells.map((cell) => html`<${CellView} key=${cell.number} timeline=${timeline} cell=${cell} selected=${cell.number === selected} />`)}
-      ${last < count && html`<${Edge} act=${() => attempt(() => timeline.page(1))} at=${last} text="Load later cells" />`}
+      ${last < count && html`<${Edge} act=${() => load(() => timeline.page(1))} at=${last} text="Load later cells" />`}
       ${!cells.length && timeline.info.value && html`<p class="empty">${timeline.origin.value
         ? `This is a copy. ${plural(timeline.origin.value, "cell")} ran in the original.` : "Nothing has run in this session yet."}</p>`}
     </div></div>

@@ -1,6 +1,6 @@
 // One variable in full: a page of its rows with a plot of its numbers, or its text.
 import { html, useEffect, useState } from "./lib.js";
-import { attempt, get, query, sessionPath } from "./api.js";
+import { get, load, query, sessionPath } from "./api.js";
 import { plain } from "./ansi.js";
 import { Chart } from "./chart.js";
 import { plural } from "./format.js";
@@ -34,7 +34,7 @@ export function Value({ timeline, name, close }) {
   useEffect(() => {
     let gone = false;
     const asked = { rows: ROWS, first_row: first, column: column < 0 ? undefined : column };
-    attempt(() => get(query(sessionPath(timeline.id, "variables", name), asked))).then((answer) => !gone && answer && setFound(answer));
+    load(() => get(query(sessionPath(timeline.id, "variables", name), asked))).then((answer) => !gone && answer && setFound(answer));
     return () => { gone = true; };
   }, [name, first, column, timeline.finished.value]);
   const variable = found?.variable, table = variable?.table;

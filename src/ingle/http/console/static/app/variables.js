@@ -1,6 +1,6 @@
 // Variables of a session: type, extent, size and preview, and what the last cell changed.
 import { html, useEffect, useRef, useState } from "./lib.js";
-import { attempt, get, mayAct, sessionPath } from "./api.js";
+import { get, load, mayAct, sessionPath } from "./api.js";
 import { plain } from "./ansi.js";
 import { bytes, plural } from "./format.js";
 import { Value } from "./value.js";
@@ -19,7 +19,7 @@ export function Variables({ timeline }) {
   useEffect(() => {
     if (ended || asleep || !timeline.info.value) return;
     let gone = false;
-    attempt(() => get(sessionPath(timeline.id, "variables"))).then((answer) => {
+    load(() => get(sessionPath(timeline.id, "variables"))).then((answer) => {
       if (gone || !answer) return;
       const prints = new Map(answer.variables.map((variable) => [variable.name, print(variable)]));
       // While a cell runs only the names are known, and nothing can be compared.
