@@ -24,10 +24,12 @@ def garbage(t):
 @attack("limits", root=HELD, user=HELD, after=harm_to_others)
 def a_length_of_four_gigabytes(t):
     import os
+    import select
 
     for fd in range(3, 200):
         try:
-            os.write(fd, b"\xff\xff\xff\xff" + b"x" * 1000)
+            if select.select([], [fd], [], 1)[1]:  # an end that an earlier attack has filled would wait for ever
+                os.write(fd, b"\xff\xff\xff\xff" + b"x" * 1000)
         except OSError:
             continue
     return True
