@@ -183,6 +183,18 @@ def test_a_scope_allows_what_it_says(tokens: dict[str, str], server: Server) -> 
         problem(a.get("/metrics"), 403, "forbidden")
         with client_with(server, tokens["b"]) as admin:
             assert admin.get("/metrics").status_code == 200
+            admin.post("/v1/sessions", json={"session_id": "main"})
+            # These reach other tenants, or the machine itself.
+            for method, path, body in (
+                ("PUT", "/v1/sessions/main/tools/own", {"command": "sh"}),
+                ("DELETE", "/v1/sessions/main/tools/own", None),
+                ("PUT", "/v1/nodes", {"count": 1}),
+                ("POST", "/v1/nodes/local/drain", {}),
+                ("GET", "/v1/grants", None),
+                ("DELETE", "/v1/environments/e", None),
+                ("GET", "/v1/tokens", None),
+            ):
+                problem(admin.request(method, path, json=body), 403, "forbidden")
 
 
 @pytest.mark.req("safe.token")

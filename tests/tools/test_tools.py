@@ -360,6 +360,11 @@ async def test_a_server_for_one_session_takes_an_administrator(tools: Service) -
     user = tools.acting_for(Caller("user", scopes=IMPLIED["execute"]))
     with pytest.raises(errors.Forbidden, match="admin"):
         await user.add_tool_server("s", "own", new)
+    # It would run with the rights of the server, so the administrator of a tenant may not name one either.
+    tenant = tools.acting_for(Caller("x", tenant="x", scopes=IMPLIED["admin"]))
+    await tenant.create_session("s")
+    with pytest.raises(errors.Forbidden, match="only the owner"):
+        await tenant.add_tool_server("s", "own", new)
     await tools.add_tool_server("s", "own", new)
     assert await value(tools, "s", "tools.own.add(1, 1)") == "{'sum': 2}"
     await tools.create_session("other")

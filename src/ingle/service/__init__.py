@@ -139,6 +139,10 @@ class Service(
         """Raise Forbidden or Unauthorized if the caller may not use verbs of this scope."""
         self.access.check(scope)
 
+    def check_owner(self, what: str) -> None:
+        """Raise Forbidden unless the owner of the server calls."""
+        self.access.check_owner(what)
+
     @property
     def stopping(self) -> bool:
         return self._shared.stopping
@@ -196,12 +200,12 @@ class Service(
 
     async def scale(self, count: int) -> None:
         """Ask the cluster for so many machines."""
-        self.check(ADMIN)
+        self.access.check_owner("scale the cluster")
         await self._node.machines.scale(count)
 
     async def drain_machine(self, node: str, *, seconds: float = DRAIN_SECONDS) -> Drained:
         """Move the sessions of a machine to others. It gets no more. A running cell has `seconds` to end."""
-        self.check(ADMIN)
+        self.access.check_owner("drain a machine")
         check_seconds("seconds", seconds)
         return await self._node.machines.drain(node, seconds)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from ingle import errors
-from ingle.callers import EXECUTE, READ, Caller
+from ingle.callers import ADMIN, DEFAULT_TENANT, EXECUTE, READ, Caller
 from ingle.events import SessionInfo
 from ingle.nodes import Node, SessionHandle, TaskHandle
 from ingle.requests import Author, NewCell, NewTask, session_key, shell_key
@@ -59,6 +59,12 @@ class Access:
             )
         if caller.revoked:
             raise errors.Unauthorized("this token was revoked; ask for another")
+
+    def check_owner(self, what: str) -> None:
+        """Raise Forbidden unless the owner of the server calls: `what` concerns all tenants, or the host itself."""
+        self.check(ADMIN)
+        if self.caller.tenant != DEFAULT_TENANT:
+            raise errors.Forbidden(f"only the owner of the server may {what}; ask the operator")
 
     def session_key(self, session_id: str, scope: str = READ) -> str:
         """Return the key of one of the caller's sessions."""

@@ -1,7 +1,6 @@
 """Verbs for grants: the owner lists, adds and removes folders and hosts that sessions may use."""
 
-from ingle import errors
-from ingle.callers import ADMIN, DEFAULT_TENANT
+from ingle.callers import DEFAULT_TENANT
 from ingle.grants import FOLDER, HOST, GrantChange, GrantInfo, NewGrant, Reach
 from ingle.service.verbs import Verbs
 from ingle.settings import LEVELS, NETWORKS
@@ -9,16 +8,16 @@ from ingle.settings import LEVELS, NETWORKS
 
 class Grants(Verbs):
     async def list_grants(self) -> list[GrantInfo]:
-        self._check_owner()
+        self.access.check_owner("see and change its grants")
         return await self._node.grants.list()
 
     async def add_grant(self, new: NewGrant) -> GrantChange:
         """Grant a folder or host until the server ends."""
-        self._check_owner()
+        self.access.check_owner("see and change its grants")
         return await self._node.grants.add(new)
 
     async def remove_grant(self, grant_id: str) -> GrantChange:
-        self._check_owner()
+        self.access.check_owner("see and change its grants")
         return await self._node.grants.remove(grant_id)
 
     async def reach(self) -> Reach:
@@ -33,8 +32,3 @@ class Grants(Verbs):
         folders = [each for each in found if each.kind == FOLDER]
         start = next((each.name for each in folders if each.start), None)
         return Reach(level, network, folders, [each.name for each in found if each.kind == HOST], start)
-
-    def _check_owner(self) -> None:
-        self.access.check(ADMIN)
-        if self.access.caller.tenant != DEFAULT_TENANT:
-            raise errors.Forbidden("only the owner of the server may see and change its grants; ask the operator")

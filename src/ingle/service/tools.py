@@ -26,11 +26,13 @@ class Tools(Verbs):
     async def add_tool_server(self, session_id: str, name: str, server: NewServer) -> None:
         """Name an MCP server for one session, until the session or this server ends.
 
-        It runs with the rights of this server, outside of every sandbox, so it takes the scope `admin`.
+        It runs with the rights of this server, outside of every sandbox, so only the owner may name one.
         """
+        self.access.check_owner("name a server of tools")
         await self.access.session(session_id, ADMIN).tools.add(name, server)
 
     async def remove_tool_server(self, session_id: str, name: str) -> None:
+        self.access.check_owner("remove a server of tools")
         if not await self.access.session(session_id, ADMIN).tools.remove(name):
             raise errors.NotFound(f"session {session_id!r} has no server of tools {name[:80]!r} of its own")
 

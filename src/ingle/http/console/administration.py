@@ -10,12 +10,11 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from ingle import errors
-from ingle.callers import ADMIN, DEFAULT_TENANT, Limits
+from ingle.callers import Limits
 from ingle.http.auth import tokens_file
 from ingle.http.auth.credentials import Credentials
 from ingle.http.routes.bodies import Name, NoBody, NoQuery
 from ingle.http.routes.table import Call, Operation, answer
-from ingle.service import Service
 
 DOCTOR_SECONDS = 180.0
 """Time for all checks, each of which has its own limit."""
@@ -93,7 +92,7 @@ class Administration:
         ]
 
     async def doctor(self, call: Call[NoBody, NoQuery]) -> Response:
-        _check_owner(call.service)
+        call.service.check_owner("see and change tokens")
         # The checks block and start services of their own, so they run in a process of their own, one at a time.
         async with self._checking:
             process = await asyncio.create_subprocess_exec(
@@ -118,12 +117,12 @@ class Administration:
         return answer(found)
 
     async def tokens(self, call: Call[None, NoQuery]) -> Response:
-        _check_owner(call.service)
+        call.service.check_owner("see and change tokens")
         found = await asyncio.to_thread(tokens_file.read, self._home)
         return answer(TokenList([_info(entry) for entry in found]))
 
     async def add_token(self, call: Call[NewToken, NoQuery]) -> Response:
-        _check_owner(call.service)
+        call.service.check_owner("see and change tokens")
         body = call.body
         token, entry = await asyncio.to_thread(
             tokens_file.add, self._home, body.name, body.tenant or body.name, body.scope, Limits()
@@ -131,7 +130,7 @@ class Administration:
         return answer(MadeToken(token, _info(entry)), 201)
 
     async def revoke_token(self, call: Call[None, NoQuery]) -> Response:
-        _check_owner(call.service)
+        call.service.check_owner("see and change tokens")
         await asyncio.to_thread(tokens_file.revoke, self._home, call.request.path_params["name"])
         return Response(status_code=204)
 
@@ -141,13 +140,6 @@ class Administration:
         if home is None:
             raise errors.NotFound("this server needs no tokens")
         return home
-
-
-def _check_owner(service: Service) -> None:
-    """Raise Forbidden unless the owner calls: tokens of any tenant can be made here."""
-    service.check(ADMIN)
-    if service.caller.tenant != DEFAULT_TENANT:
-        raise errors.Forbidden("only the owner of the server may do this")
 
 
 def _info(entry: tokens_file.Entry) -> TokenInfo:
