@@ -12,6 +12,7 @@ import pkgutil
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -231,6 +232,43 @@ def test_another_tenant_sees_nothing_on_any_route(protocol: Protocol, shared_ser
     ingle_token(shared_server.home, "revoke", name)
 
 
+@contextmanager
+def tokens_of_one_tenant(server: Server, tenant: str) -> Iterator[tuple[str, str]]:
+    """Provide a token that may execute, and one that may only read."""
+    names = {f"{tenant}-{scope}": scope for scope in ("execute", "read")}
+    made = [ingle_token(server.home, "new", name, "--tenant", tenant, "--scope", names[name]) for name in names]
+    yield made[0].split()[0], made[1].split()[0]
+    for name in names:
+        ingle_token(server.home, "revoke", name)
+
+
+def cells_run(client: httpx.Client) -> dict[str, int]:
+    """Return the number of cells of each session."""
+    return {each["session_id"]: each["execution_count"] for each in client.get("/v1/sessions").json()["sessions"]}
+
+
+@protocols
+def test_a_token_that_may_only_read_changes_nothing_on_any_route(protocol: Protocol, shared_server: Server) -> None:
+    with (
+        tokens_of_one_tenant(shared_server, f"shared-{protocol.name}") as (full, reading),
+        client_with(shared_server, full) as owner,
+        client_with(shared_server, reading) as reader,
+    ):
+        made = protocol.new(owner)
+        before = cells_run(owner)
+        for method, template in protocol.routes:
+            path = re.sub(r"\{[^}]*\}", made, template)
+            body = {"code": "1", "language": "python", "templateID": "base", "command": "pwd", "path": "."}
+            body |= {"process": {"cmd": "pwd"}, "cells": ["1"]}
+            answer = reader.request(method, path, json=body, headers=protocol.headers(made))
+            told = (method, path, answer.status_code, answer.text)
+            assert method == "GET" or answer.status_code in (400, 403, 404, 422), told
+            assert "envdAccessToken" not in answer.text, told
+        assert cells_run(owner) == before
+        for name in before:
+            owner.delete(f"/v1/sessions/{name}")
+
+
 SOCKETS = (
     "/api/kernels/{kernel}/channels",
     "/toolbox/{sandbox}/process/interpreter/execute",
@@ -240,20 +278,38 @@ SOCKETS = (
 )
 
 
-def test_websockets_are_refused_without_a_token_or_with_that_of_another_tenant(shared_server: Server) -> None:
-    sandbox, kernel = (each.new(shared_server.client) for each in PROTOCOLS[1:3])
-    other = ingle_token(shared_server.home, "new", "sockets").split()[0]
-    for path in SOCKETS:
-        url = shared_server.url.replace("http", "ws") + path.format(kernel=kernel, sandbox=sandbox)
-        for headers, status in (
-            ({}, 401),
-            ({"Authorization": "Bearer wrong"}, 401),
-            ({"Authorization": f"Bearer {other}"}, 404),
-        ):
-            with pytest.raises(InvalidStatus) as refused, connect(url, additional_headers=headers):
-                pass
-            assert refused.value.response.status_code == status, path
+def test_websockets_are_refused_without_a_token_that_may_use_them(shared_server: Server) -> None:
+    stranger = ingle_token(shared_server.home, "new", "sockets").split()[0]
+    with (
+        tokens_of_one_tenant(shared_server, "shared") as (full, reader),
+        client_with(shared_server, full) as owner,
+    ):
+        sandbox, kernel = (each.new(owner) for each in PROTOCOLS[1:3])
+        for path in SOCKETS:
+            url = shared_server.url.replace("http", "ws") + path.format(kernel=kernel, sandbox=sandbox)
+            for headers, status in (
+                ({}, 401),
+                ({"Authorization": "Bearer wrong"}, 401),
+                ({"Authorization": f"Bearer {stranger}"}, 404),
+                ({"Authorization": f"Bearer {reader}"}, 403),
+            ):
+                if status == 403 and path.startswith("/api/kernels"):
+                    continue  # may watch; what it sends is checked message by message
+                with pytest.raises(InvalidStatus) as refused, connect(url, additional_headers=headers):
+                    pass
+                assert refused.value.response.status_code == status, path
+        for each in owner.get("/v1/sessions").json()["sessions"]:
+            owner.delete(f"/v1/sessions/{each['session_id']}")
     ingle_token(shared_server.home, "revoke", "sockets")
+
+
+def test_a_sandbox_of_daytona_whose_session_was_ended_is_gone(client: httpx.Client) -> None:
+    made, other = (PROTOCOLS[1].new(client) for _ in range(2))
+    client.delete(f"/v1/sessions/{made}").raise_for_status()
+    listed = [each["id"] for each in client.get("/api/sandbox").json()["items"]]
+    assert (made in listed, other in listed) == (False, True)
+    assert client.delete(f"/api/sandbox/{made}").status_code == 404
+    assert client.delete(f"/api/sandbox/{other}").status_code == 200
 
 
 def test_bad_queries_of_a_terminal_are_refused_before_it_is_made(shared_server: Server) -> None:

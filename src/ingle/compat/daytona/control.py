@@ -1,5 +1,6 @@
 """Sandboxes of Daytona: made, listed, started, stopped, labelled and removed."""
 
+import contextlib
 import os
 from typing import Any
 
@@ -10,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ingle import errors
-from ingle.callers import EXECUTE
-from ingle.compat.daytona.sandboxes import STARTED, STOPPED, Sandbox, Sandboxes, moment, new_id
+from ingle.compat.daytona.sandboxes import STARTED, STOPPED, Sandbox, Sandboxes, SandboxNotFound, moment, new_id
+from ingle.compat.scopes import check_scope
 from ingle.http.routes.bodies import read_body
 from ingle.http.translations import PRINCIPAL
 from ingle.service import Service
@@ -101,7 +102,10 @@ class Control:
             for each in self._sandboxes.of_tenant(service.caller.tenant)
             if wanted.items() <= each.labels.items() and query.get("name", each.name) == each.name
         ]
-        page = [await self._described(request, each) for each in found[start : start + limit]]
+        page = []
+        for each in found[start : start + limit]:
+            with contextlib.suppress(SandboxNotFound):
+                page.append(await self._described(request, each))
         more = str(start + limit) if len(found) > start + limit else None
         return JSONResponse({"items": page, "nextCursor": more})
 
@@ -110,7 +114,6 @@ class Control:
 
     async def _delete(self, request: Request) -> Response:
         sandbox = self._find(request)
-        sandbox.service.check(EXECUTE)
         body = await self._described(request, sandbox)
         await self._sandboxes.end(sandbox)
         return JSONResponse({**body, "state": sandbox.state})
@@ -124,14 +127,12 @@ class Control:
     async def _set_state(self, request: Request, state: str) -> Response:
         """Refuse or accept requests to its toolbox. ingle frees the processes of what is not used by itself."""
         sandbox = self._find(request)
-        sandbox.service.check(EXECUTE)
         sandbox.state = state
         return JSONResponse(await self._described(request, sandbox))
 
     async def _label(self, request: Request) -> Response:
         sandbox = self._find(request)
         asked = await read_body(request, Labels, MAX_BODY_BYTES)
-        sandbox.service.check(EXECUTE)
         sandbox.labels = asked.labels
         return JSONResponse({"labels": sandbox.labels})
 
@@ -140,10 +141,15 @@ class Control:
         return JSONResponse({"url": toolbox_url(request)})
 
     def _find(self, request: Request) -> Sandbox:
-        return self._sandboxes.find(request.path_params["name"], request.scope["ingle.service"])
+        return self._sandboxes.find(request.path_params["name"], check_scope(request.scope))
 
     async def _described(self, request: Request, sandbox: Sandbox) -> dict[str, Any]:
-        limits = (await sandbox.service.get_session(sandbox.id)).limits
+        try:
+            limits = (await sandbox.service.get_session(sandbox.id)).limits
+        except errors.SessionNotFound:
+            # It was ended by its name.
+            await self._sandboxes.end(sandbox)
+            raise SandboxNotFound(sandbox.name) from None
         return {
             "id": sandbox.id,
             "organizationId": "ingle",

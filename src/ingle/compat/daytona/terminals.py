@@ -79,6 +79,9 @@ async def _create(sandbox: Sandbox, new: NewTerminal) -> Terminal:
     task = await sandbox.service.run_task(
         NewTask(COMMAND, cwd=cwd, env=envs, pty=True, rows=new.rows, columns=new.cols, session_id=sandbox.id), wait=0.0
     )
+    if new.id in sandbox.terminals:  # made by another request meanwhile
+        await sandbox.service.shell_cancel(task.task_id, wait=0)
+        raise errors.Conflict(f"PTY session {new.id[:80]} already exists")
     made = Terminal(new.id, task.task_id, new.cols, new.rows, cwd, envs, datetime.now(UTC))
     sandbox.terminals[new.id] = made
     return made

@@ -12,6 +12,7 @@ from ingle import errors
 from ingle.compat.daytona import files, interpreter, processes, terminals
 from ingle.compat.daytona.control import Control
 from ingle.compat.daytona.sandboxes import STARTED, NotStarted, Sandbox, Sandboxes, moment
+from ingle.compat.scopes import check_scope
 from ingle.http.auth.principals import Principal, Principals
 from ingle.service import Service
 
@@ -82,7 +83,7 @@ class Daytona:
         return Route(f"{TOOLBOX}/{{sandbox_id}}{path}", endpoint, methods=[method])
 
     def _find(self, sandbox_id: str, scope: Scope) -> Sandbox:
-        sandbox = self._sandboxes.find(sandbox_id, scope["ingle.service"])
+        sandbox = self._sandboxes.find(sandbox_id, check_scope(scope))
         if sandbox.state != STARTED:
             raise NotStarted(sandbox.name)
         return sandbox

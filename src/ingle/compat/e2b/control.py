@@ -18,6 +18,7 @@ from starlette.routing import Route
 from ingle import errors
 from ingle.compat.e2b.contexts import Contexts
 from ingle.compat.e2b.sandboxes import DEFAULT_SECONDS, ID_BYTES, MAX_SECONDS, Sandbox, Sandboxes
+from ingle.compat.scopes import check_scope
 from ingle.events import SessionInfo
 from ingle.http.routes.bodies import read_body
 from ingle.http.translations import PRINCIPAL
@@ -173,20 +174,17 @@ class Control:
 
     async def _kill(self, request: Request) -> Response:
         sandbox = self._find(request)
-        sandbox.service.check("execute")
         await self._sandboxes.end(sandbox)
         return Response(status_code=204)
 
     async def _set_timeout(self, request: Request) -> Response:
         sandbox = self._find(request)
         asked = await read_body(request, Timeout, MAX_BODY_BYTES)
-        sandbox.service.check("execute")
         self._sandboxes.set_life(sandbox, asked.timeout)
         return Response(status_code=204)
 
     async def _pause(self, request: Request) -> Response:
         sandbox = self._find(request)
-        sandbox.service.check("execute")
         if sandbox.paused:
             raise errors.Conflict(f"sandbox {sandbox.id!r} is paused already")
         await self._sandboxes.pause(sandbox)
@@ -242,7 +240,7 @@ class Control:
         return JSONResponse([metric])
 
     def _find(self, request: Request) -> Sandbox:
-        return self._sandboxes.find(request.path_params["sandbox_id"], request.scope["ingle.service"])
+        return self._sandboxes.find(request.path_params["sandbox_id"], check_scope(request.scope))
 
 
 def _snapshot_of(template: str) -> str | None:

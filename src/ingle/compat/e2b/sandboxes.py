@@ -196,7 +196,7 @@ class Sandboxes:
         sandbox.paused = True
         if sandbox.timer is not None:
             sandbox.timer.cancel()
-        for process in sandbox.processes.values():
+        for process in list(sandbox.processes.values()):
             try:
                 await sandbox.service.shell_pause(process.task_id)
             except errors.IngleError:
@@ -204,7 +204,7 @@ class Sandboxes:
 
     async def resume(self, sandbox: Sandbox) -> None:
         sandbox.paused = False
-        for process in sandbox.processes.values():
+        for process in list(sandbox.processes.values()):
             try:
                 await sandbox.service.shell_resume(process.task_id)
             except errors.IngleError:

@@ -21,6 +21,7 @@ from ingle.compat.e2b.interpreter import Interpreter
 from ingle.compat.e2b.processes import Processes
 from ingle.compat.e2b.requests import ACCESS_HEADER, ID_HEADER, KEY_HEADER, SANDBOX, TRAFFIC_HEADER, header
 from ingle.compat.e2b.sandboxes import Sandbox, Sandboxes, SandboxNotRunning
+from ingle.compat.scopes import check_scope
 from ingle.http.auth.principals import Principal, Principals
 from ingle.http.translations import PRINCIPAL
 from ingle.service import Service
@@ -101,7 +102,7 @@ class E2b:
             await self._sandbox_routes(scope, receive, send)
 
     async def _find(self, scope: Scope) -> Sandbox:
-        service: Service = scope["ingle.service"]
+        service = check_scope(scope)
         if self._debug:
             return await self._debug_sandbox(scope[PRINCIPAL])
         signer: Sandbox | None = scope.get(SANDBOX)
