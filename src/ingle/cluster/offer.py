@@ -47,7 +47,9 @@ class Agent(Protocol):
         """Create a session. Raise SessionExists if another agent has taken the epoch."""
         ...
 
-    async def fork(self, key: str, names: list[str], epochs: list[int | None], *, reseed: bool) -> list[SessionInfo]:
+    async def fork(
+        self, key: str, names: list[str], epochs: list[int | None], *, reseed: bool, shares: str | None
+    ) -> list[SessionInfo]:
         """Make one live copy of a session for each name, or none at all."""
         ...
 

@@ -96,9 +96,11 @@ class ServedNode:
         async with self._claimed(new.tenant, [(_name_of(new), epoch)]):
             return await self.node.create(new)
 
-    async def fork(self, key: str, names: list[str], epochs: list[int | None], *, reseed: bool) -> list[SessionInfo]:
+    async def fork(
+        self, key: str, names: list[str], epochs: list[int | None], *, reseed: bool, shares: str | None
+    ) -> list[SessionInfo]:
         async with self._claimed(tenant_of(key), list(zip(names, epochs, strict=True))):
-            return await self.node.fork(key, [*names], reseed=reseed)
+            return await self.node.fork(key, [*names], reseed=reseed, shares=shares)
 
     async def load(
         self, new: NewSession, epoch: int | None, source: str, start: str | None, *, trust: bool, rerun: bool

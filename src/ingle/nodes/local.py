@@ -86,8 +86,8 @@ class LocalNode:
         """Save a durable session to the object store and end it here, for another server."""
         await self.manager.takeover.give_up(key)
 
-    async def fork(self, key: str, names: list[str | None], *, reseed: bool = False) -> list[SessionInfo]:
-        return [session.info() for session in await self.manager.fork(key, names, reseed=reseed)]
+    async def fork(self, key: str, names: list[str | None], *, reseed: bool, shares: str | None) -> list[SessionInfo]:
+        return [session.info() for session in await self.manager.fork(key, names, reseed=reseed, shares=shares)]
 
     async def isolation(self) -> Isolation:
         verdict = await self.manager.grants.settled()

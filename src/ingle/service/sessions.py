@@ -112,9 +112,19 @@ class Sessions(Verbs):
         return await self.access.session(session_id, EXECUTE).clear()
 
     async def fork_session(
-        self, session_id: str, new_id: str | None = None, *, count: int = 1, reseed: bool = False
+        self,
+        session_id: str,
+        new_id: str | None = None,
+        *,
+        count: int = 1,
+        reseed: bool = False,
+        shares: str | None = None,
     ) -> list[SessionInfo]:
-        """Make live copies of a session. Several are named `new_id-1` and so on. Default: random names."""
+        """Make live copies of a session. Several are named `new_id-1` and so on. Default: random names.
+
+        A copy has files of its own, or uses those of the fork that `shares` names: so sessions of one folder are
+        forked together.
+        """
         key = self.access.session_key(session_id, EXECUTE)
         most = self.settings.max_forks
         if not 1 <= count <= most:
@@ -124,7 +134,7 @@ class Sessions(Verbs):
         names: list[str | None] = [new_id]
         if count > 1:
             names = [None if new_id is None else f"{new_id}-{number}" for number in range(1, count + 1)]
-        made = await self._node.fork(key, names, reseed=reseed)
+        made = await self._node.fork(key, names, reseed=reseed, shares=shares)
         await self.access.keep(*made)
         return made
 

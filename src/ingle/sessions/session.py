@@ -358,13 +358,15 @@ class Session:
         return await self._copies.copy()
 
     @asynccontextmanager
-    async def forked(self, names: list[str], *, reseed: bool = False) -> AsyncIterator[list[ForkedCopy]]:
-        """Provide live copies with their own files, one for each folder name. Raise Busy while a cell runs."""
+    async def forked(
+        self, names: list[str], *, reseed: bool = False, beside: SessionFolders | None = None
+    ) -> AsyncIterator[list[ForkedCopy]]:
+        """Provide live copies with files of their own or of another fork. Raise Busy while a cell runs."""
         self.last_used = time.monotonic()
         async with AsyncExitStack() as held:
             worker = await held.enter_async_context(self._worker.use("fork"))
             cell = self.last_cell
-            async with self._forking.copies(worker, cell, names, reseed=reseed, held=held) as copies:
+            async with self._forking.copies(worker, cell, names, reseed=reseed, held=held, beside=beside) as copies:
                 yield copies
 
     async def checkpoint(self, name: str) -> CheckpointInfo:

@@ -12,7 +12,7 @@ from ingle.sessions.forks.values import SavedState, way
 from ingle.sessions.persistence.checkpoints import Moment
 from ingle.sessions.process.session_folders import SessionFolders
 from ingle.snapshots.user_library import Library
-from ingle.trees.store import KeptTree
+from ingle.trees.store import KeptTree, NotKept
 from ingle.workers.views import View
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -55,7 +55,8 @@ class SessionSpec(msgspec.Struct, frozen=True):
 class ForkedFiles:
     """Files that a fork begins with."""
 
-    tree: KeptTree
+    tree: KeptTree | NotKept
+    """Not kept if it uses those of another fork."""
     source: str
     """The original's workspace, as its code sees it."""
     view: View | None

@@ -61,13 +61,15 @@ class View:
         _close(self._namespaces)
 
 
-async def make(worker: Worker, own: str, target: str, protected: list[str], *, network: bool = False) -> View:
+async def make(
+    worker: Worker, own: str, target: str, protected: list[str], *, network: bool = False, shown: str = ""
+) -> View:
     """Make a view for a copy of this worker, in which the folder `target` shows `own`/workspace. Raise NoView.
 
     The `protected` folders can only be read there. With `network`, it has a network of its own, with a proxy as the
-    only way out.
+    only way out. `shown` is the workspace of another copy, if it is to be shown instead.
     """
-    reply, fds = await _ask(worker, messages.MakeView(own, target, network, protected))
+    reply, fds = await _ask(worker, messages.MakeView(own, target, network, protected, shown))
     namespaces, rest = fds[: len(KINDS) - (not network)], fds[len(KINDS) - (not network) :]
     try:
         if [_kind(fd) for fd in namespaces] != [*KINDS[: len(KINDS) - (not network)]] or len(rest) != network:

@@ -40,7 +40,7 @@ def make(order: messages.MakeView, users: int, uid: int, gid: int) -> None:
     network, if it has its own, has loopback alone.
     """
     own = order.own
-    for folder in (own, f"{own}/workspace"):
+    for folder in (own,) if order.shown else (own, f"{own}/workspace"):
         os.mkdir(folder, 0o700)
     # Or the files about its own namespaces belong to root.
     kernel_calls.set_dumpable(True)
@@ -59,17 +59,19 @@ def make(order: messages.MakeView, users: int, uid: int, gid: int) -> None:
         kernel_calls.unshare(kernel_calls.CLONE_NEWNET, "network")
         root_fs.raise_loopback()
     inside = os.open(own, _FOLDER)
+    workspace = os.open(order.shown or f"{own}/workspace", _FOLDER)
     around = os.path.dirname(own)
     kernel_calls.mount("ingle", around, "tmpfs", root_fs.SAFE, root_fs.SMALL_SIZE)
     os.mkdir(own, 0o700)
     kernel_calls.mount(f"/proc/self/fd/{inside}", own, flags=kernel_calls.MS_BIND)
     for place in (*_homes(order.target), order.target):
-        kernel_calls.mount(f"{own}/workspace", place, flags=kernel_calls.MS_BIND)
+        kernel_calls.mount(f"/proc/self/fd/{workspace}", place, flags=kernel_calls.MS_BIND)
     for folder in order.protected:
         kernel_calls.mount(folder, folder, flags=kernel_calls.MS_BIND | kernel_calls.MS_REC)
         kernel_calls.set_mount(folder, root_fs.READ_ONLY)
     kernel_calls.set_mount(around, root_fs.READ_ONLY, recursive=False)
     os.close(inside)
+    os.close(workspace)
 
 
 def _homes(folder: str) -> list[str]:

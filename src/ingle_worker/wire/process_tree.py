@@ -82,7 +82,7 @@ class Enter:
 
 @dataclass(frozen=True)
 class MakeView:
-    """Order to make a view: namespaces in which the folder `target` shows `own`/workspace.
+    """Order to make a view: namespaces in which the folder `target` shows `own`/workspace, or `shown`.
 
     Of the folders beside `own`, nothing is seen there. The answer is JSON and descriptors, on the socket that comes
     with the frame: the user namespace, the mount namespace, and with `network` a network namespace and the listening
@@ -94,6 +94,8 @@ class MakeView:
     network: bool = False
     protected: list[str] = field(default_factory=list)
     """Folders that can only be read there."""
+    shown: str = ""
+    """Workspace of another copy, which this one shares. Empty: it has its own."""
 
 
 @dataclass(frozen=True)

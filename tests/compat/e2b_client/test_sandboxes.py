@@ -19,7 +19,7 @@ from e2b import (
     TimeoutException,
 )
 from e2b_code_interpreter import AsyncSandbox, Sandbox
-from serving import Server
+from serving import Server, ingle
 
 pytestmark = pytest.mark.req("compat.sandboxes")
 
@@ -157,6 +157,70 @@ def test_forks_go_on_from_the_same_state(sandbox: Sandbox) -> None:
     finally:
         for fork in forks:
             fork.kill()
+
+
+def test_a_fork_has_all_contexts_under_their_ids(sandbox: Sandbox) -> None:
+    first, second = sandbox.create_code_context(), sandbox.create_code_context(cwd="/tmp")
+    sandbox.run_code("x = 'default'; open('f', 'w').write('original')")
+    sandbox.run_code("x = 'first'", context=first)
+    count = sandbox.run_code("x = 'second'", context=second).execution_count
+    fork, other = (each for each in sandbox.fork(count=2) if isinstance(each, Sandbox))
+    try:
+        assert fork.list_code_contexts() == sandbox.list_code_contexts()
+        default = fork.list_code_contexts()[0]
+        assert [fork.run_code("x", context=each).text for each in (None, default, first, second)] == [
+            "default", "default", "first", "second"
+        ]  # fmt: skip
+        assert fork.run_code("x += '!'; x", context=second).execution_count == count + 2
+        fork.run_code("open('f', 'w').write('fork')", context=first)
+        read = "open('f').read()"
+        assert (fork.run_code(read).text, fork.files.read("f"), fork.commands.run("cat f").stdout) == ("fork",) * 3
+        for each in (sandbox, other):
+            assert (each.run_code(read, context=first).text, each.run_code("x", context=second).text) == (
+                "original", "second"
+            )  # fmt: skip
+        fork.restart_code_context(first)
+        fork.remove_code_context(second)
+        assert fork.run_code("x", context=first).error.name == "NameError"
+        assert [each.id for each in fork.list_code_contexts()] == [default.id, first.id]
+        added = fork.create_code_context()
+        assert fork.run_code(read, context=added).text == "fork"
+        with pytest.raises(Exception, match="default context ends with its sandbox"):
+            fork.remove_code_context(default)
+        again = fork.fork()[0]
+        assert (again.run_code(read, context=added).text, again.run_code("x").text) == ("fork", "default")
+        again.kill()
+    finally:
+        fork.kill()
+        other.kill()
+    assert sandbox.run_code("x", context=second).text == "second"
+
+
+async def test_async_a_fork_has_all_contexts_under_their_ids(async_sandbox: AsyncSandbox) -> None:
+    context = await async_sandbox.create_code_context()
+    await async_sandbox.run_code("x = 1", context=context)
+    (fork,) = await async_sandbox.fork()
+    assert isinstance(fork, AsyncSandbox)
+    assert (await fork.run_code("x += 1; x", context=context)).text == "2"
+    await fork.kill()
+    assert (await async_sandbox.run_code("x", context=context)).text == "1"
+
+
+def test_no_session_is_left_if_a_context_cannot_be_copied(sandbox: Sandbox, server: Server) -> None:
+    context = sandbox.create_code_context()
+    begun = threading.Event()
+    code = "print(1, flush=True)\nimport os, time\nwhile not os.path.exists('end'): time.sleep(0.01)"
+    thread = threading.Thread(target=sandbox.run_code, args=(code,), kwargs={
+        "context": context, "on_stdout": lambda each: begun.set()
+    })  # fmt: skip
+    thread.start()
+    assert begun.wait(20)
+    before = len(ingle(server.home, "ps").splitlines())
+    with pytest.raises(SandboxException, match="busy"):
+        sandbox.fork()
+    assert len(ingle(server.home, "ps").splitlines()) == before
+    sandbox.files.write("end", "")
+    thread.join(20)
 
 
 def test_a_snapshot_is_a_template_for_new_sandboxes(sandbox: Sandbox) -> None:

@@ -41,6 +41,39 @@ async def test_a_sandbox_shows_its_folder_as_a_home_and_others_tell_the_real_pat
     assert [each.name for each in (await service.list_files("second", info.cwd)).files] == ["f"]
 
 
+@pytest.mark.both_levels
+async def test_sessions_of_one_folder_are_forked_together(service: Service) -> None:
+    await service.create_session("first", home="/home/user")
+    await service.create_session("second", shares="first")
+    await service.execute("first", "x = 1; open('f', 'w').write('original')")
+    await service.execute("second", "y = [2]; opened = open('f', 'r+')")
+    await service.fork_session("first", "copy")
+    (info,) = await service.fork_session("second", "copy-2", shares="copy")
+    assert info.cwd == (await service.get_session("copy")).cwd
+    assert await value(service, "copy-2", "y, opened.read()") == "([2], 'original')"
+    await service.execute("copy-2", "open('f', 'w').write('copied')")
+    read = "open('f').read()"
+    assert await value(service, "copy", read) == "'copied'"
+    assert [await value(service, name, read) for name in ("first", "second")] == ["'original'"] * 2
+    # Also after its process has ended, and after the session has ended whose folder it uses.
+    await service.execute("copy-2", "exit()")
+    assert await value(service, "copy-2", read) == "'copied'"
+    await service.end_session("copy")
+    assert await value(service, "copy-2", read) == "'copied'"
+    (again,) = await service.fork_session("copy-2", "third")
+    assert await value(service, again.session_id, read) == "'copied'"
+
+
+async def test_a_fork_uses_the_folder_of_no_stranger(service: Service) -> None:
+    await service.create_session("first")
+    await service.create_session("stranger")
+    with pytest.raises(errors.InvalidRequest, match="does not descend"):
+        await service.fork_session("first", shares="stranger")
+    with pytest.raises(errors.SessionNotFound):
+        await service.fork_session("first", shares="missing")
+    assert {each.session_id for each in await service.list_sessions()} == {"first", "stranger"}
+
+
 async def test_a_share_that_cannot_be_is_refused(service: Service) -> None:
     await service.create_session("first")
     with pytest.raises(errors.SessionNotFound):

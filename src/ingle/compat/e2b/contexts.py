@@ -1,8 +1,9 @@
 """Contexts of a sandbox: sessions that share its folder. The default one is the sandbox's own session."""
 
+import dataclasses
+import itertools
 import secrets
 import time
-from datetime import UTC, datetime
 from typing import Any
 
 from ingle import errors
@@ -53,7 +54,7 @@ class Contexts:
 
     async def create(self, sandbox: Sandbox, cwd: str | None) -> Context:
         """Create one more context, in the folder of the sandbox."""
-        name = f"{sandbox.id}.{secrets.token_hex(CONTEXT_BYTES)}"
+        name = _new_name(sandbox)
         new = NewSession(session_id=name, shares=sandbox.id, **self._options(sandbox))
         made = await self._prepare(sandbox, await sandbox.service.create(new), cwd)
         sandbox.contexts[made.id] = made
@@ -86,32 +87,42 @@ class Contexts:
         context.hidden_cells += 1
 
     async def fork(self, original: Sandbox, count: int, principal: Principal) -> list[Sandbox]:
-        """Make so many sandboxes with live copies of the default context."""
+        """Make so many sandboxes with live copies of all contexts, which have the same ids there."""
         service = original.service
-        prefix = secrets.token_hex(ID_BYTES)
-        infos = await service.fork_session(original.id, prefix, count=count)
-        default = self.find(original, None)
-        made = []
-        for info in infos:
-            sandbox = Sandbox(
-                info.session_id,
+        default, *others = original.contexts.values()
+        infos = await service.fork_session(default.session_id, secrets.token_hex(ID_BYTES), count=count)
+        names = [info.session_id for info in infos]
+        made = [
+            Sandbox(
+                name,
                 principal,
                 original.template,
                 dict(original.metadata),
                 original.envs,
                 network=original.network,
                 auto_pause=original.auto_pause,
-                started_at=datetime.now(UTC),
+                contexts={default.id: _copied(default, name)},
             )
-            sandbox.contexts[sandbox.id] = Context(sandbox.id, sandbox.id, default.cwd, default.hidden_cells)
-            made.append(sandbox)
+            for name in names
+        ]
+        try:
+            for sandbox, context in itertools.product(made, others):
+                name = _new_name(sandbox)
+                await service.fork_session(context.session_id, name, shares=sandbox.id)
+                names.append(name)
+                sandbox.contexts[context.id] = _copied(context, name)
+        except BaseException:
+            for name in reversed(names):
+                await service.end_session(name)
+            raise
         return made
 
     def find(self, sandbox: Sandbox, context_id: str | None) -> Context:
-        found = sandbox.contexts.get(sandbox.id if context_id is None else context_id)
-        if found is None:
-            raise ContextNotFound(context_id or "")
-        return found
+        if context_id is None:
+            return sandbox.default_context
+        if context_id not in sandbox.contexts:
+            raise ContextNotFound(context_id)
+        return sandbox.contexts[context_id]
 
     async def restart(self, sandbox: Sandbox, context: Context) -> None:
         """Give the context an empty namespace."""
@@ -119,7 +130,17 @@ class Contexts:
         await sandbox.service.clear_session(context.session_id)
 
     async def remove(self, sandbox: Sandbox, context: Context) -> None:
-        if context.id == sandbox.id:
+        if context is sandbox.default_context:
             raise errors.InvalidRequest("the default context ends with its sandbox; kill the sandbox instead")
         del sandbox.contexts[context.id]
         await sandbox.service.end_session(context.session_id)
+
+
+def _new_name(sandbox: Sandbox) -> str:
+    """Return a name for the session of a further context."""
+    return f"{sandbox.id}.{secrets.token_hex(CONTEXT_BYTES)}"
+
+
+def _copied(context: Context, session_id: str) -> Context:
+    """Return a context of a fork: the same one for clients, in another session."""
+    return dataclasses.replace(context, session_id=session_id, used_at=time.monotonic())

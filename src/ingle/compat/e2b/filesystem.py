@@ -237,7 +237,7 @@ class Filesystem:
 
 def place(sandbox: Sandbox, path: str) -> str:
     """Return an absolute path. A relative one starts at the sandbox's folder, as does `~`."""
-    home = sandbox.contexts[sandbox.id].cwd
+    home = sandbox.default_context.cwd
     if path == "~" or path.startswith("~/"):
         path = path[2:]
     if "\0" in path:

@@ -125,7 +125,7 @@ class Processes:
         size = (asked.pty or Pty()).size
         new = NewTask(
             command_of(config),
-            cwd=config.cwd or sandbox.contexts[sandbox.id].cwd,
+            cwd=config.cwd or sandbox.default_context.cwd,
             env=config.envs,
             timeout=_timeout(request),
             interactive=asked.stdin and asked.pty is None,

@@ -73,6 +73,11 @@ class Sandbox:
     """Ends its life, or pauses it."""
 
     @property
+    def default_context(self) -> "Context":
+        """Its own session. A fork has the ids of its original's contexts, so that this one may have any id."""
+        return next(iter(self.contexts.values()))
+
+    @property
     def service(self) -> Service:
         return self.principal.service
 

@@ -5,7 +5,7 @@ from ingle.render.phrases import some
 from ingle.sessions.cells.notices import Notices
 from ingle.sessions.persistence.kept_files import KeptFiles
 from ingle.sessions.spec import ForkedFiles
-from ingle.trees.store import NotKept
+from ingle.trees.store import KeptTree, NotKept
 from ingle.workers.views import NoView
 from ingle.workers.worker import Worker
 
@@ -18,11 +18,12 @@ async def fill_folder(worker: Worker, forked: ForkedFiles, files: KeptFiles, not
         if forked.view is not None:
             await forked.view.give_to(worker)
         failed: list[str] = []
-        if forked.view is None or forked.tree.tree.entries:
+        tree = forked.tree
+        if isinstance(tree, KeptTree) and (forked.view is None or tree.tree.entries):
             # The view of a fork has made its folder.
-            failed = (await files.restore(worker, forked.tree, new=True)).failed
-        if not failed:
-            await files.know(worker, forked.tree)
+            failed = (await files.restore(worker, tree, new=True)).failed
+        if isinstance(tree, KeptTree) and not failed:
+            await files.know(worker, tree)
     except (NotKept, NoView) as why:
         raise errors.StartFailed(f"the files of a fork could not be copied: {why}; try again") from None
     if failed:

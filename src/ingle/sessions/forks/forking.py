@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ingle import errors
 from ingle.sessions.forks import values
@@ -16,6 +17,8 @@ from ingle.trees.store import KeptTree, NotKept
 from ingle.workers import views
 from ingle.workers.copies import ForkOptions
 from ingle.workers.worker import Worker
+
+USED_BY_FORK = NotKept("another fork has them")
 
 
 @dataclass(frozen=True)
@@ -49,20 +52,23 @@ class Forking:
         reseed: bool = False,
         network: bool = False,
         protect: bool = False,
+        beside: SessionFolders | None = None,
     ) -> AsyncIterator[list[ForkedCopy]]:
         """Provide copies of the worker, one for each folder name. The session is `held` no longer than needed.
 
         `network`: each has a network of its own. `protect`: they may only read the folders that the session may write.
-        Copies that have no owner at the end are killed.
+        `beside`: they use the files of another fork, which has these folders. Copies that have no owner at the end are
+        killed.
         """
         moment = self._slot.moment(cell)
-        kept = await self._take(worker)
+        kept = await self._take(worker) if beside is None else None
         workers: list[Worker] = []
         made: list[views.View] = []
         state: SavedState | None = None
         try:
             source = self._files.folder
-            options = ForkOptions(folder=source if isinstance(kept, KeptTree) else "", loads=True)
+            apart = not isinstance(kept, NotKept)
+            options = ForkOptions(folder=source if apart else "", loads=True)
             copies = await worker.fork(len(names), options)
             workers = copies.workers
             await held.aclose()
@@ -70,16 +76,17 @@ class Forking:
             if copies.by_value:
                 state, workers = await self._take_values(worker, workers, options.folder)
             seen: list[tuple[views.View | None, str]] = []
-            if isinstance(kept, KeptTree):
-                seen = await self._make_views(workers, names, made, network=network, protect=protect)
+            if apart:
+                make = partial(self._make_view, network=network, protect=protect, beside=beside)
+                seen = await self._make_views(workers, names, made, make)
             origins = []
             for index in range(len(names)):
                 notices = [*copies.notices, *(state.notices if state is not None else [])]
                 forked: ForkedFiles | None = None
-                if isinstance(kept, KeptTree):
+                if not isinstance(kept, NotKept):
                     view, why = seen[index]
-                    forked = ForkedFiles(kept, source, view)
-                    notices += kept.tree.notices
+                    forked = ForkedFiles(kept or USED_BY_FORK, source, view)
+                    notices += [] if kept is None else kept.tree.notices
                     if view is None:
                         notices.append(
                             f"its files are at another path{why}, and paths of the original lead to its files"
@@ -89,7 +96,7 @@ class Forking:
                 origins.append(ForkOrigin(self._session_id, moment, notices, reseed, forked, state))
             # Nothing is awaited from here on: folders that no session takes would never be given up.
             found = [
-                ForkedCopy(copy, self._folders_of(name, origin), origin)
+                ForkedCopy(copy, self._folders_of(name, origin) if beside is None else beside.share(name), origin)
                 for name, copy, origin in zip(names, workers, origins, strict=True)
             ]
             yield found
@@ -135,16 +142,20 @@ class Forking:
             return why
 
     async def _make_views(
-        self, copies: list[Worker], names: list[str], made: list[views.View], *, network: bool, protect: bool
+        self,
+        copies: list[Worker],
+        names: list[str],
+        made: list[views.View],
+        make: Callable[[Worker, str], Awaitable[tuple[views.View | None, str]]],
     ) -> list[tuple[views.View | None, str]]:
         """Make the views of all copies at the same time, and add them to `made`. The caller closes those."""
 
-        async def make(copy: Worker, name: str) -> tuple[views.View | None, str]:
-            view, why = await self._make_view(copy, name, network=network, protect=protect)
+        async def note(copy: Worker, name: str) -> tuple[views.View | None, str]:
+            view, why = await make(copy, name)
             made.extend([view] if view is not None else [])
             return view, why
 
-        making = (make(copy, name) for copy, name in zip(copies, names, strict=True))
+        making = (note(copy, name) for copy, name in zip(copies, names, strict=True))
         found: list[tuple[views.View | None, str]] = []
         for each in await asyncio.gather(*making, return_exceptions=True):
             if isinstance(each, BaseException):
@@ -153,17 +164,18 @@ class Forking:
         return found
 
     async def _make_view(
-        self, copy: Worker, name: str, *, network: bool, protect: bool
+        self, copy: Worker, name: str, *, network: bool, protect: bool, beside: SessionFolders | None
     ) -> tuple[views.View | None, str]:
         """Return the view of a copy, or None and why there is none."""
-        if not self._slot.workspace.own_root:
+        if not self._slot.workspace.own_root or (beside is not None and beside.workspace == beside.place):
             return None, ""
         own = str(self._folders.fork_folder(name))
         protected = self.protected if protect else []
         try:
-            return await views.make(copy, own, self._folders.workspace, protected, network=network), ""
+            shown = "" if beside is None else beside.place
+            return await views.make(copy, own, self._folders.workspace, protected, network=network, shown=shown), ""
         except views.NoView as error:
-            if protect:
+            if protect or beside is not None:
                 raise errors.StartFailed(
                     f"the copy cannot be kept apart from the session: {error}; try again"
                 ) from None

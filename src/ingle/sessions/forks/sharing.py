@@ -7,6 +7,7 @@ import msgspec
 from ingle import errors
 from ingle.isolation.levels import Confinement
 from ingle.requests import NewSession
+from ingle.sessions.process.session_folders import SessionFolders
 from ingle.sessions.session import Session
 from ingle.sessions.spec import SessionSpec
 from ingle_worker.wire.constants import HOMES
@@ -46,6 +47,16 @@ def share(spec: SessionSpec, original: Session, name: str) -> SessionSpec:
             "a session that shares its folder must have the same"
         )
     return msgspec.structs.replace(spec, folders=original.folders.share(name))
+
+
+def beside(original: Session, other: Session) -> SessionFolders:
+    """Return the folders of `other`, for a fork of `original` that uses them."""
+    if original.folders.root != other.folders.root:
+        raise errors.InvalidRequest(
+            f"session {other.id!r} does not descend from the session whose folder {original.id!r} uses; "
+            "name a fork of that one"
+        )
+    return other.folders
 
 
 def home_of(wanted: NewSession, confinement: Confinement | None) -> str:
